@@ -1,0 +1,33 @@
+"""One line turns a single-process PyTorch script into N processes that print, save and learn the same.
+
+import ddp_patch; ddp_patch.enable()
+"""
+
+from .api import disable, enable, is_enabled, report
+from .errors import (
+    BatchError,
+    DdpPatchError,
+    LaunchError,
+    LockstepError,
+    OptionError,
+    OrderError,
+    PatchError,
+)
+from .options import Options
+from .version import __version__
+
+__all__ = [
+    "BatchError",
+    "DdpPatchError",
+    "LaunchError",
+    "LockstepError",
+    "OptionError",
+    "Options",
+    "OrderError",
+    "PatchError",
+    "__version__",
+    "disable",
+    "enable",
+    "is_enabled",
+    "report",
+]

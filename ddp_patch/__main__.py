@@ -1,0 +1,158 @@
+"""Run an untouched script: ``python -m ddp_patch [options] script.py [args]``, or ``-m module``."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib.util
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any, NoReturn
+
+from . import api
+from .errors import DdpPatchError
+from .options import Options, format_value, parse, variable
+
+USAGE = """\
+usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
+
+Runs a script on several processes as if it were one. The script needs no change.
+
+options (each also as a variable, for instance DDP_PATCH_NPROC):
+  --nproc N           processes to start (default: one per visible accelerator)
+  --report            print at the end what was distributed, gathered and sent
+  --no-sync-batchnorm leave BatchNorm with each rank's rows
+  --batch-dims A=D,.. batch dimension of a module's arguments, by name; D is a number or none
+  --timeout SECONDS   time a collective may take (default: 1800)
+  -h, --help          show this and exit
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A parsed command line."""
+
+    options: dict[str, Any]
+    module: bool  # target is a module name, not a path
+    target: str
+    args: list[str]
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Split a command line into options, the script or module, and its own arguments.
+
+    Raises:
+        OptionError: for a value that cannot be used.
+        SystemExit: 0 for ``--help``, 2 for anything that cannot be understood.
+    """
+    rest = list(argv)
+    options: dict[str, Any] = {}
+    names = {f"--{f.name.replace('_', '-')}": f for f in dataclasses.fields(Options)}
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        flag, _, value = rest.pop(0).partition("=")
+        if flag in ("-h", "--help"):
+            sys.stdout.write(USAGE)
+            raise SystemExit(0)
+        negated = flag.startswith("--no-") and f"--{flag[5:]}" in names
+        field = names.get(f"--{flag[5:]}" if negated else flag)
+        if field is None:
+            _refuse(f"unknown option {flag}")
+        if field.type == "bool":
+            options[field.name] = not negated
+            continue
+        if not value:
+            if not rest:
+                _refuse(f"{flag} needs a value")
+            value = rest.pop(0)
+        options[field.name] = parse(field.name, value)
+    module = rest[:1] == ["-m"]
+    rest = rest[1:] if module else rest
+    if not rest:
+        _refuse("no script to run")
+    return Command(options, module, rest[0], rest[1:])
+
+
+def main(argv: Sequence[str]) -> None:
+    """Enable ddp_patch and run the script as ``python`` would."""
+    try:
+        command = parse_command(argv)
+        load = _module_loader(command.target) if command.module else _script_loader(command.target)
+        # As variables, so that an enable() inside the script resolves to the same options.
+        os.environ.update({variable(name): format_value(value) for name, value in command.options.items()})
+        api.enable(**command.options)
+    except DdpPatchError as error:
+        _refuse(str(error))
+    code, module = load()
+    sys.argv = [module.__dict__["__file__"] if command.module else command.target, *command.args]
+    sys.modules["__main__"] = module
+    _hide_own_frames()
+    exec(code, vars(module))
+
+
+def _script_loader(path: str) -> Callable[[], tuple[CodeType, types.ModuleType]]:
+    if not Path(path).is_file():
+        _refuse(f"can't open file {path!r}: there is no such script")
+
+    def load() -> tuple[CodeType, types.ModuleType]:
+        module = types.ModuleType("__main__")
+        loader = SourceFileLoader("__main__", path)
+        vars(module).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
+        sys.path[0] = str(Path(path).resolve().parent)
+        # Not loader.get_code: it would write a .pyc beside the script, which python does not.
+        return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module
+
+    return load
+
+
+def _module_loader(name: str) -> Callable[[], tuple[CodeType, types.ModuleType]]:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.loader is None:
+        _refuse(f"No module named {name}")
+
+    def load() -> tuple[CodeType, types.ModuleType]:
+        code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+        module = types.ModuleType("__main__")
+        vars(module).update(
+            __file__=spec.origin,
+            __builtins__=builtins,
+            __loader__=spec.loader,
+            __cached__=spec.cached,
+            __package__=spec.parent,
+            __spec__=spec,
+        )
+        return code, module
+
+    return load
+
+
+def _hide_own_frames() -> None:
+    """Show tracebacks as plain python does: beginning in the script."""
+    previous = sys.excepthook
+    own = (__file__, "<frozen runpy>", runpy.__file__)
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
+            traceback = traceback.tb_next
+        previous(kind, error.with_traceback(traceback), traceback)
+
+    sys.excepthook = hook
+
+
+def _refuse(reason: str) -> NoReturn:
+    sys.stderr.write(f"python -m ddp_patch: {reason}\n")
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

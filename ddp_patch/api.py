@@ -1,0 +1,172 @@
+"""enable, disable, is_enabled, report: the life of a session."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from .errors import OptionError
+from .options import Options
+
+if TYPE_CHECKING:
+    from .diagnosis.report import Report
+    from .session import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _State:
+    """The one place that knows whether a session is running."""
+
+    options: Options | None = None  # of the running session; None when disabled
+    session: Session | None = None  # None on a single process
+    last_report: Report | None = None
+
+
+class Enabled:
+    """What ``enable()`` returns: usable as a context manager and as a decorator, or ignored."""
+
+    def __init__(self, given: dict[str, Any], owns: bool) -> None:
+        """Remember the options, and whether this very call started the session."""
+        self._given = given
+        self._owns = owns
+
+    def __enter__(self) -> Enabled:
+        """The session is running already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the session, if this ``enable()`` started it."""
+        if self._owns:
+            disable()
+
+    def __call__(self, function: F) -> F:
+        """Make a function run with ddp_patch enabled, and the rest of the script without."""
+        if self._owns:
+            disable()
+        return _decorated(function, self._given)
+
+
+@overload
+def enable(function: F, /) -> F: ...
+@overload
+def enable(**options: Any) -> Enabled: ...
+def enable(function: Any = None, /, **options: Any) -> Any:
+    """Run this script on several processes as if it were one.
+
+    A plain call at the top of a script, a context manager (``with ddp_patch.enable():``) or a decorator
+    (``@ddp_patch.enable``, ``@ddp_patch.enable(nproc=2)``: active while the function runs).
+
+    Under torchrun or ``accelerate launch`` this process joins the others. Started by plain ``python`` with several
+    accelerators visible, or with ``nproc``, the script is started again on that many ranks, in place of this process.
+    Otherwise there is one process, and nothing is installed.
+
+    Args:
+        function: the function to decorate, when used as ``@ddp_patch.enable``.
+        **options: see ``ddp_patch.Options``. Each has a variable, such as DDP_PATCH_NPROC.
+
+    Raises:
+        OptionError: for an unknown option or value, or a second call with other options.
+        LaunchError: when the job cannot be started or joined as asked.
+        OrderError: when it comes too late in the script.
+    """
+    if function is not None:
+        if not callable(function):
+            raise OptionError(f"ddp_patch.enable({function!r}): options go by name, for instance nproc=2.")
+        return _decorated(function, options)
+    resolved = Options.resolve(options)
+    if _State.options is not None:
+        if _State.options != resolved:
+            raise OptionError(
+                f"ddp_patch is enabled with {_State.options}, and cannot change to {resolved} half-way. "
+                "Call ddp_patch.disable() before, or keep one of the two enable() lines."
+            )
+        return Enabled(options, owns=False)
+    # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
+    if multiprocessing.parent_process() is None:
+        _start(resolved)
+    _State.options = resolved
+    return Enabled(options, owns=True)
+
+
+def disable() -> None:
+    """Undo everything ``enable()`` did in this process. The ranks stay joined and can enable again."""
+    if _State.session is not None:
+        _State.last_report = _State.session.report()
+        _State.session.stop()
+    _State.session = None
+    _State.options = None
+
+
+def is_enabled() -> bool:
+    """Tell whether ddp_patch is enabled, on one process or several."""
+    return _State.options is not None
+
+
+def report() -> Report:
+    """Tell what was patched, which module became a replica, how loaders are dealt, and what was gathered.
+
+    After ``disable()``, the report of the session that ended.
+    """
+    from .diagnosis.report import Report  # noqa: PLC0415 — importing the package loads nothing heavy
+
+    if _State.session is not None:
+        return _State.session.report()
+    return _State.last_report or Report(world_size=1, device="this process's own")
+
+
+def _start(options: Options) -> None:
+    from .launch import launcher, relaunch  # noqa: PLC0415
+
+    placement = launcher.detect(os.environ)
+    if placement is None:
+        nproc = options.nproc
+        if nproc != 1:
+            from .launch.job import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
+
+            nproc = relaunch.worker_count(nproc, accelerator_count())
+        if nproc > 1:
+            relaunch.start_workers(nproc)
+    elif options.nproc not in (None, placement.world_size):
+        raise OptionError(
+            f"nproc={options.nproc}, but the launcher started {placement.world_size} ranks. "
+            "Leave nproc out where a launcher is used, or start the script with plain python."
+        )
+    if placement is None or placement.world_size == 1:
+        _report_alone(options)
+        return
+    relaunch.agree_on_hashes(placement)
+    from .launch.job import Job  # noqa: PLC0415
+    from .session import Session  # noqa: PLC0415
+
+    job = Job.current or Job(placement, options.timeout)
+    _State.session = Session(options, job, _stopped)
+
+
+def _stopped() -> None:
+    if _State.session is not None:
+        _State.last_report = _State.session.report()
+    _State.session = None
+
+
+def _report_alone(options: Options) -> None:
+    if options.report:
+        import atexit  # noqa: PLC0415
+
+        atexit.register(lambda: sys.stderr.write(str(report())))
+
+
+def _decorated(function: F, given: dict[str, Any]) -> F:
+    @functools.wraps(function)
+    def enabled(*args: Any, **kwargs: Any) -> Any:
+        with enable(**given):
+            return function(*args, **kwargs)
+
+    return enabled  # type: ignore[return-value]

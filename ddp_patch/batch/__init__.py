@@ -1,0 +1,1 @@
+"""The global view: tensors of the whole batch's shape of which every rank holds its rows."""

@@ -1,0 +1,110 @@
+"""The crossings between rows and the global view, with the gradient rule of DESIGN.md section 3.
+
+DDP averages gradients over N ranks, and everything downstream of a crossing is computed alike on every rank.
+Hence: from rows to the global view, the backward gradient is multiplied by N; the way back divides by N. Each
+crossing's backward is the dual crossing, so gradients of gradients are right as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .world import Layout, World
+
+
+class Gather(torch.autograd.Function):
+    """Rows to the whole batch: all_gather forward; backward keeps the own rows of the gradient, times N."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Concatenate all ranks' rows."""
+        ctx.layout = layout
+        return World.get().all_gather_rows(rows, layout)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Take the own slice."""
+        return scatter(grads[0], ctx.layout) * World.get().size, None
+
+
+class Scatter(torch.autograd.Function):
+    """The whole batch to rows: own slice forward; backward gathers the rows' gradients, over N."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Copy the own rows."""
+        ctx.layout = layout
+        return own_rows(whole, layout).clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Gather the gradient of every row."""
+        return gather(grads[0], ctx.layout) / World.get().size, None
+
+
+class Sum(torch.autograd.Function):
+    """The ranks' partial sums to their total."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: torch.Tensor) -> torch.Tensor:
+        """All-reduce."""
+        return World.get().all_reduce(partial)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Every rank's part gets the whole gradient, times N."""
+        return spread(grads[0]) * World.get().size
+
+
+class Spread(torch.autograd.Function):
+    """A global tensor that meets every row (a weight, a temperature): as it is forward; backward sums, over N."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Pass through."""
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Sum what all rows contributed."""
+        return total(grads[0]) / World.get().size
+
+
+# Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
+_gather: Callable[[torch.Tensor, Layout], torch.Tensor] = Gather.apply
+_scatter: Callable[[torch.Tensor, Layout], torch.Tensor] = Scatter.apply
+_sum: Callable[[torch.Tensor], torch.Tensor] = Sum.apply
+_spread: Callable[[torch.Tensor], torch.Tensor] = Spread.apply
+
+
+def gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Give every rank the whole batch. One all_gather."""
+    return _gather(rows, layout)
+
+
+def scatter(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Take this rank's rows. No communication, unless a gradient flows back through it."""
+    if whole.requires_grad and torch.is_grad_enabled():
+        return _scatter(whole, layout)
+    return own_rows(whole, layout)
+
+
+def total(partial: torch.Tensor) -> torch.Tensor:
+    """Sum partial results over the ranks. One all_reduce."""
+    return _sum(partial)
+
+
+def spread(tensor: torch.Tensor) -> torch.Tensor:
+    """Use a global tensor in the computation of rows."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _spread(tensor)
+    return tensor
+
+
+def own_rows(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """View of this rank's rows, outside autograd's accounting of crossings."""
+    start, length = layout.span(World.get().rank)
+    return whole.narrow(layout.dim, start, length)

@@ -1,0 +1,1 @@
+"""What torch functions do to rows. Importing ``table`` fills ``batch.tensor.RULES``."""

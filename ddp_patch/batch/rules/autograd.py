@@ -1,0 +1,175 @@
+"""Gradients of batches. Rows carry N times the true gradient (see ``crossings``); the script sees the true one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import BatchError
+from ..tensor import BatchTensor, Rule, rows_of
+from ..world import World
+
+_NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
+
+
+def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.requires_grad_()``: the rows become a leaf whose gradient is brought back to scale as it arrives."""
+    batch: BatchTensor = args[0]
+    rows = rows_of(batch)
+    was_leaf = rows.is_leaf
+    func(rows, *args[1:], **kwargs)
+    if rows.requires_grad and was_leaf and not batch._halved:
+        size = World.get().size
+        rows.register_hook(lambda grad: grad / size)
+        batch._halved = True
+    batch._whole = None
+    return batch
+
+
+def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``x.requires_grad = True``."""
+    requires_grad_(Tensor.requires_grad_, args, kwargs)
+
+
+def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.grad``: a batch of the rows' gradients. For a leaf it shares their memory."""
+    batch: BatchTensor = args[0]
+    grad = rows_of(batch).grad
+    if grad is None:
+        return None
+    return BatchTensor.from_rows(grad if batch._halved else grad / World.get().size, batch._layout)
+
+
+def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``x.grad = None``."""
+    batch, value = args
+    if isinstance(value, BatchTensor):
+        value = rows_of(value)
+    elif value is not None:
+        raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
+    rows_of(batch).grad = value
+
+
+def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.data``: the same memory without the graph."""
+    return BatchTensor.from_rows(rows_of(args[0]).detach(), args[0]._layout)
+
+
+def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.data = value`` of the same shape."""
+    batch, value = args
+    if not isinstance(batch, BatchTensor) or value.shape != batch.shape:
+        raise BatchError(
+            f"x.data of shape {tuple(batch.shape)} was set to a tensor of shape {tuple(value.shape)}, so its rows "
+            "cannot be followed. Write x = value."
+        )
+    with torch.no_grad():
+        batch.copy_(value)
+
+
+def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.detach_()``: forget the graph of the rows."""
+    rows_of(args[0]).detach_()
+    args[0]._whole = None
+    return args[0]
+
+
+def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.retain_grad()`` on an intermediate."""
+    rows_of(args[0]).retain_grad()
+
+
+def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.register_hook(f)``: f sees the true gradient, as a batch, and may return another."""
+    batch, hook = args[0], (args[1] if len(args) > 1 else kwargs["hook"])
+    layout, scale = batch._layout, 1 if batch._halved else World.get().size
+
+    def on_rows(grad: Tensor) -> Tensor | None:
+        result = hook(BatchTensor.from_rows(grad / scale, layout))
+        if result is None:
+            return None
+        if not isinstance(result, BatchTensor):
+            raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
+        return rows_of(result) * scale
+
+    return rows_of(batch).register_hook(on_rows)
+
+
+def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.backward(gradient)``: the same as the backward of ``(x * gradient).sum()``."""
+    batch = args[0]
+    gradient = args[1] if len(args) > 1 else kwargs.pop("gradient", None)
+    root = batch if gradient is None else (batch * gradient).sum()
+    if isinstance(root, BatchTensor):
+        raise RuntimeError(_NOT_SCALAR)  # noqa: TRY004 — torch raises RuntimeError
+    names = ("retain_graph", "create_graph", "inputs")
+    kwargs = {**kwargs, **dict(zip(names, args[2:], strict=False))}
+    torch.autograd.backward(root, **kwargs)
+
+
+def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.autograd.grad(loss, x)``: gradients of batches come back as batches."""
+    given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False))
+    kwargs = {**given, **kwargs}
+    outputs, inputs, weights = (_as_list(kwargs.pop(name, None)) for name in ("outputs", "inputs", "grad_outputs"))
+    weights = weights or [None] * len(outputs)
+    roots = [
+        (output * weight).sum() if isinstance(output, BatchTensor) and weight is not None else output
+        for output, weight in zip(outputs, weights, strict=True)
+    ]
+    if any(isinstance(root, BatchTensor) for root in roots):
+        raise RuntimeError(_NOT_SCALAR)
+    root_weights = [
+        None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
+    ]
+    sources = [rows_of(source) if isinstance(source, BatchTensor) else source for source in inputs]
+    grads = func(roots, sources, grad_outputs=root_weights, **kwargs)
+    return tuple(_returned(value, source) for value, source in zip(grads, inputs, strict=True))
+
+
+def _returned(value: Tensor | None, source: Tensor) -> Tensor | None:
+    if value is None or not isinstance(source, BatchTensor):
+        return value
+    return BatchTensor.from_rows(value if source._halved else value / World.get().size, source._layout)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def deepcopy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``copy.deepcopy(x)``: a batch of copied rows; torch refuses tensors with a graph."""
+    batch: BatchTensor = args[0]
+    memo = args[1] if len(args) > 1 else {}
+    if id(batch) in memo:
+        return memo[id(batch)]
+    twin = BatchTensor.from_rows(copy.deepcopy(rows_of(batch)), batch._layout)
+    memo[id(batch)] = twin
+    return requires_grad_(Tensor.requires_grad_, (twin,), {}) if rows_of(batch).requires_grad else twin
+
+
+def _slot(name: str, method: str) -> Any:
+    """The function that torch dispatches for reading or writing an attribute."""
+    return getattr(getattr(Tensor, name), method)
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Autograd's doors and their rules."""
+    return [
+        (Tensor.requires_grad_, requires_grad_),
+        (_slot("requires_grad", "__set__"), set_requires_grad),
+        (_slot("grad", "__get__"), get_grad),
+        (_slot("grad", "__set__"), set_grad),
+        (_slot("data", "__get__"), get_data),
+        (_slot("data", "__set__"), set_data),
+        (Tensor.detach_, detach_),
+        (Tensor.retain_grad, retain_grad),
+        (Tensor.register_hook, register_hook),
+        (Tensor.backward, backward),
+        (torch.autograd.grad, grad),
+        (Tensor.__deepcopy__, deepcopy),
+    ]

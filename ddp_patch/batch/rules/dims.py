@@ -1,0 +1,130 @@
+"""Functions of whole dimensions: local as long as the batch dimension is not one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..crossings import spread
+from ..tensor import BatchTensor, Rule, rows_of
+
+_MISSING = object()
+
+
+def along(name: str, position: int, default: Any, keeps: bool) -> Rule:
+    """Make the rule of a function with a ``dim`` argument.
+
+    Args:
+        name: the function's name, for its peculiarities.
+        position: where ``dim`` stands among the positional arguments, the tensor being 0.
+        default: what an omitted ``dim`` means; None for all dimensions.
+        keeps: whether the dimension stays (softmax) or goes (sum).
+    """
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("out") is not None or not args or not isinstance(args[0], BatchTensor):
+            return NotImplemented
+        if any(isinstance(value, Tensor) for value in (*args[1:], *kwargs.values())):
+            if name in ("max", "min") and len(args) == 2 and not kwargs:
+                return _elementwise()(func, args, kwargs)
+            return NotImplemented
+        batch: BatchTensor = args[0]
+        reduced = named_dims(batch, args, kwargs, position, default)
+        if reduced is None or batch._layout.dim in reduced:
+            return NotImplemented
+        result = func(rows_of(batch), *args[1:], **kwargs)
+        stays = keeps or keeps_dims(args, kwargs, position)
+        dim = batch._layout.dim - (0 if stays else sum(d < batch._layout.dim for d in reduced))
+        return wrap(result, lambda rows: BatchTensor.from_rows(rows, batch._layout.at(dim)))
+
+    return rule
+
+
+def named_dims(
+    batch: BatchTensor, args: tuple[Any, ...], kwargs: dict[str, Any], position: int, default: Any
+) -> set[int] | None:
+    """Dimensions that a call names, counted from the left; None for all of them or for anything unclear."""
+    dim = kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else _MISSING))
+    if dim is _MISSING:
+        dim = default
+    if isinstance(dim, bool) or dim is None:
+        return None
+    dims = [dim] if isinstance(dim, int) else dim
+    if not isinstance(dims, (list, tuple)) or not dims or not all(type(d) is int for d in dims):
+        return None
+    if not all(-batch.dim() <= d < batch.dim() for d in dims):
+        return None
+    return {d % batch.dim() for d in dims}
+
+
+def keeps_dims(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> bool:
+    """Tell whether a reduction was called with ``keepdim``."""
+    if "keepdim" in kwargs or "keepdims" in kwargs:
+        return bool(kwargs.get("keepdim", kwargs.get("keepdims")))
+    trailing = args[position + 1 :]
+    return bool(trailing) and trailing[-1] is True
+
+
+def wrap(result: Any, make: Callable[[Tensor], Any]) -> Any:
+    """Make batches of a result, be it one tensor or a named tuple of them."""
+    if isinstance(result, Tensor):
+        return make(result)
+    return type(result)([make(item) for item in result])
+
+
+def matmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x @ w`` with a global ``w``, and batched products of two batches. Products across rows gather."""
+    if len(args) != 2 or kwargs:
+        return NotImplemented
+    left, right = args
+    if not isinstance(left, BatchTensor):
+        return NotImplemented
+    if isinstance(right, BatchTensor):
+        same = left._layout == right._layout and left.dim() == right.dim() >= 3 and left._layout.dim < left.dim() - 2
+        return BatchTensor.from_rows(func(rows_of(left), rows_of(right)), left._layout) if same else NotImplemented
+    if left._layout.dim >= left.dim() - 1 or right.dim() > 2 or right.dim() == 0:
+        return NotImplemented
+    return BatchTensor.from_rows(func(rows_of(left), spread(right)), left._layout)
+
+
+def cosine_similarity(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Similarity of two batches row by row; ``x[:, None]`` against ``x[None]`` gathers."""
+    x1, x2 = (*args, kwargs.get("x1"), kwargs.get("x2"))[:2]
+    if not (isinstance(x1, BatchTensor) and isinstance(x2, BatchTensor)):
+        return NotImplemented
+    if x1._layout != x2._layout or x1.shape != x2.shape or len(args) < 2:
+        return NotImplemented
+    reduced = named_dims(x1, args, kwargs, 2, 1)
+    if reduced is None or x1._layout.dim in reduced:
+        return NotImplemented
+    dim = x1._layout.dim - sum(d < x1._layout.dim for d in reduced)
+    return BatchTensor.from_rows(func(rows_of(x1), rows_of(x2), *args[2:], **kwargs), x1._layout.at(dim))
+
+
+def one_hot(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Row-wise once the number of classes is given; otherwise it depends on the largest label of all rows."""
+    classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    if not isinstance(args[0], BatchTensor) or classes == -1:
+        return NotImplemented
+    return BatchTensor.from_rows(func(rows_of(args[0]), classes), args[0]._layout)
+
+
+def _elementwise() -> Rule:
+    from .elementwise import out_of_place  # noqa: PLC0415 — siblings
+
+    return out_of_place
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions of dimensions that have a form of their own."""
+    functional = torch.nn.functional
+    return [
+        *((f, matmul) for f in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)),
+        *((f, matmul) for f in (torch.bmm, Tensor.bmm)),
+        (functional.cosine_similarity, cosine_similarity),
+        (torch.cosine_similarity, cosine_similarity),
+        (functional.one_hot, one_hot),
+    ]

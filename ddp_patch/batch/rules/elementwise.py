@@ -1,0 +1,108 @@
+"""Functions that keep elements apart: run on the rows, with every other operand cut to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..crossings import scatter, spread
+from ..tensor import BatchTensor, Rule, forget_whole, rows_of
+from ..world import Layout
+
+
+def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``f(x, y, ...)`` with broadcasting against scalars, global tensors and other batches."""
+    if kwargs.get("out") is not None:
+        return NotImplemented
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    layout = common_layout(tensors)
+    if layout is None:
+        return NotImplemented
+    cut = cutter(layout, broadcast_dims(tensors))
+    result = func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
+    first = args[0] if args else None
+    if isinstance(first, BatchTensor) and result is first._rows:  # F.relu(x, inplace=True), x.positive()
+        forget_whole(first)
+        return first
+    return BatchTensor.from_rows(result, layout)
+
+
+def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.f_(y, ...)``: writes this rank's rows, which changes what the script sees."""
+    first = args[0] if args else kwargs.get("input")
+    if not isinstance(first, BatchTensor):
+        return NotImplemented
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    layout = common_layout(tensors)
+    if layout != first._layout or broadcast_dims(tensors) != first.dim():
+        return NotImplemented
+    cut = cutter(layout, first.dim())
+    func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
+    forget_whole(first)
+    return first
+
+
+def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.where(condition, x, y)``; the form that only takes a condition lists indices of the whole batch."""
+    return out_of_place(func, args, kwargs) if len(args) + len(kwargs) == 3 else NotImplemented
+
+
+def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.to(...)`` and its kin: another dtype or device for the same rows."""
+    first = args[0]
+    if not isinstance(first, BatchTensor):
+        # plain.to(batch): only the batch's dtype and device matter.
+        return func(*map(_any_form, args), **{name: _any_form(value) for name, value in kwargs.items()})
+    rows = rows_of(first)
+    result = func(rows, *map(_any_form, args[1:]), **{name: _any_form(value) for name, value in kwargs.items()})
+    if result is rows:
+        return first
+    return BatchTensor.from_rows(result, first._layout) if isinstance(result, Tensor) else result
+
+
+def common_layout(tensors: list[Tensor]) -> Layout | None:
+    """Give the layout of the broadcast result, or None if the operands' rows do not lie side by side."""
+    batches = [tensor for tensor in tensors if isinstance(tensor, BatchTensor)]
+    counts, back = batches[0]._layout.counts, batches[0].dim() - batches[0]._layout.dim
+    total = batches[0]._layout.total
+    for batch in batches[1:]:
+        if batch._layout.counts != counts or batch.dim() - batch._layout.dim != back:
+            return None
+    dims = broadcast_dims(tensors)
+    for tensor in tensors:
+        if tensor.dim() >= back and tensor.shape[-back] not in (1, total):
+            return None
+    return batches[0]._layout.at(dims - back)
+
+
+def broadcast_dims(tensors: list[Tensor]) -> int:
+    """Number of dimensions of the broadcast result."""
+    return max(tensor.dim() for tensor in tensors)
+
+
+def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
+    """Cut operands to this rank's rows, aligned from the right as broadcasting does."""
+    back = dims - layout.dim
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, BatchTensor):
+            return rows_of(value)
+        if not isinstance(value, Tensor):
+            return value
+        if value.dim() >= back and value.shape[-back] == layout.total:
+            return scatter(value, layout.at(value.dim() - back))
+        return spread(value)
+
+    return cut
+
+
+def _any_form(value: Any) -> Any:
+    return rows_of(value) if isinstance(value, BatchTensor) else value
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions whose number of arguments decides what they do."""
+    return [(torch.where, where), (Tensor.where, where)]

@@ -1,0 +1,49 @@
+"""New tensors shaped like a batch. Random ones are drawn whole, from the script's stream, as one process would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensor import BatchTensor, Rule, rows_of
+
+_CONSTANT = (torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like)
+_RANDOM = (torch.rand_like, torch.randn_like, torch.randint_like)
+_NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
+
+
+def constant_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.zeros_like(x)``: rows of a batch. Empty memory is zeroed, so that all ranks see the same."""
+    if not args or not isinstance(args[0], BatchTensor):
+        return NotImplemented
+    rows = rows_of(args[0])
+    maker = torch.zeros_like if func is torch.empty_like else func
+    return BatchTensor.from_rows(maker(rows, *args[1:], **kwargs), args[0]._layout)
+
+
+def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.randn_like(x)``: the very numbers that one process would draw."""
+    if not args or not isinstance(args[0], BatchTensor):
+        return NotImplemented
+    batch: BatchTensor = args[0]
+    template = rows_of(batch).new_empty(1).expand(batch.shape)
+    kwargs = {"memory_format": torch.contiguous_format, **kwargs}
+    return BatchTensor.from_whole(func(template, *args[1:], **kwargs), batch._layout)
+
+
+def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.new_zeros(3, 4)``: a plain tensor of x's dtype and device."""
+    if any(isinstance(value, BatchTensor) for value in (*args[1:], *kwargs.values())):
+        return NotImplemented
+    return func(rows_of(args[0]), *args[1:], **kwargs)
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Factories and their rules."""
+    return [
+        *((func, constant_like) for func in _CONSTANT),
+        *((func, random_like) for func in _RANDOM),
+        *((getattr(Tensor, name), new) for name in _NEW),
+    ]

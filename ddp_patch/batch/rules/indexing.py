@@ -1,0 +1,217 @@
+"""Picking, cutting and joining. Within rows it is local; across rows the whole is gathered and dealt again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..crossings import scatter
+from ..tensor import BatchTensor, Rule, on_whole, rows_of
+from ..world import Layout, World
+from .dims import named_dims
+from .elementwise import common_layout
+
+
+def redealt(result: Any, dim: int) -> Any:
+    """Deal a whole tensor anew along ``dim``, so that it stays a batch for the next model call."""
+    if not isinstance(result, Tensor) or isinstance(result, BatchTensor) or result.dim() <= dim:
+        return result
+    layout = Layout.deal(result.shape[dim], dim, World.get().size)
+    return result if layout is None else BatchTensor.from_whole(result, layout)
+
+
+def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x[:, 0]`` is local; ``x[permutation]`` and ``x[:n]`` are dealt anew; ``x[i]`` and ``x[mask]`` are plain."""
+    batch, index = args
+    if not isinstance(batch, BatchTensor):
+        return NotImplemented
+    items = index if isinstance(index, tuple) else (index,)
+    expanded = _without_ellipsis(items, batch.dim())
+    if expanded is None or any(isinstance(item, BatchTensor) for item in items):
+        return _picked(func, batch, index, items)
+    dim, out, at_batch, advanced = 0, 0, slice(None), 0
+    out_dim = None
+    for item in expanded:
+        if item is None:
+            out += 1
+            continue
+        if dim == batch._layout.dim:
+            at_batch, out_dim = item, out
+        elif not isinstance(item, (int, slice)) or isinstance(item, bool):
+            advanced += 1
+            item_dims = _index_dims(item)
+            if item_dims is None or (dim < batch._layout.dim and item_dims != 1):
+                return _picked(func, batch, index, items)
+        out += 0 if isinstance(item, int) and dim != batch._layout.dim else 1
+        dim += 1
+    if out_dim is None:
+        out_dim = out + batch._layout.dim - dim
+    if isinstance(at_batch, slice) and at_batch == slice(None) and advanced <= 1:
+        # An integer beside an index tensor is broadcast with it, which may move its dimension to the front.
+        if advanced and any(isinstance(item, int) for item in expanded):
+            return _picked(func, batch, index, items)
+        return BatchTensor.from_rows(rows_of(batch)[tuple(expanded)], batch._layout.at(out_dim))
+    if isinstance(at_batch, slice) and not advanced:
+        return redealt(on_whole(func, args, kwargs), out_dim)
+    return _picked(func, batch, index, items)
+
+
+def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:
+    result = on_whole(func, (batch, index), {})
+    first = items[0] if len(items) == 1 else None
+    rows_picked = isinstance(first, (Tensor, list)) and batch._layout.dim == 0 and _index_dims(first) == 1
+    return redealt(result, 0) if rows_picked else result
+
+
+def _index_dims(item: Any) -> int | None:
+    """Dimensions of an integer index; None for masks and anything unclear."""
+    if isinstance(item, Tensor):
+        return None if item.dtype in (torch.bool, torch.uint8) or item.dim() == 0 else item.dim()
+    if isinstance(item, (list, range)) and all(type(i) is int for i in item):
+        return 1
+    if hasattr(item, "dtype") and hasattr(item, "ndim") and item.dtype.kind in "iu" and item.ndim > 0:  # numpy
+        return int(item.ndim)
+    return None
+
+
+def _without_ellipsis(items: tuple[Any, ...], dims: int) -> list[Any] | None:
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if sum(item is Ellipsis for item in items) > 1 or used > dims:
+        return None
+    if not any(item is Ellipsis for item in items):
+        return list(items)
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    return [*items[:at], *[slice(None)] * (dims - used), *items[at + 1 :]]
+
+
+def along_dim(position: int, default: Any, several: bool) -> Rule:
+    """Make the rule of ``split``, ``flip``, ...: local along other dimensions, dealt anew along the batch's.
+
+    Args:
+        position: where the dimensions stand among the positional arguments.
+        default: what an omitted dimension means; None for all of them.
+        several: whether the function returns a tuple.
+    """
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = args[0] if args else None
+        if not isinstance(batch, BatchTensor) or any(
+            isinstance(value, BatchTensor) for value in (*args[1:], *kwargs.values())
+        ):
+            return NotImplemented
+        named = {"dim": kwargs["dims"]} if "dims" in kwargs else kwargs
+        dims = named_dims(batch, args, named, position, default)
+        dim = batch._layout.dim
+        if dims is not None and dim not in dims:
+            result = func(rows_of(batch), *args[1:], **kwargs)
+            if several:
+                return tuple(BatchTensor.from_rows(part, batch._layout) for part in result)
+            return BatchTensor.from_rows(result, batch._layout)
+        result = on_whole(func, args, kwargs)
+        return tuple(redealt(part, dim) for part in result) if several else redealt(result, dim)
+
+    return rule
+
+
+def flip(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.flip(0, 1)`` takes its dimensions loose or as one list."""
+    dims = kwargs.get("dims", args[1] if len(args) == 2 else args[1:])
+    return along_dim(1, None, False)(torch.flip, (args[0], [dims] if isinstance(dims, int) else list(dims)), {})
+
+
+def unbind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.unbind(1)`` gives batches; along the batch dimension it gives plain rows."""
+    batch = args[0]
+    dims = named_dims(batch, args, kwargs, 1, 0)
+    if dims is None or batch._layout.dim in dims:
+        return NotImplemented
+    layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in dims))
+    return tuple(BatchTensor.from_rows(part, layout) for part in func(rows_of(batch), *args[1:], **kwargs))
+
+
+def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.select(1, 0)`` drops a dimension."""
+    if not isinstance(args[0], BatchTensor):
+        return NotImplemented
+    batch: BatchTensor = args[0]
+    dims = named_dims(batch, args, kwargs, 1, None)
+    if dims is None or batch._layout.dim in dims:
+        return NotImplemented
+    layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in dims))
+    return BatchTensor.from_rows(func(rows_of(batch), *args[1:], **kwargs), layout)
+
+
+def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``logits.gather(1, labels[:, None])``: local if both are dealt alike."""
+    if len(args) != 3 or kwargs or type(args[1]) is not int:
+        return NotImplemented
+    batch, dim, index = args
+    if not isinstance(batch, BatchTensor) or dim % batch.dim() == batch._layout.dim:
+        return NotImplemented
+    if isinstance(index, BatchTensor) and index._layout == batch._layout:
+        return BatchTensor.from_rows(func(rows_of(batch), dim, rows_of(index)), batch._layout)
+    return NotImplemented
+
+
+def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.cat`` along the batch is dealt anew; along another dimension it is local."""
+    tensors: Any = args[0] if args else kwargs["tensors"]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+    if kwargs.get("out") is not None or type(dim) is not int or not tensors:
+        return NotImplemented
+    if len({tensor.dim() for tensor in tensors}) != 1:
+        return NotImplemented
+    layout = common_layout(list(tensors))
+    if layout is not None and dim % tensors[0].dim() != layout.dim:
+        rows = _cut(tensors, layout)
+        return NotImplemented if rows is None else BatchTensor.from_rows(torch.cat(rows, dim), layout)
+    return redealt(on_whole(func, args, kwargs), dim % tensors[0].dim())
+
+
+def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.stack`` adds a dimension; batches of one size stay batches."""
+    tensors: Any = args[0] if args else kwargs["tensors"]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if kwargs.get("out") is not None or type(dim) is not int or len({tuple(t.shape) for t in tensors}) != 1:
+        return NotImplemented
+    layout = common_layout(list(tensors))
+    rows = layout and _cut(tensors, layout)
+    if not layout or not rows:
+        return NotImplemented
+    at = dim % (tensors[0].dim() + 1)
+    return BatchTensor.from_rows(torch.stack(rows, at), layout.at(layout.dim + (at <= layout.dim)))
+
+
+def _cut(tensors: Any, layout: Layout) -> list[Tensor] | None:
+    rows = []
+    for tensor in tensors:
+        if isinstance(tensor, BatchTensor):
+            rows.append(rows_of(tensor))
+        elif tensor.shape[layout.dim] == layout.total:
+            rows.append(scatter(tensor, layout))
+        else:
+            return None
+    return rows
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions that pick, cut and join, and their rules."""
+    split = along_dim(2, 0, True)
+    index_select = along_dim(1, None, False)
+    narrow = along_dim(1, None, False)
+    return [
+        (Tensor.__getitem__, getitem),
+        *((f, split) for f in (torch.split, Tensor.split, torch.chunk, Tensor.chunk, torch.tensor_split)),
+        *((f, split) for f in (Tensor.tensor_split, Tensor.split_with_sizes, torch.split_with_sizes)),
+        *((f, flip) for f in (torch.flip, Tensor.flip)),
+        *((f, along_dim(2, None, False)) for f in (torch.roll, Tensor.roll)),
+        *((f, index_select) for f in (torch.index_select, Tensor.index_select)),
+        *((f, narrow) for f in (torch.narrow, Tensor.narrow)),
+        *((f, unbind) for f in (torch.unbind, Tensor.unbind)),
+        *((f, select) for f in (torch.select, Tensor.select)),
+        *((f, gather) for f in (torch.gather, Tensor.gather)),
+        *((f, cat) for f in (torch.cat, torch.concat, torch.concatenate)),
+        (torch.stack, stack),
+    ]

@@ -1,0 +1,138 @@
+"""Losses: rows are summed where they are, and one small all-reduce makes the whole batch's loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..crossings import scatter, spread, total
+from ..tensor import BatchTensor, Rule, rows_of
+from ..world import Layout
+from .elementwise import broadcast_dims, common_layout, cutter
+
+
+def elementwise_loss(operands: tuple[str, ...]) -> Rule:
+    """Make the rule of a loss whose value is the mean, sum or list of one term per element.
+
+    Args:
+        operands: the arguments that broadcast against each other.
+    """
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound(func, args, kwargs)
+        if given is None:
+            return NotImplemented
+        tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
+        layout = common_layout(tensors)
+        if layout is None:
+            return NotImplemented
+        cut = cutter(layout, broadcast_dims(tensors))
+        local = {name: cut(value) if name in operands else value for name, value in given.items()}
+        narrow = _widen(local, operands) if given["reduction"] != "none" else None
+        reduction = given["reduction"]
+        if reduction == "none":
+            return BatchTensor.from_rows(func(**local), layout)
+        if reduction == "mean":
+            shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
+            return _narrow(total(func(**{**local, "reduction": "sum"})) / shape.numel(), narrow)
+        if reduction == "batchmean":  # kl_div: over the first dimension of the input
+            return _narrow(total(func(**{**local, "reduction": "sum"})) / given["input"].shape[0], narrow)
+        return _narrow(total(func(**local)), narrow) if reduction == "sum" else NotImplemented
+
+    return rule
+
+
+def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``cross_entropy`` and ``nll_loss``, whose mean is over the weights of the classes that are not ignored."""
+    given = bound(func, args, kwargs)
+    if given is None:
+        return NotImplemented
+    layout = _row_layout(given["input"], given["target"])
+    if layout is None:
+        return NotImplemented
+    local = {**given, "input": _rows(given["input"], layout), "target": _rows(given["target"], layout)}
+    weight = given["weight"]
+    if weight is not None:
+        local["weight"] = spread(weight)
+    if given["reduction"] == "none":
+        return BatchTensor.from_rows(func(**local), layout)
+    narrow = _widen(local, ("input", "weight"))
+    if given["reduction"] == "sum":
+        return _narrow(total(func(**local)), narrow)
+    if given["reduction"] != "mean":
+        return NotImplemented
+    loss = func(**{**local, "reduction": "sum"})
+    target: Tensor = local["target"]
+    if target.is_floating_point():  # class probabilities: the mean is over the batch
+        return _narrow(total(loss) / (given["target"].numel() // given["target"].shape[1]), narrow)
+    kept = target != given["ignore_index"]
+    if weight is None:
+        count = kept.sum().to(loss.dtype)
+    else:
+        count = (local["weight"][target.where(kept, 0)] * kept).sum().to(loss.dtype)
+    both = total(torch.stack([loss, count]))
+    return _narrow(both[0] / both[1], narrow)
+
+
+def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
+    """Compute half-precision losses in float, since the sum of a batch overflows; gives the dtype to go back to."""
+    narrow = local["input"].dtype
+    if not narrow.is_floating_point or narrow.itemsize >= 4:
+        return None
+    for name in names:
+        value = local.get(name)
+        if isinstance(value, Tensor) and value.dtype == narrow:
+            local[name] = value.float()
+    return narrow  # type: ignore[no-any-return]
+
+
+def _narrow(loss: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return loss if dtype is None else loss.to(dtype)
+
+
+def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Bind a loss's arguments by name; None where the deprecated ``reduce`` or ``size_average`` is used."""
+    given = inspect.signature(func).bind(*args, **kwargs)
+    given.apply_defaults()
+    values = dict(given.arguments)
+    if values.pop("size_average", None) is not None or values.pop("reduce", None) is not None:
+        return None
+    return values
+
+
+def _row_layout(*tensors: Tensor) -> Layout | None:
+    """Layout of tensors that all have their rows in dimension 0."""
+    layouts = {tensor._layout for tensor in tensors if isinstance(tensor, BatchTensor)}
+    if len(layouts) != 1:
+        return None
+    layout = layouts.pop()
+    if layout.dim != 0 or any(tensor.dim() == 0 or tensor.shape[0] != layout.total for tensor in tensors):
+        return None
+    return layout
+
+
+def _rows(tensor: Tensor, layout: Layout) -> Tensor:
+    return rows_of(tensor) if isinstance(tensor, BatchTensor) else scatter(tensor, layout)
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Losses and their rules."""
+    pair, weighted = ("input", "target"), ("input", "target", "weight")
+    return [
+        (F.cross_entropy, class_loss),
+        (F.nll_loss, class_loss),
+        (F.mse_loss, elementwise_loss(weighted)),
+        (F.l1_loss, elementwise_loss(weighted)),
+        (F.smooth_l1_loss, elementwise_loss(pair)),
+        (F.huber_loss, elementwise_loss(weighted)),
+        (F.kl_div, elementwise_loss(pair)),
+        (F.binary_cross_entropy, elementwise_loss(weighted)),
+        (F.binary_cross_entropy_with_logits, elementwise_loss((*weighted, "pos_weight"))),
+        (F.soft_margin_loss, elementwise_loss(pair)),
+        (F.poisson_nll_loss, elementwise_loss(pair)),
+    ]

@@ -1,0 +1,72 @@
+"""What a batch says about itself without looking at a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensor import BatchTensor, Rule, rows_of
+
+
+def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer for the whole batch; the wrapper itself carries the global shape."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def of_the_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer for the rows, which carry the autograd graph."""
+    return func(rows_of(args[0]))
+
+
+def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Strides that the whole batch would have, were it laid out as the rows are."""
+    batch: BatchTensor = args[0]
+    rows, layout = rows_of(batch), batch._layout
+    step, length = rows.stride(layout.dim), rows.shape[layout.dim]
+    strides = tuple(s if s <= step else s // length * layout.total for s in rows.stride())
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return strides if dim is None else strides[dim]
+
+
+def is_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Rows of a contiguous batch are contiguous."""
+    return func(rows_of(args[0]), *args[1:], **kwargs)
+
+
+def type_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.type()`` names the tensor type; with an argument it casts."""
+    if len(args) > 1 or kwargs:
+        from .elementwise import cast  # noqa: PLC0415 — siblings
+
+        return cast(func, args, kwargs)
+    return func(rows_of(args[0]))
+
+
+def is_shared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Predicates of the memory that holds the rows."""
+    return func(rows_of(args[0]), *args[1:], **kwargs)
+
+
+def nbytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Bytes of the whole batch."""
+    batch: BatchTensor = args[0]
+    return math.prod(batch.shape) * rows_of(batch).element_size()
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions that need more than the wrapper's own answer."""
+    return [
+        (Tensor.stride, stride),
+        (Tensor.is_contiguous, is_contiguous),
+        (Tensor.type, type_name),
+        (Tensor.is_pinned, is_shared),
+        (Tensor.is_shared, is_shared),
+        (Tensor.is_inference, is_shared),
+        (Tensor.is_conj, is_shared),
+        (Tensor.is_neg, is_shared),
+        (Tensor.nbytes.__get__, nbytes),  # type: ignore[attr-defined]
+    ]

@@ -1,0 +1,42 @@
+"""Reductions that cross the rows: a local reduction and one small all-reduce."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..crossings import total
+from ..tensor import BatchTensor, Rule, rows_of
+from .dims import along, named_dims
+
+_SIMPLE = {"dim", "axis", "keepdim", "keepdims", "dtype"}
+
+
+def over(name: str) -> Rule:
+    """Make the rule of ``sum`` or ``mean``."""
+    local = along(name, 1, None, False)
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = local(func, args, kwargs)
+        if result is not NotImplemented or not isinstance(args[0], BatchTensor):
+            return result
+        batch: BatchTensor = args[0]
+        whole = len(args) == 1 and kwargs.get("dim", kwargs.get("axis")) is None
+        dims = named_dims(batch, args, kwargs, 1, None)
+        if not (whole or dims) or not set(kwargs) <= _SIMPLE:
+            return NotImplemented
+        if name == "sum":
+            return total(func(rows_of(batch), *args[1:], **kwargs))
+        rows = rows_of(batch)
+        dtype = kwargs.get("dtype") or rows.dtype
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return NotImplemented  # torch's own error
+        # Sum, then divide, as torch's kernel does: a mean of 0s and 1s stays exact. Half precision adds up in float.
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        reduced = batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
+        partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
+        return (total(partial) / reduced).to(dtype)
+
+    return rule

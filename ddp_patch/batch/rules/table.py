@@ -1,0 +1,141 @@
+"""The complete answer to "which functions stay on rows?": one list per kind of rule.
+
+A name is looked up on ``torch``, ``torch.Tensor``, ``torch.nn.functional``, ``torch.special`` and ``torch.linalg``;
+names that a torch version lacks are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..tensor import RULES, Rule
+from . import autograd, dims, elementwise, factories, indexing, losses, metadata, reductions, shapes
+
+_OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+# One value in, one value out; or several that broadcast against each other.
+ELEMENTWISE = _words("""
+abs absolute neg negative positive sign sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos
+tan asin acos atan arcsin arccos arctan sinh cosh tanh asinh acosh atanh arcsinh arccosh arctanh sinc sigmoid relu
+relu6 gelu elu selu celu silu mish leaky_relu softplus softsign tanhshrink hardtanh hardsigmoid hardswish hardshrink
+softshrink threshold logsigmoid erf erfc erfinv expit logit i0 entr digamma lgamma ceil floor round trunc fix frac
+deg2rad rad2deg isnan isinf isfinite isposinf isneginf isreal signbit logical_not bitwise_not nan_to_num clamp clip
+clamp_min clamp_max conj conj_physical angle real imag add sub subtract rsub mul multiply div divide true_divide
+floor_divide remainder fmod pow float_power maximum minimum fmax fmin atan2 arctan2 copysign hypot ldexp logaddexp
+logaddexp2 xlogy xlog1py heaviside nextafter eq ne lt le gt ge not_equal less less_equal greater greater_equal isclose
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift lerp
+addcmul addcdiv masked_fill __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __div__
+__rdiv__ __floordiv__ __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__ __neg__ __pos__ __abs__ __invert__ __eq__ __ne__
+__lt__ __le__ __gt__ __ge__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ __rshift__
+""")
+
+# The same, written into the first argument.
+IN_PLACE = [
+    "__iadd__",
+    "__isub__",
+    "__imul__",
+    "__idiv__",
+    "__itruediv__",
+    "__ifloordiv__",
+    "__imod__",
+    "__ipow__",
+    "__iand__",
+    "__ior__",
+    "__ixor__",
+    "zero_",
+    "fill_",
+    "relu_",
+    "elu_",
+    "selu_",
+    "celu_",
+    "leaky_relu_",
+    "hardtanh_",
+    "threshold_",
+    "copy_",
+] + [f"{name}_" for name in ELEMENTWISE if not name.startswith("__") and not name.endswith("_")]
+
+CASTS = _words("""
+to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble cuda cpu xpu clone detach
+contiguous pin_memory alias_copy detach_copy resolve_conj resolve_neg
+""")
+
+METADATA = _words("""
+size dim ndimension numel nelement __len__ is_floating_point is_complex is_signed element_size get_device is_tensor
+__hash__ is_same_size
+""")
+
+METADATA_PROPERTIES = _words("""
+shape ndim dtype device layout is_cuda is_cpu is_xpu is_mps is_meta is_sparse is_quantized is_nested itemsize nbytes
+is_mkldnn is_ipu is_maia is_mtia is_vulkan is_xla is_sparse_csr names
+""")
+
+ROWS_PROPERTIES = _words("""
+requires_grad is_leaf grad_fn output_nr retains_grad _version
+""")
+
+# Functions of whole dimensions: (name, position of ``dim``, its default, whether the dimension stays).
+ALONG_DIMENSIONS: list[tuple[str, int, Any, bool]] = [
+    *((name, 1, None, True) for name in ("softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp")),
+    *((name, 1, None, True) for name in ("cummax", "cummin")),
+    *((name, 1, -1, True) for name in ("sort", "argsort", "glu")),
+    *((name, 2, -1, True) for name in ("topk",)),
+    *((name, 2, 1, True) for name in ("normalize",)),
+    *((name, 1, None, False) for name in ("sum", "mean", "nansum", "prod", "argmax", "argmin", "amax", "amin")),
+    *((name, 1, None, False) for name in ("max", "min", "median", "nanmedian", "all", "any", "count_nonzero")),
+    *((name, 1, None, False) for name in ("std", "var", "std_mean", "var_mean", "logsumexp")),
+    *((name, 1, -1, False) for name in ("mode",)),
+    *((name, 2, None, False) for name in ("norm", "vector_norm")),
+    *((name, 2, -1, False) for name in ("kthvalue",)),
+]
+
+
+def _fill() -> None:
+    for name in ELEMENTWISE:
+        _set(name, elementwise.out_of_place)
+    for name in IN_PLACE:
+        _set(name, elementwise.in_place)
+    for name in CASTS:
+        _set(name, elementwise.cast)
+    for name in METADATA:
+        _set(name, metadata.of_the_whole)
+    for name in METADATA_PROPERTIES:
+        _set_property(name, metadata.of_the_whole)
+    for name in ROWS_PROPERTIES:
+        _set_property(name, metadata.of_the_rows)
+    for name, position, default, keeps in ALONG_DIMENSIONS:
+        _set(name, dims.along(name, position, default, keeps))
+    for name in ("sum", "mean"):
+        _set(name, reductions.over(name))
+    for module in (metadata, elementwise, shapes, indexing, losses, factories, autograd, dims):
+        for func, rule in module.rules():
+            RULES[func] = rule
+
+
+def _set(name: str, rule: Rule) -> None:
+    for func in _named(name):
+        RULES[func] = rule
+
+
+def _named(name: str) -> Iterator[Any]:
+    for owner in _OWNERS:
+        func = getattr(owner, name, None)
+        if callable(func):
+            yield func
+
+
+def _set_property(name: str, rule: Rule) -> None:
+    descriptor = getattr(torch.Tensor, name, None)
+    if hasattr(descriptor, "__get__"):
+        RULES[descriptor.__get__] = rule  # type: ignore[union-attr]
+
+
+_fill()

@@ -1,0 +1,215 @@
+"""BatchTensor: the whole batch as the script sees it, this rank's rows as memory holds it.
+
+A batch has two forms, its rows and the whole, and makes one from the other when asked. Version counters tell which
+form changed last, so that in-place writes to either are seen in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BatchError
+from .crossings import gather, scatter
+from .world import Layout, World
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+# torch function -> rule(func, args, kwargs). A rule that cannot do these arguments returns NotImplemented, and the
+# whole batch is gathered. Filled by the modules in ``rules``.
+RULES: dict[Any, Rule] = {}
+
+
+class BatchTensor(Tensor):
+    """A tensor of the global shape of which this rank holds its rows.
+
+    ``size``, ``shape``, ``len``, ``dtype`` and ``device`` answer for the whole batch at no cost. Functions that keep
+    rows apart run on the rows; known reductions cost one small all-reduce; everything else gathers the batch.
+    """
+
+    _rows: Tensor | None
+    _whole: Tensor | None
+    _rows_seen: int  # version of the rows when both forms last agreed
+    _whole_seen: int
+    _layout: Layout
+    _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
+
+    @staticmethod
+    def from_rows(rows: Tensor, layout: Layout) -> BatchTensor:
+        """Make a batch of this rank's rows; the other ranks hold the rest."""
+        return _make(rows, None, layout)
+
+    @staticmethod
+    def from_whole(whole: Tensor, layout: Layout) -> BatchTensor:
+        """Make a batch of a tensor that every rank has whole."""
+        return _make(None, whole, layout)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
+        kwargs = kwargs or {}
+        rule = RULES.get(func)
+        if rule is not None:
+            result = rule(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return on_whole(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch types its own as a C function
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Refuse to compute below torch functions, where a gradient would be lost."""
+        raise BatchError(
+            f"{func} was called on a batch below torch's Python functions (by a scripted function, vmap, "
+            "torch.tensor or a C++ extension), where its rows and its gradient would be lost. "
+            "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
+        )
+
+
+def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
+    held: Tensor = rows if rows is not None else whole  # type: ignore[assignment]
+    shape = list(held.shape)
+    shape[layout.dim] = layout.total
+    # Registered as a wrapper: it owns no memory, so that anything that bypasses the rules fails instead of computing.
+    batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=held.dtype, device=held.device)
+    batch._rows, batch._whole, batch._layout = rows, whole, layout
+    batch._rows_seen = 0 if rows is None else version(rows)
+    batch._whole_seen = 0 if whole is None else version(whole)
+    batch._halved = False
+    return batch
+
+
+def version(tensor: Tensor) -> int:
+    """Count of in-place writes; inference tensors keep none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def rows_of(batch: BatchTensor) -> Tensor:
+    """This rank's rows, with their autograd graph."""
+    if batch._whole is not None and version(batch._whole) != batch._whole_seen:
+        take_whole(batch)
+    if batch._rows is None:
+        whole = batch._whole
+        assert whole is not None
+        # The graph must be there even if the first reader (a print, say) was inside no_grad.
+        with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
+            rows = scatter(whole, batch._layout)
+            # A view would share the whole's version counter, and the two forms could no longer be told apart.
+            batch._rows = rows.clone() if rows._is_view() else rows
+        batch._rows_seen = version(batch._rows)
+    return batch._rows
+
+
+def whole_of(batch: BatchTensor) -> Tensor:
+    """The whole batch, gathered once and remembered until it changes."""
+    if batch._whole is not None:
+        if version(batch._whole) != batch._whole_seen:
+            take_whole(batch)
+        elif batch._rows is not None and version(batch._rows) != batch._rows_seen:
+            batch._whole = None
+    if batch._whole is None:
+        rows = batch._rows
+        assert rows is not None
+        with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
+            batch._whole = gather(rows, batch._layout)
+        batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
+    return batch._whole
+
+
+def forget_whole(batch: BatchTensor) -> None:
+    """Drop the gathered form after the rows were written to."""
+    if batch._rows is not None:
+        batch._whole = None
+
+
+def take_whole(batch: BatchTensor) -> None:
+    """Carry a write to the whole over to the rows."""
+    whole = batch._whole
+    assert whole is not None
+    if batch._rows is not None:
+        # Into the same memory: other batches may be views of these rows.
+        batch._rows.copy_(scatter(whole, batch._layout))
+        batch._rows_seen = version(batch._rows)
+    batch._whole_seen = version(whole)
+
+
+def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Gather the arguments, call the function on every rank, and see in-place writes back into the batches."""
+    batches: list[BatchTensor] = []
+    ledger = World.get().ledger
+    before = ledger.collectives["all_gather"], ledger.collective_bytes["all_gather"]
+
+    def take(value: Any) -> Any:
+        if isinstance(value, BatchTensor):
+            batches.append(value)
+            return whole_of(value)
+        return value
+
+    whole_args = tuple(_nested(take, arg) for arg in args)
+    whole_kwargs = {name: _nested(take, arg) for name, arg in kwargs.items()}
+    ledger.gathered(
+        function_name(func),
+        ledger.collectives["all_gather"] - before[0],
+        ledger.collective_bytes["all_gather"] - before[1],
+    )
+    result = func(*whole_args, **whole_kwargs)
+    writes = writes_in_place(func, kwargs)
+    for batch in batches:
+        whole = batch._whole
+        if whole is not None and (version(whole) != batch._whole_seen or (writes and batch is batches[0])):
+            if whole.shape != batch.shape:
+                raise BatchError(
+                    f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "
+                    f"{tuple(whole.shape)}. Write the form that returns a new tensor."
+                )
+            take_whole(batch)
+
+    def give(value: Any) -> Any:
+        for batch in batches:
+            if value is batch._whole:
+                return batch
+        return value
+
+    return _nested(give, result)
+
+
+def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Tell by torch's naming whether a function writes to its first argument or to ``out``."""
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or kwargs.get("out") is not None
+
+
+_WRITERS = {
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
+}  # fmt: skip
+
+
+def function_name(func: Any) -> str:
+    """Name a torch function as a script's author would."""
+    name = getattr(func, "__name__", str(func))
+    owner: Any = getattr(func, "__self__", None)
+    if name in ("__get__", "__set__") and hasattr(owner, "__name__"):
+        return f"Tensor.{owner.__name__}"
+    where = getattr(func, "__objclass__", None)
+    if where is not None:
+        return f"Tensor.{name}"
+    module = getattr(func, "__module__", None)
+    return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
+
+
+def _nested(function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [_nested(function, item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is dict:
+        return {key: _nested(function, item) for key, item in value.items()}
+    return function(value)

@@ -1,0 +1,135 @@
+"""The ranks that share a batch, their collectives, and how its rows are dealt to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+
+from ..errors import BatchError
+from ..ledger import Ledger
+
+
+@dataclass
+class World:
+    """This rank among the ranks that share every batch."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup
+    device: torch.device
+    ledger: Ledger = field(default_factory=Ledger)
+
+    current: ClassVar[World | None] = None
+
+    @classmethod
+    def get(cls) -> World:
+        """Give the world of the running session.
+
+        Raises:
+            BatchError: after ``disable()``, when a batch of the finished session is still used.
+        """
+        if cls.current is None:
+            raise BatchError(
+                "A batch made under ddp_patch.enable() was used after ddp_patch.disable(), when its rows are no "
+                "longer shared. Take the values you need out of it before: batch.clone().cpu().numpy()."
+            )
+        return cls.current
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over the ranks, into a new tensor."""
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        self.ledger.count("all_reduce", total.numel() * total.element_size())
+        dist.all_reduce(total, group=self.group)
+        return total
+
+    def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Concatenate the ranks' rows in row order along ``layout.dim``."""
+        # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
+        own = rows.detach().movedim(layout.dim, 0).contiguous()
+        longest = max(layout.counts)
+        shape = own.shape[1:]
+        row_bytes = own.element_size() * shape.numel()
+        if row_bytes == 0:
+            return rows.new_empty([*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]])
+        padded = torch.zeros(longest * row_bytes, dtype=torch.uint8, device=own.device)
+        padded[: own.shape[0] * row_bytes] = own.reshape(-1).view(torch.uint8)
+        parts = [torch.empty_like(padded) for _ in layout.counts]
+        self.ledger.count("all_gather", padded.numel())
+        dist.all_gather(parts, padded, group=self.group)
+        whole = torch.cat([part[: count * row_bytes] for part, count in zip(parts, layout.counts, strict=True)])
+        return whole.view(own.dtype).view(layout.total, *shape).movedim(0, layout.dim).contiguous()
+
+    def share(self, values: list[Any]) -> list[list[Any]]:
+        """Exchange small Python objects: entry r is what rank r gave."""
+        gathered: list[Any] = [None] * self.size
+        self.ledger.count("all_gather_object", 0)
+        dist.all_gather_object(gathered, values, group=self.group)
+        return gathered
+
+    def agree(self, action: Callable[[], Any]) -> None:
+        """Act on rank 0 alone; every rank waits for it, and fails as it failed."""
+        outcome: list[BaseException | None] = [None]
+        if self.rank == 0:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 — whatever it is, all ranks raise it below
+                outcome = [error]
+        failures = [_portable(error) for error in outcome]
+        self.ledger.count("broadcast_object", 0)
+        dist.broadcast_object_list(failures, src=0, group=self.group, device=self.device)
+        if outcome[0] is not None:
+            raise outcome[0]
+        if failures[0] is not None:
+            raise failures[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one dimension of a global tensor is dealt: rank r holds ``counts[r]`` consecutive rows of it."""
+
+    counts: tuple[int, ...]
+    dim: int
+    total: int
+
+    @classmethod
+    def deal(cls, rows: int, dim: int, size: int) -> Layout | None:
+        """Deal rows in contiguous runs whose sizes differ by at most one; None if a rank would get none."""
+        if rows < size:
+            return None
+        counts = tuple(rows // size + (rank < rows % size) for rank in range(size))
+        return cls(counts, dim, rows)
+
+    def at(self, dim: int) -> Layout:
+        """The same rows along another dimension."""
+        return self if dim == self.dim else Layout(self.counts, dim, self.total)
+
+    def times(self, factor: int, dim: int) -> Layout:
+        """Every row became ``factor`` rows."""
+        return Layout(tuple(count * factor for count in self.counts), dim, self.total * factor)
+
+    def divided(self, factor: int, dim: int) -> Layout | None:
+        """Every ``factor`` rows became one; None where that would cut across ranks."""
+        if factor == 0 or any(count % factor for count in self.counts):
+            return None
+        return Layout(tuple(count // factor for count in self.counts), dim, self.total // factor)
+
+    def span(self, rank: int) -> tuple[int, int]:
+        """First row of a rank, and how many it holds."""
+        return sum(self.counts[:rank]), self.counts[rank]
+
+
+def _portable(error: BaseException | None) -> BaseException | None:
+    """Keep an exception that survives pickling as it is, and describe one that does not."""
+    import pickle  # noqa: PLC0415 — only on the way to an error
+
+    if error is None:
+        return None
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 — pickling runs foreign code
+        return RuntimeError(f"{type(error).__name__} on rank 0: {error}")
+    return error

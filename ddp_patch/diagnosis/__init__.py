@@ -1,0 +1,1 @@
+"""What the session did, and whether the ranks are still in step."""

@@ -1,0 +1,62 @@
+"""What ddp_patch did to this run, as text for the script's author."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Report:
+    """A snapshot of one session. ``str(report)`` is meant to be read."""
+
+    world_size: int
+    device: str
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def __str__(self) -> str:
+        """Render the report."""
+        if self.world_size == 1:
+            return "ddp_patch report: one process, nothing was patched; this is the script itself.\n"
+        ledger = self.ledger
+        blocks = [
+            _block("Patched", ledger.patched),
+            _block("Replicas", [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING]),
+            _block("Computed whole on every rank", [f"{name}: {why}" for name, why in ledger.whole_modules.items()]),
+            _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
+            _block("Rows of this rank per model call", _rows(ledger)),
+            _block("Gathered whole, slower than rows", _gathers(ledger)),
+            _block("Collectives", _collectives(ledger)),
+            _block("Notes", list(ledger.notes)),
+        ]
+        head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"
+        return head + "".join(blocks)
+
+
+_NOTHING = "none: no batch reached a model, so every rank computed everything; right, but not faster"
+
+
+def _block(title: str, lines: list[str]) -> str:
+    return f"  {title}\n" + "".join(f"    {line}\n" for line in lines) if lines else ""
+
+
+def _rows(ledger: Ledger) -> list[str]:
+    return [f"{rows} rows: {calls} calls" for rows, calls in sorted(ledger.rows.items(), reverse=True)]
+
+
+def _gathers(ledger: Ledger) -> list[str]:
+    ordered = sorted(ledger.gathers.items(), key=lambda item: (-item[1].bytes, item[0]))
+    return [
+        f"{function} at {line}: {entry.calls} calls, {entry.collectives} gathers, {entry.bytes:,} bytes per rank"
+        for (function, line), entry in ordered
+    ]
+
+
+def _collectives(ledger: Ledger) -> list[str]:
+    per_step = f" per optimizer step ({ledger.steps} steps)" if ledger.steps else ""
+    steps = max(1, ledger.steps)
+    return [
+        f"{kind}: {count / steps:.2f}{per_step}, {ledger.collective_bytes[kind] / steps:,.0f} bytes"
+        for kind, count in sorted(ledger.collectives.items())
+    ]

@@ -1,0 +1,40 @@
+"""Run N ranks of a command under torch.distributed.run and end as they end.
+
+``python -m ddp_patch.launch.agent 2 python script.py`` is what ``enable(nproc=2)`` turns a plain run into.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the ranks, wait for them, and give back the exit code of the first one that failed."""
+    # The rank that failed shows its own traceback; the agent's log would say it again at length.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    nproc, *command = argv
+    # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
+    args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", "--no-python", command[0]])
+    # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).
+    args.training_script_args = command[1:]
+    try:
+        run.run(args)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Show a failure once: the first rank that raises prints its traceback, the others end quietly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+from .launcher import Placement
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
+
+
+class CrashHook:
+    """A ``sys.excepthook`` for ranks.
+
+    All ranks run one program, so most errors happen on all of them, and a rank whose peer is gone fails on the
+    next collective. Only the first to arrive is the cause.
+    """
+
+    def __init__(self, placement: Placement, is_first: Callable[[], bool], previous: Hook) -> None:
+        """Remember the hook that was there before torch put its own on top; it prints the traceback."""
+        self.failed = False
+        self._placement = placement
+        self._is_first = is_first
+        self._previous = previous
+
+    def install(self) -> None:
+        """Become the process's excepthook."""
+        sys.excepthook = self
+
+    def uninstall(self) -> None:
+        """Give the previous hook back, unless somebody put another on top."""
+        if sys.excepthook is self:
+            sys.excepthook = self._previous
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        """Print the traceback if no other rank did."""
+        self.failed = True
+        if not self._is_first():
+            return
+        self._previous(kind, error, traceback)
+        rank, size = self._placement.rank, self._placement.world_size
+        sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
+        sys.stderr.flush()

@@ -1,0 +1,226 @@
+"""The processes of a job: Accelerate's state, the group of the global view, and a clean end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in its __all__
+
+from ..errors import LaunchError, OrderError
+from .crash import CrashHook
+from .launcher import Placement
+
+_EXIT_WAIT = timedelta(seconds=30)
+
+
+@dataclass
+class _DdpKwargs(DistributedDataParallelKwargs):  # type: ignore[misc]  # Accelerate has no type hints
+    # torch 2.13 deprecates broadcast_buffers for this, which Accelerate 1.15 does not know yet. Buffers are equal
+    # by construction here, so a broadcast per forward would be wasted.
+    forward_sync_buffers: bool | None = None
+
+
+class Job:
+    """This process as one rank of N, from joining the others to leaving them.
+
+    Joined once per process; sessions come and go on top of it.
+    """
+
+    current: ClassVar[Job | None] = None
+
+    def __init__(self, placement: Placement, timeout: float) -> None:
+        """Join the other ranks through Accelerate.
+
+        Raises:
+            OrderError: when the script made a process group of its own, or used another rank's accelerator.
+            LaunchError: when something was asked of the launcher that is not applied.
+        """
+        _check_order(placement)
+        self.placement = placement
+        self.closing: list[Callable[[], None]] = []  # called before the process group goes
+        self.wrapping = False  # DDP is being built by us, not by the script
+        excepthook = sys.excepthook
+        self.accelerator = Accelerator(
+            cpu=accelerator_count() == 0,
+            mixed_precision=_mixed_precision(),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
+        )
+        # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
+        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False)
+        if self.accelerator.num_processes != placement.world_size:
+            raise LaunchError(
+                f"The launcher started {placement.world_size} ranks but Accelerate {self.accelerator.state} sees "
+                f"{self.accelerator.num_processes}. Start the script with torchrun, or without ACCELERATE_* variables."
+            )
+        # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
+        # which gradient is ready first.
+        self.group = dist.new_group(timeout=timedelta(seconds=timeout))
+        self._store = TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=_EXIT_WAIT
+        )
+        # A restarted job finds the keys of the attempt before in the agent's store.
+        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.crash = CrashHook(placement, self._is_first_failure, excepthook)
+        self.crash.install()
+        self._share_random_state()
+        if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+            # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
+            sys.stdout.reconfigure(line_buffering=True)
+        # Registered first, so it runs after every exit function of the script.
+        atexit.register(self.close)
+        Job.current = self
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Put a module under DistributedDataParallel, as Accelerate sets it up for this device."""
+        self.wrapping = True
+        try:
+            wrapped = self.accelerator.prepare_model(module, device_placement=False)
+        finally:
+            self.wrapping = False
+        # Accelerate keeps what it prepared; a DDP instance alive at exit aborts the process (torch 2.13).
+        self.accelerator._models.clear()
+        return wrapped  # type: ignore[no-any-return]
+
+    def release(self, keeps_group: bool) -> None:
+        """Make room for a script that distributes itself, with the generators it would have had.
+
+        Args:
+            keeps_group: the script goes on with the default process group that it found.
+        """
+        Job.current = None
+        atexit.unregister(self.close)
+        self.crash.uninstall()
+        self._write_random_state(self._own_random_state)
+        if keeps_group:
+            atexit.register(_destroy_group)
+        else:
+            dist.destroy_process_group()
+            AcceleratorState._reset_state(reset_partial_state=True)
+
+    def close(self) -> None:
+        """Leave the job together with the other ranks. Safe to call twice."""
+        if Job.current is not self:
+            return
+        Job.current = None
+        atexit.unregister(self.close)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError, OSError, AttributeError):
+                stream.flush()
+        if not self.crash.failed:
+            self._wait_for_the_others()
+        for call in reversed(self.closing):
+            call()
+        gc.collect()
+        self.crash.uninstall()
+        if self.crash.failed:
+            # destroy_process_group waits for collectives that the other ranks will never join.
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(ValueError, OSError, AttributeError):
+                    stream.flush()
+            os._exit(1)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        AcceleratorState._reset_state(reset_partial_state=True)
+
+    def _share_random_state(self) -> None:
+        """Start the script stream from rank 0's generators, whether or not the script seeded them already."""
+        numpy = sys.modules.get("numpy")
+        states: list[Any] = [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
+        self._own_random_state = list(states)
+        dist.broadcast_object_list(states, src=0, group=self.group, device=self.device)
+        self._write_random_state(states)
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
+
+    @staticmethod
+    def _write_random_state(states: list[Any]) -> None:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        numpy = sys.modules.get("numpy")
+        if numpy and states[2] is not None:
+            numpy.random.set_state(states[2])
+
+    def _is_first_failure(self) -> bool:
+        try:
+            return bool(self._store.add(f"ddp_patch/failed/{self._attempt}", 1) == 1)
+        except RuntimeError:  # the store went with the process that held it: nobody else will speak
+            return True
+
+    def _wait_for_the_others(self) -> None:
+        """Wait until every rank has come to its end, for a bounded time.
+
+        A rank that leaves with a non-zero exit code has the launcher end the others, whatever they still write.
+        """
+        key = f"ddp_patch/done/{self._attempt}"
+        try:
+            arrived = self._store.add(key, 1)
+            if arrived == self.placement.world_size:
+                self._store.set(f"{key}/all", "")
+            self._store.wait([f"{key}/all"], _EXIT_WAIT)
+            # The store may live in rank 0: it must be the last to go.
+            left = self._store.add(f"{key}/left", 1)
+            if left == self.placement.world_size:
+                self._store.set(f"{key}/gone", "")
+            if self.placement.rank == 0:
+                self._store.wait([f"{key}/gone"], _EXIT_WAIT)
+        except RuntimeError:  # a rank ended early or was killed; there is nobody to wait for
+            return
+
+
+def accelerator_count() -> int:
+    """Count the visible accelerators that ranks can have one each of, without touching any."""
+    if not torch.accelerator.is_available():
+        return 0
+    kind = torch.accelerator.current_accelerator()
+    return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
+
+
+def _check_order(placement: Placement) -> None:
+    if dist.is_initialized():
+        raise OrderError(
+            f"A process group ({dist.get_backend()}, {dist.get_world_size()} ranks) exists already, so the script is "
+            "distributed by itself or something else made one. Move ddp_patch.enable() above that line, or leave "
+            "it out of a script that calls init_process_group."
+        )
+    if torch.cuda.is_initialized() and torch.cuda.current_device() != placement.local_rank:
+        raise OrderError(
+            f"CUDA was initialised on device {torch.cuda.current_device()}, but this is local rank "
+            f"{placement.local_rank}, whose device is cuda:{placement.local_rank}. Move ddp_patch.enable() above the "
+            "first line that uses CUDA."
+        )
+
+
+def _mixed_precision() -> str:
+    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if asked not in ("", "no"):
+        raise LaunchError(
+            f"accelerate launch asks for mixed_precision={asked}, which is not applied to an unchanged script, so the "
+            "numbers would not be the ones asked for. Write --mixed_precision no, and torch.autocast in the script."
+        )
+    return "no"
+
+
+def _destroy_group() -> None:
+    gc.collect()
+    if dist.is_initialized():
+        dist.destroy_process_group()

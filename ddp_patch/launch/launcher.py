@@ -1,0 +1,82 @@
+"""Tell from the environment who started this process, and as which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import LaunchError
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+# Launchers that say how many processes they started but leave torch's variables to somebody else.
+_SIZE_VARIABLES = {
+    "mpirun (Open MPI)": "OMPI_COMM_WORLD_SIZE",
+    "mpirun (MPICH, Intel MPI)": "PMI_SIZE",
+    "mpirun (MVAPICH2)": "MV2_COMM_WORLD_SIZE",
+    "srun": "SLURM_STEP_NUM_TASKS",
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where this process stands in its job."""
+
+    rank: int
+    world_size: int
+    local_rank: int  # index among the ranks of this host, and of this rank's accelerator
+    local_world_size: int  # ranks on this host
+
+
+def detect(environ: Mapping[str, str]) -> Placement | None:
+    """Read the placement that torchrun or ``accelerate launch`` gave this process; None if nobody started ranks.
+
+    Raises:
+        LaunchError: when the variables are incomplete or contradict each other.
+    """
+    present = [name for name in _RANK_VARIABLES if environ.get(name)]
+    if "RANK" not in present and "WORLD_SIZE" not in present:
+        _refuse_unknown_launcher(environ)
+        return None
+    missing = [name for name in _RANK_VARIABLES if name not in present]
+    if missing:
+        raise LaunchError(
+            f"{', '.join(present)} is set but {', '.join(missing)} is not, so this process cannot find the others. "
+            "Start the script with: torchrun --nproc-per-node=2 script.py"
+        )
+    numbers = {name: _integer(environ, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    rank, world_size, local_rank = numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"]
+    local_world_size = _integer(environ, "LOCAL_WORLD_SIZE") if environ.get("LOCAL_WORLD_SIZE") else world_size
+    if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+        raise LaunchError(
+            f"RANK={rank}, WORLD_SIZE={world_size}, LOCAL_RANK={local_rank}, LOCAL_WORLD_SIZE={local_world_size} "
+            "contradict each other: a rank is below its world size. Unset them, or let one launcher set them all."
+        )
+    _refuse_other_size(environ, world_size)
+    return Placement(rank, world_size, local_rank, local_world_size)
+
+
+def _refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
+    for launcher, name in _SIZE_VARIABLES.items():
+        if environ.get(name, "1") not in ("", "1"):
+            raise LaunchError(
+                f"{launcher} started {environ[name]} processes ({name}={environ[name]}), but RANK and WORLD_SIZE are "
+                "not set, so each of them would train alone. Write: torchrun --nproc-per-node="
+                f"{environ[name]} script.py"
+            )
+
+
+def _refuse_other_size(environ: Mapping[str, str], world_size: int) -> None:
+    for launcher, name in _SIZE_VARIABLES.items():
+        if environ.get(name, "1") not in ("", "1", str(world_size)):
+            raise LaunchError(
+                f"WORLD_SIZE={world_size} but {launcher} says {name}={environ[name]}, so it is unclear how many "
+                f"processes this job has. Unset the one that is not meant, for instance: unset WORLD_SIZE RANK"
+            )
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise LaunchError(f"{name}={environ[name]!r} is not a number, so the ranks cannot be told apart.") from None

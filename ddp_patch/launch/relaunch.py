@@ -1,0 +1,77 @@
+"""Start this very program again: as workers under torch.distributed.run, or with an agreed string hash.
+
+Both replace the process. 21 of 54 scripts have no ``__main__`` guard, so functions cannot be spawned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from ..errors import LaunchError
+from .launcher import Placement
+
+
+def worker_count(asked: int | None, accelerators: int) -> int:
+    """Decide how many ranks to start when nobody started any.
+
+    Args:
+        asked: the ``nproc`` option.
+        accelerators: number of visible accelerators; 0 on a host without any.
+
+    Raises:
+        LaunchError: when more ranks than accelerators were asked for.
+    """
+    if asked is None:
+        return max(1, accelerators)
+    if accelerators and asked > accelerators:
+        raise LaunchError(
+            f"nproc={asked} but {accelerators} accelerator{'s are' if accelerators > 1 else ' is'} visible, and a rank "
+            f"needs one of its own. Write nproc={accelerators}, or make more visible (CUDA_VISIBLE_DEVICES)."
+        )
+    return asked
+
+
+def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
+    """Rebuild the command line that started this interpreter, flags, ``-m`` and ``-c`` included.
+
+    Raises:
+        LaunchError: for a program that has no command line to repeat (standard input, an interactive prompt).
+    """
+    arguments = list(orig_argv[1:])
+    if not arguments or arguments[-1] == "-":
+        raise LaunchError(
+            "This program was typed at a prompt or read from standard input, so it cannot be started again as "
+            "several processes. Save it as script.py and write: python -m ddp_patch --nproc 2 script.py"
+        )
+    return [executable, *arguments]
+
+
+def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dict[str, str]:
+    """Give the workers an agreed string hash and a fair share of the cores."""
+    agreed = dict(environ)
+    agreed.setdefault("PYTHONHASHSEED", "0")  # the order of a set of strings decides batches in some scripts
+    agreed.setdefault("OMP_NUM_THREADS", str(max(1, cpus // nproc)))
+    return agreed
+
+
+def start_workers(nproc: int) -> None:
+    """Replace this process by ``nproc`` ranks of the same program. Does not return."""
+    command = own_command(sys.orig_argv, sys.executable)
+    environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
+    _replace([sys.executable, "-m", "ddp_patch.launch.agent", str(nproc), *command], environ)
+
+
+def agree_on_hashes(placement: Placement) -> None:
+    """Restart this rank with the string hash every rank uses, if its interpreter drew a random one."""
+    if placement.world_size == 1 or not sys.flags.hash_randomization or os.environ.get("PYTHONHASHSEED", "").isdigit():
+        return
+    environ = worker_environment(os.environ, placement.local_world_size, os.cpu_count() or 1)
+    _replace(own_command(sys.orig_argv, sys.executable), environ)
+
+
+def _replace(command: list[str], environ: dict[str, str]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, environ)

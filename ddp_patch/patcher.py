@@ -1,0 +1,171 @@
+"""Declare, apply and undo patches. Knows nothing of torch.
+
+A patch is a row: where the target lives and a wrapt-style wrapper ``(wrapped, instance, args, kwargs)``.
+Rows are applied all or nothing; the undo log is written while applying and walked backwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import wrapt
+
+from .errors import PatchError
+
+logger = logging.getLogger(__name__)
+
+Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patched name.
+
+    Attributes:
+        module: importable module that holds the target.
+        target: dotted path of the attribute inside the module, such as ``DataParallel.forward``.
+        wrapper: called as ``wrapper(wrapped, instance, args, kwargs)``.
+        also: further ``module:path`` names bound to the very same object.
+        effect: one line for the report and the docs.
+    """
+
+    module: str
+    target: str
+    wrapper: Wrapper
+    effect: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Full dotted name, as a script's author would write it."""
+        return f"{self.module}.{self.target}"
+
+
+@dataclass(frozen=True)
+class _Done:
+    owner: Any
+    attribute: str
+    original: Any
+    planted: Any
+
+
+class Patcher:
+    """Apply rows in order and put back the very objects that were there."""
+
+    def __init__(self, enabled: Callable[[], bool] = lambda: True) -> None:
+        """Start with nothing applied; wrappers are passed by while ``enabled()`` is False."""
+        self._enabled = enabled
+        self._log: list[_Done] = []
+        self.applied: list[Patch] = []
+
+    def apply(self, patches: Iterable[Patch]) -> None:
+        """Apply all rows, or none if one of them fails.
+
+        Raises:
+            PatchError: when a target does not exist.
+        """
+        mark = len(self._log)
+        rows = list(patches)
+        try:
+            for patch in rows:
+                self._plant(patch)
+        except BaseException:
+            self._undo_down_to(mark)
+            raise
+        self.applied.extend(rows)
+
+    def undo(self) -> None:
+        """Put everything back, last patch first.
+
+        Raises:
+            PatchError: when somebody else replaced a patched name meanwhile; the others are still put back.
+        """
+        self.applied.clear()
+        self._undo_down_to(0)
+
+    def remove(self, patches: Sequence[Patch]) -> None:
+        """Put back the targets of these rows alone."""
+        targets = {
+            (id(owner), attribute)
+            for patch in patches
+            for owner, attribute in (_locate(module, path) for module, path in _places(patch))
+        }
+        own = [done for done in self._log if (id(done.owner), done.attribute) in targets]
+        self._log = [done for done in self._log if done not in own]
+        self.applied = [patch for patch in self.applied if patch not in patches]
+        _raise_if_foreign([_restore(done) for done in reversed(own)])
+
+    def _plant(self, patch: Patch) -> None:
+        (owner, attribute), *others = [_locate(module, path) for module, path in _places(patch)]
+        original = _held(owner, attribute)
+        # Read along the MRO from __dict__, never getattr: binding would turn a staticmethod or an inherited
+        # slot wrapper into something that cannot be put back.
+        wrapped = _along_mro(owner, attribute) if original is _ABSENT else original
+        if wrapped is _ABSENT:
+            raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
+        planted = wrapt.FunctionWrapper(wrapped, patch.wrapper, enabled=self._enabled)
+        self._set(_Done(owner, attribute, original, planted))
+        for other, other_attribute in others:
+            if _held(other, other_attribute) is original:
+                self._set(_Done(other, other_attribute, original, planted))
+        logger.debug("patched %s", patch.name)
+
+    def _set(self, done: _Done) -> None:
+        setattr(done.owner, done.attribute, done.planted)
+        self._log.append(done)
+
+    def _undo_down_to(self, mark: int) -> None:
+        foreign = []
+        while len(self._log) > mark:
+            foreign.append(_restore(self._log.pop()))
+        _raise_if_foreign(foreign)
+
+
+def _places(patch: Patch) -> list[tuple[str, str]]:
+    further = [(module, path) for module, _, path in (name.partition(":") for name in patch.also)]
+    return [(patch.module, patch.target), *further]
+
+
+def _locate(module: str, path: str) -> tuple[Any, str]:
+    owner: Any = importlib.import_module(module)
+    *parents, attribute = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent, _ABSENT)
+        if owner is _ABSENT:
+            raise PatchError(f"{module}.{path} does not exist in this version of {module.split('.')[0]}.")
+    return owner, attribute
+
+
+def _held(owner: Any, attribute: str) -> Any:
+    return vars(owner).get(attribute, _ABSENT)
+
+
+def _along_mro(owner: Any, attribute: str) -> Any:
+    for base in getattr(owner, "__mro__", ())[1:]:
+        if attribute in vars(base):
+            return vars(base)[attribute]
+    return _ABSENT
+
+
+def _restore(done: _Done) -> str | None:
+    if _held(done.owner, done.attribute) is not done.planted:
+        return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
+    if done.original is _ABSENT:
+        delattr(done.owner, done.attribute)
+    else:
+        setattr(done.owner, done.attribute, done.original)
+    return None
+
+
+def _raise_if_foreign(names: Sequence[str | None]) -> None:
+    foreign = [name for name in names if name]
+    if foreign:
+        raise PatchError(
+            f"{', '.join(foreign)} was replaced by somebody else after ddp_patch.enable(), so it was left as it is. "
+            "Undo in the opposite order: take the other patch away before ddp_patch.disable()."
+        )

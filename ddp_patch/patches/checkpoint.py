@@ -1,0 +1,81 @@
+"""torch.save: once per job, atomically, finished on every rank when it returns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..batch.world import World
+from ..patcher import Patch
+
+
+class _Nowhere:
+    """A file object that takes everything and keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        """Pretend to write."""
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing to flush."""
+
+
+def patches(world: World) -> list[Patch]:
+    """Rows for ``torch.save``."""
+
+    def save(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def bind(obj: Any, f: Any, *rest: Any, **options: Any) -> None:
+            path = _path_of(f)
+            if path is None:  # BytesIO and the like are values of the script: every rank fills its own
+                wrapped(obj, f, *rest, **options)
+                return
+            if world.rank != 0:
+                # Pickling materialises batches, which all ranks have to do together.
+                wrapped(obj, _Nowhere(), *rest, **options)
+                world.agree(lambda: None)
+            elif hasattr(f, "write"):
+                world.agree(lambda: wrapped(obj, f, *rest, **options))
+            else:
+                world.agree(lambda: write_atomically(path, lambda stream: wrapped(obj, stream, *rest, **options)))
+
+        bind(*args, **kwargs)
+
+    return [
+        Patch("torch.serialization", "save", save, "rank 0 writes, atomically; all ranks wait", also=("torch:save",))
+    ]
+
+
+def _path_of(f: Any) -> Path | None:
+    """Path behind ``f``, if it stands for a file on disk."""
+    if isinstance(f, (str, os.PathLike)):
+        return Path(f)
+    name = getattr(f, "name", None)
+    return Path(name) if isinstance(name, str) and hasattr(f, "write") else None
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    """Write beside the target, then rename: a reader and a crash see the old file or the new one, never half of it."""
+    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~_umask()
+    if path.is_dir() or (path.exists() and not path.is_file()) or path.is_symlink():
+        with path.open("wb") as stream:  # a pipe or a link is what the script wants written to; a directory is an error
+            write(stream)
+        return
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,58 @@
+"""torch.optim.Optimizer: what it trains tells where the model is; before it steps, gradients are made global.
+
+Wrapping ``Optimizer.step`` would run for none of torch's own optimizers; the global step hooks run for all of them and
+for user-written subclasses.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ..batch.world import World
+from ..patcher import Patch
+from ..replica.discovery import Discovery
+from ..replica.replicas import Replicas
+
+
+def patches(replicas: Replicas, discovery: Discovery) -> list[Patch]:
+    """Rows for ``Optimizer``."""
+
+    def add_param_group(wrapped: Any, instance: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        replicas.optimizes(instance)
+        discovery.start()
+
+    return [
+        Patch(
+            "torch.optim.optimizer", "Optimizer.add_param_group", add_param_group, "tells which parameters are trained"
+        )
+    ]
+
+
+def hooks(replicas: Replicas, world: World) -> list[Callable[[], None]]:
+    """Register the step hooks; returns the functions that remove them."""
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        replicas.before_step(optimizer)
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        world.ledger.steps += 1
+
+    return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
+
+
+def adopt_existing(replicas: Replicas, discovery: Discovery) -> None:
+    """Take over optimizers that were built before ``enable()``."""
+    for candidate in gc.get_objects():
+        # Not isinstance: it asks __class__ of objects that warn, or compute, when asked for an attribute.
+        if issubclass(type(candidate), Optimizer):
+            replicas.optimizes(candidate)
+            discovery.start()

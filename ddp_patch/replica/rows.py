@@ -1,0 +1,259 @@
+"""The doors of a replica: arguments become this rank's rows on the way in, batches on the way out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.crossings import gather, own_rows, scatter, total
+from ..batch.tensor import BatchTensor, rows_of, whole_of
+from ..batch.world import Layout, World
+from ..errors import BatchError
+from ..structure import leaves, map_leaves
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A call's arguments cut to rows."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    layout: Layout  # of the first batch argument
+    passed: frozenset[int]  # ids of tensors that went in as they were
+
+
+def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as one process would have them."""
+
+    def take(leaf: Any) -> Any:
+        return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+
+    return map_leaves(take, args), map_leaves(take, kwargs)
+
+
+def enter(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rows: int | None,
+    batch_dims: Mapping[str, int | None],
+    dim: int | None = None,
+) -> Entry | None:
+    """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
+
+    Args:
+        module: the module called, for argument names.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        rows: size of the batch the script is working on, as far as it is known.
+        batch_dims: the option, by argument name.
+        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters.
+
+    Raises:
+        BatchError: for rows of two batches, and for a plain tensor whose batch dimension cannot be told.
+    """
+    found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    if found:
+        return _enter_with(found, module, args, kwargs, batch_dims)
+    layout = None if rows is None else Layout.deal(rows, dim or 0, World.get().size)
+    if layout is None:
+        return None
+    return _enter_plain(layout, module, args, kwargs, batch_dims)
+
+
+def _enter_with(
+    found: list[BatchTensor],
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch_dims: Mapping[str, int | None],
+) -> Entry:
+    layout = found[0]._layout
+    for batch in found:
+        if batch._layout.counts != layout.counts:
+            raise BatchError(
+                f"{type(module).__name__} was called with rows of two different batches: {layout.total} rows in a "
+                f"tensor of shape {tuple(found[0].shape)} and {batch._layout.total} in one of shape "
+                f"{tuple(batch.shape)}. Call it once per batch."
+            )
+    dims = {batch._layout.dim for batch in found}
+    passed: set[int] = set()
+
+    def cut(name: str, leaf: Any) -> Any:
+        if isinstance(leaf, BatchTensor):
+            return rows_of(leaf)
+        if not isinstance(leaf, Tensor):
+            return leaf
+        at = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
+        if at is None:
+            passed.add(id(leaf))
+            return leaf
+        return scatter(leaf, layout.at(at))
+
+    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    return Entry(new_args, new_kwargs, layout, frozenset(passed))
+
+
+def _plain_dim(
+    name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Module, batch_dims: Mapping[str, int | None]
+) -> int | None:
+    if name in batch_dims:
+        chosen = batch_dims[name]
+        return None if chosen is None else chosen % leaf.dim()
+    fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
+    expected = [dim for dim in fitting if dim in dims]
+    if not expected:
+        return None
+    if len(fitting) > 1:
+        raise BatchError(
+            f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+            f"{tuple(leaf.shape)}, both equal the batch size {rows}, so the batch dimension cannot be told. "
+            f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
+        )
+    return expected[0]
+
+
+def _enter_plain(
+    layout: Layout,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch_dims: Mapping[str, int | None],
+) -> Entry | None:
+    """Deal plain tensors (GAN noise, say) where it is unmistakable; otherwise every rank computes the whole."""
+    clear, dealt = True, False
+    passed: set[int] = set()
+
+    def cut(name: str, leaf: Any) -> Any:
+        nonlocal clear, dealt
+        if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
+            return leaf
+        fitting = [dim for dim, size in enumerate(leaf.shape) if size == layout.total]
+        at = layout.dim if fitting == [layout.dim] else None
+        if name in batch_dims:
+            chosen = batch_dims[name]
+            at = None if chosen is None else chosen % leaf.dim()
+        elif fitting and at is None:
+            clear = False
+        if at is None:
+            passed.add(id(leaf))
+            return leaf
+        dealt = True
+        return scatter(leaf, layout.at(at))
+
+    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    return Entry(new_args, new_kwargs, layout, frozenset(passed)) if clear and dealt else None
+
+
+def _cut_all(
+    cut: Callable[[str, Any], Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def cut_one(name: str, value: Any) -> Any:
+        return map_leaves(lambda leaf: cut(name, leaf), value)
+
+    names = argument_names(module, len(args))
+    new_args = tuple(cut_one(name, arg) for name, arg in zip(names, args, strict=True))
+    new_kwargs = {name: cut_one(name, arg) for name, arg in kwargs.items()}
+    return new_args, new_kwargs
+
+
+def argument_names(module: nn.Module, count: int) -> list[str]:
+    """Names of a forward's positional arguments, as the script's author wrote them."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):  # a ScriptModule, a C function
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
+
+
+def leave(module: nn.Module, outputs: Any, entry: Entry, vector: bool = False) -> Any:
+    """Make batches of a forward's outputs.
+
+    Args:
+        module: the module that was called, for messages.
+        outputs: what its forward returned for this rank's rows.
+        entry: how it was entered.
+        vector: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
+
+    Raises:
+        BatchError: for a tensor without a dimension of this rank's rows.
+    """
+    layout = entry.layout
+    own = layout.counts[World.get().rank]
+    paths = {id(leaf): path for path, leaf in leaves(outputs)}
+
+    def back(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) in entry.passed or isinstance(leaf, nn.Parameter):
+            return leaf
+        if leaf.dim() == 0 and vector:
+            return gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
+        if leaf.dim() == 0:
+            return _scalar(module, leaf, paths[id(leaf)], own / layout.total)
+        for dim in (layout.dim, *range(leaf.dim())):
+            if dim < leaf.dim() and leaf.shape[dim] == own:
+                return BatchTensor.from_rows(leaf, layout.at(dim))
+        raise BatchError(
+            f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{paths[id(leaf)]}) for "
+            f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "
+            "from forward, and reduce over them outside."
+        )
+
+    return map_leaves(back, outputs)
+
+
+def _scalar(module: nn.Module, value: Tensor, path: str, share: float) -> Tensor:
+    """Row-weighted mean of the ranks' values: a loss computed inside ``forward``."""
+    if not (value.is_floating_point() or value.is_complex()):
+        raise BatchError(
+            f"{type(module).__name__} returned a 0-dim tensor of {value.dtype} (output{path}), and whether the whole "
+            "batch's value is the sum or something else cannot be told. Return it per row, or as a float mean."
+        )
+    return total(value * share)
+
+
+def detached(value: Any) -> Any:
+    """Copies without a graph, for a trial call."""
+    return map_leaves(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
+
+
+def compare(ours: Any, whole: Any, layout: Layout) -> tuple[bool, list[tuple[float, float]]]:
+    """Compare outputs computed on rows with those computed on the whole batch, without communication.
+
+    Returns:
+        whether every tensor holds this rank's rows of the whole one, and (own, whole) values of the 0-dim ones,
+        which only mean something once all ranks' are known.
+    """
+    mine, theirs = list(leaves(ours)), list(leaves(whole))
+    if [path for path, _ in mine] != [path for path, _ in theirs]:
+        return False, []
+    own = layout.counts[World.get().rank]
+    scalars = []
+    for (_, left), (_, right) in zip(mine, theirs, strict=True):
+        if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            continue
+        if left.dim() == 0 == right.dim():
+            scalars.append((float(left), float(right)))
+            continue
+        dims = [d for d in (layout.dim, *range(left.dim())) if d < left.dim() and left.shape[d] == own]
+        if left.dim() != right.dim() or not dims or right.shape[dims[0]] != layout.total:
+            return False, []
+        if not close(left, own_rows(right, layout.at(dims[0]))):
+            return False, []
+    return True, scalars
+
+
+def close(left: Tensor, right: Tensor) -> bool:
+    """Equal up to what another batch size does to a kernel's rounding; mixing rows changes far more."""
+    if left.shape != right.shape:
+        return False
+    if not (left.is_floating_point() or left.is_complex()):
+        return True  # an argmax may tip over; its logits are compared
+    scale = float(right.abs().max()) if right.numel() else 0.0
+    precision = torch.finfo(left.dtype).eps ** 0.5
+    return bool(((left - right).abs() <= precision * max(scale, 1e-30)).all()) or not bool(torch.isfinite(right).all())

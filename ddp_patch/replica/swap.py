@@ -1,0 +1,48 @@
+"""Change the class of one object, as FSDP2 and ``torch.nn.utils.parametrize`` do: same object, same identity.
+
+The new class is made on the fly, looks like the old one, and pickles as the old one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
+
+
+def swap(instance: Any, namespace: dict[str, Any]) -> None:
+    """Give one instance a subclass of its class with the attributes of ``namespace``."""
+    original = type(instance)
+    attributes = {
+        **namespace,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        # The pickler compares obj.__class__ with the class that __reduce_ex__ names.
+        "__class__": property(lambda self: original),
+        "__reduce_ex__": _reduce_as_original,
+        "_ddp_patch_original": original,
+    }
+    twin = type(original.__name__, (original,), attributes)
+    _class.__set__(instance, twin)
+
+
+def restore(instance: Any) -> None:
+    """Give a swapped instance its class back."""
+    original = vars(type(instance)).get("_ddp_patch_original")
+    if original is not None:
+        _class.__set__(instance, original)
+
+
+def original_class(instance: Any) -> type:
+    """The class that the script's author wrote."""
+    return vars(type(instance)).get("_ddp_patch_original", type(instance))  # type: ignore[no-any-return]
+
+
+def _reduce_as_original(self: Any, protocol: Any) -> Any:
+    twin = type(self)
+    _class.__set__(self, twin._ddp_patch_original)
+    try:
+        return self.__reduce_ex__(protocol)
+    finally:
+        _class.__set__(self, twin)

@@ -1,0 +1,117 @@
+"""One ``enable()``: the patches, the replicas and the world they work in, until ``disable()``."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+
+from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
+from .batch.world import World
+from .diagnosis.report import Report
+from .errors import OrderError
+from .launch.job import Job
+from .ledger import Ledger, script_line
+from .options import Options
+from .patcher import Patcher
+from .patches import already_distributed, autograd, checkpoint, data_loader, data_parallel, optimizer
+from .patches.output import Silence
+from .replica.discovery import Discovery
+from .replica.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """What ``enable()`` put in place in a job of several ranks."""
+
+    def __init__(self, options: Options, job: Job, on_stop: Callable[[], None]) -> None:
+        """Apply every patch, or none.
+
+        Raises:
+            OrderError: when a loader or a model was used before, unlike what one process would see.
+        """
+        check_unused()
+        self.options = options
+        self.job = job
+        self._on_stop = on_stop
+        placement = job.placement
+        self.ledger = Ledger()
+        self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger)
+        self._replicas = Replicas(options, job, self._world)
+        # DataLoader workers and other children inherit the patched classes, but not the job.
+        own_process = os.getpid()
+        self._patcher = Patcher(enabled=lambda: os.getpid() == own_process)
+        discovery = Discovery(self._replicas, self._patcher)
+        World.current = self._world
+        self._patcher.apply(
+            [
+                # In this order: first what tells that the script needs none of the rest.
+                *already_distributed.patches(job, self.ledger, self._stand_aside),
+                *data_loader.patches(self._replicas, job, self._world),
+                *data_parallel.patches(self._replicas, job),
+                *optimizer.patches(self._replicas, discovery),
+                *autograd.patches(self._replicas, self._world),
+                *checkpoint.patches(self._world),
+            ]
+        )
+        self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
+        self._remove_hooks = optimizer.hooks(self._replicas, self._world)
+        optimizer.adopt_existing(self._replicas, discovery)
+        self._silence = Silence() if placement.rank > 0 else None
+        job.closing.append(self.stop)
+        self._running = True
+        logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
+
+    def report(self) -> Report:
+        """Snapshot what happened so far."""
+        return Report(self.job.placement.world_size, str(self.job.device), self.ledger)
+
+    def stop(self) -> None:
+        """Undo everything, last thing first. Safe to call twice."""
+        if not self._running:
+            return
+        self._running = False
+        if self.stop in self.job.closing:
+            self.job.closing.remove(self.stop)
+        if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
+            sys.stderr.write(str(self.report()))
+        if self._silence is not None:
+            self._silence.stop()
+        for remove in self._remove_hooks:
+            remove()
+        self._replicas.close()
+        World.current = None
+        self._patcher.undo()
+        self._on_stop()
+
+    def _stand_aside(self) -> None:
+        self.ledger.patched.clear()  # nothing of it had an effect: there is nothing to report
+        self.stop()
+
+
+def check_unused() -> None:
+    """Refuse to start after something that one process would have done with whole batches.
+
+    Raises:
+        OrderError: naming what was used.
+    """
+    from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: PLC0415 — the only name its iterators share
+
+    for candidate in gc.get_objects():
+        kind = type(candidate)
+        if issubclass(kind, _BaseDataLoaderIter):
+            raise OrderError(
+                f"{script_line()}: ddp_patch.enable() came after a DataLoader had been iterated, so the ranks already "
+                "work on different batches. Move this line above that loop, best to the top of the script."
+            )
+        if issubclass(kind, torch.nn.Parameter) and candidate.grad is not None:
+            raise OrderError(
+                f"{script_line()}: ddp_patch.enable() came after a backward (a parameter of shape "
+                f"{tuple(candidate.shape)} has a gradient), so the ranks already trained apart. Move this line above "
+                "the training, best to the top of the script."
+            )

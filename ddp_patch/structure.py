@@ -1,0 +1,65 @@
+"""Walk the nested containers that scripts pass around: lists, tuples, named tuples, dicts, dataclasses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Rebuild a structure with ``function`` applied to every leaf; an unchanged structure is returned as it is.
+
+    Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes).
+    """
+    if isinstance(value, (list, tuple)):
+        return _map_sequence(function, value)
+    if isinstance(value, dict):
+        changed = {key: map_leaves(function, item) for key, item in value.items()}
+        if all(changed[key] is item for key, item in value.items()):
+            return value
+        if type(value) is dict:
+            return changed
+        twin = copy.copy(value)
+        for key, item in changed.items():
+            twin[key] = item
+        return twin
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        changed = {name: map_leaves(function, item) for name, item in fields.items()}
+        if all(changed[name] is item for name, item in fields.items()):
+            return value
+        clone: Any = copy.copy(value)
+        for name, item in changed.items():
+            object.__setattr__(clone, name, item)
+        return clone
+    return function(value)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf with the path that leads to it, such as ``[0]['mask']``."""
+    if isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", None)
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}.{names[index]}" if names else f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for f in dataclasses.fields(value):
+            yield from leaves(getattr(value, f.name), f"{path}.{f.name}")
+    else:
+        yield path, value
+
+
+def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:
+    items = [map_leaves(function, item) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    kind = type(value)
+    if kind in (list, tuple):
+        return kind(items)
+    if hasattr(value, "_fields"):
+        return kind(*items)
+    return kind(items)  # torch.Size, torch.return_types.*, a list subclass

@@ -1,0 +1,84 @@
+"""Fixtures: ranks as real processes, forked warm."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+@dataclass
+class Outcome:
+    """What the ranks of one case left behind."""
+
+    codes: list
+    stdout: list
+    stderr: list
+    results: list
+    late: bool
+    cwd: Path
+
+    def ok(self):
+        """Fail with every rank's stderr unless all ranks ended well."""
+        assert not self.late, "the ranks hung and were killed\n" + self.said()
+        assert not any(self.codes), f"exit codes {self.codes}\n" + self.said()
+        return self
+
+    def said(self):
+        return "\n".join(f"--- rank {rank}, code {self.codes[rank]}\n{text}" for rank, text in enumerate(self.stderr))
+
+    def files(self):
+        return sorted(str(path.relative_to(self.cwd)) for path in self.cwd.rglob("*") if path.is_file())
+
+
+class Ranks:
+    """Runs scripts and functions on N warm ranks."""
+
+    def __init__(self, zygote, tmp_path_factory):
+        self._zygote = zygote
+        self._tmp = tmp_path_factory
+
+    def script(self, path, nproc, *args, **request):
+        """Run a script alone (nproc=1) or under ddp_patch."""
+        return self._run({"script": str(path), "nproc": nproc, "args": list(args), **request})
+
+    def call(self, function, nproc, *args, **request):
+        """Run a test module's function on every rank inside ``ddp_patch.enable()``; its result must be JSON."""
+        name = f"{function.__module__}:{function.__name__}"
+        folder = str(Path(sys.modules[function.__module__].__file__).parent)
+        return self._run({"function": name, "nproc": nproc, "args": list(args), "path": [folder], **request})
+
+    def _run(self, request):
+        cwd = Path(request.setdefault("cwd", str(self._tmp.mktemp("run"))))
+        logs = self._tmp.mktemp("logs")
+        request["logs"] = str(logs)
+        self._zygote.stdin.write(json.dumps(request) + "\n")
+        self._zygote.stdin.flush()
+        answer = json.loads(self._zygote.stdout.readline())
+
+        def read(name):
+            paths = [logs / f"{name}.{rank}" for rank in range(request["nproc"])]
+            return [path.read_text() if path.exists() else "" for path in paths]
+
+        results = [json.loads(text) if text else None for text in read("result")]
+        return Outcome(answer["codes"], read("stdout"), read("stderr"), results, answer["late"], cwd)
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": str(TESTS)}
+    for name in list(env):
+        if name.startswith(("DDP_PATCH_", "ACCELERATE_")):
+            del env[name]
+    zygote = subprocess.Popen(
+        [sys.executable, str(TESTS / "zygote.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
+    assert zygote.stdout.readline() == "ready\n"
+    yield Ranks(zygote, tmp_path_factory)
+    zygote.stdin.close()
+    zygote.wait(timeout=20)

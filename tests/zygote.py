@@ -1,0 +1,168 @@
+"""Starts ranks by forking a process that has torch imported already, so that a case takes well under a second.
+
+Reads one JSON request per line on standard input and answers with one JSON line. Every rank is a real process with
+its own process group over gloo; the rendezvous store lives in a process of its own, as torchrun's agent does.
+"""
+
+import atexit
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def warm_up():
+    import accelerate  # noqa: F401
+    import torch
+    import torch._dynamo
+    import torch.distributed  # noqa: F401
+
+    import ddp_patch.session  # noqa: F401
+
+
+def hold_store(pipe):
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=300))
+    os.write(pipe, str(store.port).encode())
+    os.close(pipe)
+    signal.pause()
+
+
+def start_store():
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        try:
+            hold_store(writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    port = os.read(reading, 16).decode()
+    os.close(reading)
+    return pid, port
+
+
+def run_rank(request, rank, port):
+    nproc = request["nproc"]
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        opened = os.open(f"{request['logs']}/{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    sys.stdin = open(0)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", closefd=False, buffering=1)
+    os.chdir(request["cwd"])
+    if nproc > 1:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(nproc),
+            LOCAL_WORLD_SIZE=str(nproc),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            TORCHELASTIC_USE_AGENT_STORE="True",
+            TORCHELASTIC_RESTART_COUNT="0",
+        )
+    os.environ.update(request.get("env", {}))
+    sys.path[0:0] = request.get("path", [])
+    code = 0
+    try:
+        if "script" in request:
+            run_script(request)
+        else:
+            call_function(request, rank)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def run_script(request):
+    from ddp_patch.__main__ import main
+
+    if request["nproc"] > 1:
+        main([*request.get("options", []), request["script"], *request.get("args", [])])
+        return
+    # Alone, the script runs without anything of ours in the process's way.
+    import builtins
+    import types
+
+    module = types.ModuleType("__main__")
+    vars(module).update(__file__=request["script"], __builtins__=builtins)
+    sys.argv = [request["script"], *request.get("args", [])]
+    sys.modules["__main__"] = module
+    with open(request["script"]) as source:
+        exec(compile(source.read(), request["script"], "exec", dont_inherit=True), vars(module))
+
+
+def call_function(request, rank):
+    import importlib
+
+    import ddp_patch
+
+    module, name = request["function"].split(":")
+    function = getattr(importlib.import_module(module), name)
+    with ddp_patch.enable(**request.get("enable", {})):
+        result = function(*request.get("args", []))
+    with open(f"{request['logs']}/result.{rank}", "w") as stream:
+        json.dump(result, stream)
+
+
+def serve(request):
+    store, port = start_store() if request["nproc"] > 1 else (None, "")
+    pids = {}
+    for rank in range(request["nproc"]):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run_rank(request, rank, port)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(99)
+        pids[pid] = rank
+    codes, late, failed_at = {}, False, None
+    end = time.monotonic() + request.get("timeout", 90)
+    while len(codes) < request["nproc"]:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in pids:
+            codes[pids[pid]] = os.waitstatus_to_exitcode(status)
+            if codes[pids[pid]] != 0 and failed_at is None:
+                failed_at = time.monotonic()
+        elif pid == 0:
+            # As torchrun does, a failing rank takes the others with it; the grace lets them fail by themselves first.
+            late = late or time.monotonic() > end
+            if late or (failed_at is not None and time.monotonic() > failed_at + request.get("grace", 5)):
+                for other, rank in pids.items():
+                    if rank not in codes:
+                        os.kill(other, signal.SIGKILL)
+            time.sleep(0.002)
+    if store is not None:
+        os.kill(store, signal.SIGKILL)
+        os.waitpid(store, 0)
+    return {"codes": [codes[rank] for rank in range(request["nproc"])], "late": late}
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    warm_up()
+    answers.write("ready\n")
+    for line in sys.stdin:
+        answers.write(json.dumps(serve(json.loads(line))) + "\n")
