@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 
 import torch
+from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # the only name that a loader's iterators share
 
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
@@ -35,7 +37,7 @@ class Session:
         Raises:
             OrderError: when a loader or a model was used before, unlike what one process would see.
         """
-        check_unused()
+        optimizers = find_used()
         self.options = options
         self.job = job
         self._on_stop = on_stop
@@ -61,7 +63,9 @@ class Session:
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         self._remove_hooks = optimizer.hooks(self._replicas, self._world)
-        optimizer.adopt_existing(self._replicas, discovery)
+        for existing in optimizers:
+            self._replicas.optimizes(existing)
+            discovery.start()
         self._silence = Silence() if placement.rank > 0 else None
         job.closing.append(self.stop)
         self._running = True
@@ -94,24 +98,33 @@ class Session:
         self.stop()
 
 
-def check_unused() -> None:
-    """Refuse to start after something that one process would have done with whole batches.
+def find_used() -> list[Optimizer]:
+    """Look for what the script did before: its optimizers are adopted, anything that ran is refused.
 
     Raises:
-        OrderError: naming what was used.
+        OrderError: after something that one process would have done with whole batches, naming it.
     """
-    from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: PLC0415 — the only name its iterators share
-
+    optimizers = []
+    wanted = (_BaseDataLoaderIter, torch.nn.Parameter, Optimizer)
+    known: dict[type, bool] = {}
     for candidate in gc.get_objects():
+        # type, not isinstance: that asks __class__ of objects that warn or compute when asked for an attribute.
         kind = type(candidate)
-        if issubclass(kind, _BaseDataLoaderIter):
+        if kind not in known:
+            known[kind] = issubclass(kind, wanted)
+        if not known[kind]:
+            continue
+        if issubclass(kind, Optimizer):
+            optimizers.append(candidate)
+        elif issubclass(kind, _BaseDataLoaderIter):
             raise OrderError(
                 f"{script_line()}: ddp_patch.enable() came after a DataLoader had been iterated, so the ranks already "
                 "work on different batches. Move this line above that loop, best to the top of the script."
             )
-        if issubclass(kind, torch.nn.Parameter) and candidate.grad is not None:
+        elif candidate.grad is not None:
             raise OrderError(
                 f"{script_line()}: ddp_patch.enable() came after a backward (a parameter of shape "
                 f"{tuple(candidate.shape)} has a gradient), so the ranks already trained apart. Move this line above "
                 "the training, best to the top of the script."
             )
+    return optimizers

@@ -4,13 +4,12 @@ Reads one JSON request per line on standard input and answers with one JSON line
 its own process group over gloo; the rendezvous store lives in a process of its own, as torchrun's agent does.
 """
 
-import atexit
+import gc
 import json
 import os
 import signal
 import sys
 import time
-import traceback
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -22,6 +21,10 @@ def warm_up():
     import torch.distributed  # noqa: F401
 
     import ddp_patch.session  # noqa: F401
+
+    # What is shared with the parent stays shared: a collection would touch, and so copy, all of it.
+    gc.collect()
+    gc.freeze()
 
 
 def hold_store(pipe):
@@ -86,11 +89,7 @@ def run_rank(request, rank, port):
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    try:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-    finally:
-        os._exit(code)
+    return code
 
 
 def run_script(request):
@@ -130,12 +129,8 @@ def serve(request):
     for rank in range(request["nproc"]):
         pid = os.fork()
         if pid == 0:
-            try:
-                run_rank(request, rank, port)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(99)
+            # Out through the bottom of this script, so that the interpreter ends as it would for any program.
+            raise SystemExit(run_rank(request, rank, port))
         pids[pid] = rank
     codes, late, failed_at = {}, False, None
     end = time.monotonic() + request.get("timeout", 90)

@@ -53,15 +53,22 @@ class World:
         longest = max(layout.counts)
         shape = own.shape[1:]
         row_bytes = own.element_size() * shape.numel()
+        whole = rows.new_empty([*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]])
         if row_bytes == 0:
-            return rows.new_empty([*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]])
+            return whole
         padded = torch.zeros(longest * row_bytes, dtype=torch.uint8, device=own.device)
-        padded[: own.shape[0] * row_bytes] = own.reshape(-1).view(torch.uint8)
+        # A contiguous tensor of one element may have any stride, which view() refuses.
+        flat = own.reshape(-1).clone(memory_format=torch.contiguous_format) if own.numel() == 1 else own.reshape(-1)
+        padded[: own.shape[0] * row_bytes] = flat.view(torch.uint8)
         parts = [torch.empty_like(padded) for _ in layout.counts]
         self.ledger.count("all_gather", padded.numel())
         dist.all_gather(parts, padded, group=self.group)
-        whole = torch.cat([part[: count * row_bytes] for part, count in zip(parts, layout.counts, strict=True)])
-        return whole.view(own.dtype).view(layout.total, *shape).movedim(0, layout.dim).contiguous()
+        # Written into fresh memory: a view made inside an autograd function refuses in-place writes.
+        for rank, part in enumerate(parts):
+            start, count = layout.span(rank)
+            piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
+            whole.narrow(layout.dim, start, count).copy_(piece.movedim(0, layout.dim))
+        return whole
 
     def share(self, values: list[Any]) -> list[list[Any]]:
         """Exchange small Python objects: entry r is what rank r gave."""

@@ -6,7 +6,6 @@ for user-written subclasses.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -47,12 +46,3 @@ def hooks(replicas: Replicas, world: World) -> list[Callable[[], None]]:
         world.ledger.steps += 1
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
-
-
-def adopt_existing(replicas: Replicas, discovery: Discovery) -> None:
-    """Take over optimizers that were built before ``enable()``."""
-    for candidate in gc.get_objects():
-        # Not isinstance: it asks __class__ of objects that warn, or compute, when asked for an attribute.
-        if issubclass(type(candidate), Optimizer):
-            replicas.optimizes(candidate)
-            discovery.start()

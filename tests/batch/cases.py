@@ -1,0 +1,582 @@
+"""Random calls of every function that has a rule, as one process would write them.
+
+A case draws a function and its inputs from a ``random.Random``; an input is a tensor with its batch dimension, or None
+for a tensor that every rank has whole.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass
+class Call:
+    function: Any  # called with the inputs' tensors
+    inputs: list  # (tensor, batch dim or None)
+    local: bool = True  # no gather of the batch is expected
+    grads: bool = True
+
+
+def sizes(r, dims):
+    return [r.randint(1, 4) for _ in range(dims)]
+
+
+def batch(r, dims=None, dim=None, rows=None, low=-2.0, high=2.0):
+    """A random float tensor with its batch dimension; rows are uneven for most world sizes."""
+    dims = r.randint(1, 4) if dims is None else dims
+    dim = r.randrange(dims) if dim is None else dim
+    shape = sizes(r, dims)
+    shape[dim] = rows or r.randint(4, 11)
+    values = torch.rand(shape, generator=generator(r)) * (high - low) + low
+    return values, dim
+
+
+def generator(r):
+    return torch.Generator().manual_seed(r.randrange(2**40))
+
+
+def other(r, x, dim, kind=None, low=-2.0, high=2.0):
+    """A second operand that broadcasts against ``x``."""
+    kind = kind or r.choice(["batch", "global", "row", "fewer", "ones", "scalar"])
+    shape = list(x.shape)
+    if kind in ("row", "ones"):
+        shape[dim] = 1
+    if kind == "fewer":
+        shape = shape[dim + 1 :]
+    if kind == "ones":
+        shape = [1 if r.random() < 0.5 else s for s in shape]
+    if kind == "scalar":
+        shape = []
+    y = torch.rand(shape, generator=generator(r)) * (high - low) + low
+    return y, dim if kind == "batch" else None
+
+
+UNARY = """abs neg exp log1p sqrt rsqrt square sin cos tan atan tanh sigmoid relu erf reciprocal sign floor ceil round trunc
+frac expm1 exp2 log log2 log10 digamma lgamma logit erfinv isnan isfinite sinh cosh asinh positive""".split()
+POSITIVE = {"sqrt", "rsqrt", "log", "log2", "log10", "reciprocal", "digamma", "lgamma", "log1p", "tan"}
+UNIT = {"logit", "erfinv"}
+FUNCTIONAL = "relu relu6 gelu elu selu celu silu mish leaky_relu softplus softsign tanhshrink hardtanh hardsigmoid hardswish hardshrink softshrink logsigmoid".split()
+BINARY = "add sub mul div maximum minimum atan2 hypot fmax fmin remainder fmod logaddexp copysign".split()
+COMPARE = "eq ne lt le gt ge".split()
+OPERATORS = [
+    "__add__",
+    "__sub__",
+    "__mul__",
+    "__truediv__",
+    "__pow__",
+    "__radd__",
+    "__rsub__",
+    "__rmul__",
+    "__rtruediv__",
+]
+
+
+def bounds(name):
+    return (0.2, 2.0) if name in POSITIVE else (0.05, 0.95) if name in UNIT else (-2.0, 2.0)
+
+
+def unary(name):
+    def case(r):
+        low, high = bounds(name)
+        owner = r.choice([torch, torch.Tensor])
+        return Call(getattr(owner, name), [batch(r, low=low, high=high)])
+
+    return case
+
+
+def functional(name):
+    def case(r):
+        if name in (
+            "hardsigmoid",
+            "hardswish",
+            "mish",
+            "silu",
+            "gelu",
+            "softsign",
+            "tanhshrink",
+            "logsigmoid",
+            "softplus",
+            "hardshrink",
+            "softshrink",
+        ):
+            return Call(getattr(F, name), [batch(r)])
+        return (
+            Call(lambda x: getattr(F, name)(x * 1.5, inplace=r_inplace), [batch(r)])
+            if (r_inplace := r.random() < 0.5)
+            else Call(getattr(F, name), [batch(r)])
+        )
+
+    return case
+
+
+def binary(name):
+    def case(r):
+        x, dim = batch(r, low=0.3, high=2.0)
+        y, at = other(r, x, dim, low=0.3, high=2.0)
+        function = getattr(r.choice([torch, torch.Tensor]), name)
+        if r.random() < 0.3 and at is None and y.dim() > 0:
+            return Call(function, [(y, at), (x, dim)])
+        return Call(function, [(x, dim), (y, at)])
+
+    return case
+
+
+def operator(name):
+    def case(r):
+        x, dim = batch(r, low=0.3, high=2.0)
+        if r.random() < 0.3:
+            number = r.uniform(0.5, 2)
+            return Call(lambda x: getattr(x, name)(number), [(x, dim)])
+        return Call(lambda x, y: getattr(x, name)(y), [(x, dim), other(r, x, dim, low=0.3, high=2.0)])
+
+    return case
+
+
+def in_place(name):
+    def case(r):
+        x, dim = batch(r, low=0.3, high=2.0)
+        y, at = other(r, x, dim, low=0.3, high=2.0)
+
+        def function(x, y):
+            z = x * 1.0
+            alias = z[..., None]
+            getattr(z, name)(y)
+            return z + alias.squeeze(-1)
+
+        return Call(function, [(x, dim), (y, at)])
+
+    return case
+
+
+def ternary(r):
+    x, dim = batch(r, low=0.3, high=2.0)
+    (y, a), (z, b) = other(r, x, dim), other(r, x, dim, low=0.5)
+    form = r.randrange(6)
+    forms = [
+        lambda x, y, z: torch.where(x > 1, y + x, z),
+        lambda x, y, z: torch.addcmul(x, y, z, value=0.5),
+        lambda x, y, z: torch.addcdiv(x, y, z),
+        lambda x, y, z: torch.lerp(x, y + x, z + 0 * x),
+        lambda x, y, z: x.clamp(0.5, 1.5) + y * z,
+        lambda x, y, z: x.masked_fill(x > y, 3.0) * z,
+    ]
+    return Call(forms[form], [(x, dim), (y, a), (z, b)])
+
+
+def logic(r):
+    x, dim = batch(r)
+    y, at = other(r, x, dim)
+    forms = [
+        lambda x, y: (x > y) & (x < 1) | ~(y == x),
+        lambda x, y: torch.logical_xor(x > 0, y > 0),
+        lambda x, y: (x.ge(y) ^ x.ne(0)).double(),
+        lambda x, y: torch.isclose(x, y),
+    ]
+    return Call(r.choice(forms), [(x, dim), (y, at)], grads=False)
+
+
+def compare(name):
+    def case(r):
+        x, dim = batch(r)
+        return Call(getattr(torch, name), [(x, dim), other(r, x, dim)], grads=False)
+
+    return case
+
+
+def casts(r):
+    forms = [
+        lambda x: x.detach().to(torch.float32).to(torch.float64) * x,
+        lambda x: x.double().clone(),
+        lambda x: x.detach() * x,
+        lambda x: x.contiguous().cpu(),
+        lambda x: x.detach().float().type_as(x) + x,
+        lambda x: x.long().to(x.dtype) + x,
+        lambda x: x.to("cpu", torch.float64) + x.to(x),
+        lambda x: x.data + x,
+        lambda x: x.bool().int() + x.half().double() * 0 + x,
+        lambda x: x.type(torch.DoubleTensor),
+    ]
+    return Call(r.choice(forms), [batch(r)])
+
+
+def along(name, keeps, **limits):
+    def case(r):
+        x, dim = batch(r, dims=r.randint(2, 4))
+        d = r.choice([i for i in range(x.dim()) if i != dim])
+        signed = d - x.dim() if r.random() < 0.5 else d
+        kwargs = {"keepdim": True} if not keeps and r.random() < 0.4 else {}
+        owner = r.choice([torch, torch.Tensor]) if hasattr(torch, name) else F
+        function = getattr(owner, name)
+        grads = name not in ("argmax", "argmin", "argsort", "all", "any", "count_nonzero")
+        if name in ("topk", "kthvalue"):
+            k = r.randint(1, x.shape[d])
+            return Call(lambda x: function(x, k, dim=signed), [(x, dim)])
+        if name in ("all", "any"):
+            return Call(lambda x: function(x > 0, dim=signed, **kwargs), [(x, dim)], grads=False)
+        if name == "count_nonzero":
+            return Call(lambda x: function(x > 0, dim=signed), [(x, dim)], grads=False)
+        if name in ("std", "var") and x.shape[d] == 1:
+            return Call(lambda x: function(x, dim=signed, correction=0) * 0, [(x, dim)], grads=False)
+        return Call(lambda x: function(x, dim=signed, **kwargs), [(x, dim)], grads=grads)
+
+    return case
+
+
+def norms(r):
+    x, dim = batch(r, dims=r.randint(2, 4))
+    d = r.choice([i for i in range(x.dim()) if i != dim])
+    forms = [
+        lambda x: x.norm(dim=d),
+        lambda x: x.norm(2, d, True),
+        lambda x: torch.norm(x, dim=d, p=1),
+        lambda x: torch.linalg.vector_norm(x, dim=d),
+        lambda x: F.normalize(x, dim=d),
+        lambda x: F.softmax(x, dim=d).log(),
+        lambda x: F.log_softmax(x, d),
+        lambda x: x.std(d, unbiased=False) if x.shape[d] > 1 else x.sum(d),
+        lambda x: F.cosine_similarity(x, x * 2 + 1, dim=d),
+    ]
+    return Call(r.choice(forms), [(x, dim)])
+
+
+def reduction(r):
+    x, dim = batch(r)
+    dims = sorted({dim, *(d for d in range(x.dim()) if r.random() < 0.5)})
+    forms = [
+        lambda x: x.sum(),
+        lambda x: x.mean(),
+        lambda x: torch.sum(x, dims),
+        lambda x: x.mean(tuple(dims), keepdim=True),
+        lambda x: x.sum(dim),
+        lambda x: torch.mean(x, dim=dim - x.dim()),
+        lambda x: (x > 0).sum(),
+        lambda x: (x > 0).float().mean(),
+        lambda x: x.sum(dtype=torch.float64),
+    ]
+    return Call(r.choice(forms), [(x, dim)])
+
+
+def reshapes(r):
+    x, _ = batch(r, dims=3, dim=0)
+    b, s, t = x.shape
+    forms = [
+        lambda x: x.view(b, -1),
+        lambda x: x.reshape(b * s, t),
+        lambda x: x.view(-1, t).view(b, s, t),
+        lambda x: x.reshape(b, s * t, 1).squeeze(-1),
+        lambda x: x.flatten(1),
+        lambda x: x.flatten(0, 1).unflatten(0, (b, s)),
+        lambda x: torch.flatten(x).view(b, s, t),
+        lambda x: x.view_as(x * 2),
+        lambda x: x.reshape((-1,)) * 2,
+        lambda x: x.view(1, b, s, t).squeeze(0),
+        lambda x: x.view(x.size(0), 1, s * t).expand(-1, 3, -1),
+        lambda x: x.unsqueeze(1).expand(b, 2, s, t),
+    ]
+    return Call(r.choice(forms), [(x, 0)])
+
+
+def moves(r):
+    x, dim = batch(r, dims=3)
+    order = r.sample(range(3), 3)
+    at = r.randint(-4, 3)
+    forms = [
+        lambda x: x.transpose(0, 2),
+        lambda x: x.permute(*order),
+        lambda x: torch.permute(x, tuple(order)),
+        lambda x: x.movedim(0, -1),
+        lambda x: x.unsqueeze(at),
+        lambda x: x.unsqueeze(at).squeeze(),
+        lambda x: x.mT,
+        lambda x: x.swapaxes(1, 2).contiguous().view(*x.swapaxes(1, 2).shape),
+        lambda x: x.squeeze(),
+        lambda x: x.transpose(0, 1).reshape(-1, x.shape[2]) if dim == 1 else x * 1,
+    ]
+    return Call(r.choice(forms), [(x, dim)])
+
+
+def columns(r):
+    x, dim = batch(r, dims=3)
+    free = [d for d in range(3) if d != dim]
+    d = r.choice(free)
+    i = r.randrange(x.shape[d])
+    index = [slice(None)] * 3
+    index[d] = r.choice([i, slice(None, None), slice(i, None), slice(None, i + 1), i - x.shape[d]])
+    picked = torch.tensor([r.randrange(x.shape[d]) for _ in range(3)])
+    forms = [
+        lambda x: x[tuple(index)],
+        lambda x: x[..., None],
+        lambda x: x[None],
+        lambda x: x[:, None] * 2,
+        lambda x: x.select(d, i),
+        lambda x: x.narrow(d, 0, i + 1),
+        lambda x: x.index_select(d, picked),
+        lambda x: x.flip(d),
+        lambda x: x.roll(1, d),
+        lambda x: torch.cat(x.split(1, d), dim=d),
+        lambda x: torch.stack(x.unbind(d), dim=0),
+        lambda x: x.chunk(2, dim=d)[0],
+        lambda x: torch.cat([x, x * 2], dim=d),
+        lambda x: torch.stack([x, x + 1], dim=r_at),
+        lambda x: torch.stack([x.detach().cpu(), x.detach()], dim=-1).sum(-1) * x,
+        lambda x: x.gather(d, x.argsort(d)),
+    ]
+    r_at = r.randint(0, 3)
+    return Call(r.choice(forms), [(x, dim)])
+
+
+def permutations(r):
+    x, dim = batch(r, dims=r.randint(1, 3), dim=0)
+    b = len(x)
+    index = torch.randperm(b, generator=generator(r))
+    some = index[: r.randint(1, b)]
+    cut = r.randint(1, b)
+    y, _ = batch(r, dims=1, dim=0, rows=b)
+    forms = [
+        lambda x, y: x[index] * 2,
+        lambda x, y: x[some.tolist()],
+        lambda x, y: torch.cat([x, x * 3]),
+        lambda x, y: x.flip(0) + x,
+        lambda x, y: x.roll(1, 0) * x,
+        lambda x, y: torch.cat([part * (i + 1) for i, part in enumerate(x.split(cut))]),
+        lambda x, y: torch.cat(x.chunk(3)[::-1]),
+        lambda x, y: x[:cut] ** 2,
+        lambda x, y: x[-1] * x[0],
+        lambda x, y: x[y > 0].sum() + x.sum(),
+        lambda x, y: x.index_select(0, some),
+        lambda x, y: torch.stack(list(x)).sum(0),
+        lambda x, y: x[::2].mean(),
+        lambda x, y: x[y.argsort()],
+        lambda x, y: x.unsqueeze(1) + x.unsqueeze(0),
+        lambda x, y: x.cumsum(0) + x.max(),
+        lambda x, y: x.std() * x.softmax(0) if b > 1 else x,
+        lambda x, y: x.sort(0).values,
+    ]
+    return Call(r.choice(forms), [(x, dim), (y, 0)], local=False)
+
+
+def products(r):
+    x, _ = batch(r, dims=2, dim=0)
+    w = torch.rand(x.shape[1], 3, generator=generator(r))
+    z, _ = batch(r, dims=3, dim=0)
+    forms = [
+        Call(lambda x, w: x @ w, [(x, 0), (w, None)]),
+        Call(lambda x, w: torch.matmul(x, w[:, 0]), [(x, 0), (w, None)]),
+        Call(lambda x, w: x.mm(w).relu(), [(x, 0), (w, None)]),
+        Call(lambda z: torch.bmm(z, z.transpose(1, 2)), [(z, 0)]),
+        Call(lambda z: z @ z.mT, [(z, 0)]),
+        Call(lambda x, w: F.linear(x, w.t()), [(x, 0), (w, None)], local=False),
+        Call(lambda x: x @ x.t(), [(x, 0)], local=False),
+        Call(lambda x: torch.cdist(x, x), [(x * 3, 0)], local=False),
+        Call(lambda x: torch.einsum("bi,ci->bc", x, x), [(x, 0)], local=False),
+    ]
+    return r.choice(forms)
+
+
+def unknown(r):
+    x, dim = batch(r, dims=2)
+    forms = [
+        lambda x: torch.kron(x, x),
+        lambda x: torch.nan_to_num(x).fliplr(),
+        lambda x: x.repeat(2, 1),
+        lambda x: torch.outer(x.flatten(), x.flatten()),
+        lambda x: x.diagonal(),
+        lambda x: F.pad(x, (1, 1)),
+        lambda x: torch.stack([torch.as_tensor(v) for v in x.reshape(-1)[:2].tolist()]).sum() + x.prod(),
+        lambda x: F.layer_norm(x, x.shape[1:]),
+        lambda x: x.median() + x.amax(),
+        lambda x: torch.tril(x),
+    ]
+    return Call(r.choice(forms), [(x, dim)], local=False)
+
+
+def shapes_like(r):
+    x, dim = batch(r, dims=2)
+    forms = [
+        lambda x: torch.zeros_like(x) + x,
+        lambda x: torch.ones_like(x, dtype=torch.float64) * x,
+        lambda x: torch.full_like(x, 2.0) * x,
+        lambda x: x.new_zeros(3, 2) + 1,
+        lambda x: x.new_ones(x.size(0)),
+    ]
+    return Call(r.choice(forms), [(x, dim)])
+
+
+def draws(r):
+    """Random numbers that the script draws for a batch are those of one process."""
+    x, dim = batch(r, dims=2)
+    seed = r.randrange(2**30)
+
+    def function(x, form=r.randrange(5)):
+        torch.manual_seed(seed)
+        if form == 0:
+            return x + torch.randn_like(x)
+        if form == 1:
+            return x * torch.rand(x.shape, dtype=x.dtype)
+        if form == 2:
+            return F.dropout(x, 0.5)
+        if form == 3:
+            return x * torch.bernoulli(torch.full_like(x, 0.5))
+        y = x.clone()
+        y.detach().normal_()
+        return y + torch.empty_like(x).uniform_()
+
+    return Call(function, [(x, dim)], local=False)
+
+
+def writes(r):
+    """In-place writes through every door change what the script sees."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    b = x.shape[dim]
+    i = r.randrange(b)
+
+    def function(x, form=r.randrange(9)):
+        z = x.clone() if form % 2 else x * 1
+        row = [slice(None)] * 2
+        row[dim] = i
+        if form == 0:
+            z[tuple(row)] = 0
+        elif form == 1:
+            z[z > 0] = 5.0
+        elif form == 2:
+            z.mul_(2).add_(z.detach().clone())
+        elif form == 3:
+            z[tuple(row)].mul_(3)
+        elif form == 4:
+            view = z.view(*z.shape)
+            view.clamp_(-1, 1)
+        elif form == 5:
+            z.masked_fill_(z < 0, 0.5)
+        elif form == 6:
+            z += 1
+            z *= z.detach().clone()
+        elif form == 7:
+            z.index_fill_(dim, torch.tensor([i]), 2.0)
+        else:
+            z.copy_(x.flip(0) if dim == 0 else x.flip(1))
+        return z * 2 + z.sum()
+
+    return Call(function, [(x, dim)], local=False)
+
+
+def class_losses(r):
+    c = r.randint(2, 5)
+    extra = sizes(r, r.choice([0, 0, 1, 2]))
+    b = r.randint(4, 11)
+    logits = torch.rand(b, c, *extra, generator=generator(r)) * 4 - 2
+    target = torch.randint(0, c, (b, *extra), generator=generator(r))
+    weight = torch.rand(c, generator=generator(r)) + 0.1
+    kwargs = {"reduction": r.choice(["mean", "sum", "none"])}
+    if r.random() < 0.5:
+        kwargs["ignore_index"] = r.randrange(c)
+    at = r.choice([0, 0, None])
+    name = r.choice(["cross_entropy", "cross_entropy", "nll_loss", "probabilities", "module", "flat"])
+    weighted = r.random() < 0.5
+    if name == "cross_entropy" or name == "module":
+        kwargs["label_smoothing"] = r.choice([0.0, 0.1])
+    if name == "probabilities":
+        kwargs.pop("ignore_index", None)
+        soft = torch.rand(b, c, *extra, generator=generator(r)).softmax(1)
+        return Call(
+            lambda x, t, w: F.cross_entropy(x, t, weight=w.detach() if weighted else None, **kwargs),
+            [(logits, 0), (soft, at), (weight, None)],
+        )
+    if name == "nll_loss":
+        return Call(
+            lambda x, t, w: F.nll_loss(x.log_softmax(1), t, w.detach() if weighted else None, **kwargs),
+            [(logits, 0), (target, at), (weight.detach(), None)],
+        )
+    if name == "flat":
+        logits = torch.rand(b, 3, c, generator=generator(r))
+        target = torch.randint(0, c, (b, 3), generator=generator(r))
+        return Call(lambda x, t: F.cross_entropy(x.view(-1, c), t.view(-1), **kwargs), [(logits, 0), (target, 0)])
+    if name == "module":
+        return Call(
+            lambda x, t, w: torch.nn.CrossEntropyLoss(w.detach() if weighted else None, **kwargs)(x, t),
+            [(logits, 0), (target, at), (weight, None)],
+        )
+    return Call(
+        lambda x, t, w: F.cross_entropy(x, t, w.detach() if weighted else None, **kwargs),
+        [(logits, 0), (target, at), (weight, None)],
+    )
+
+
+def element_losses(r):
+    x, dim = batch(r, low=0.05, high=0.95)
+    target, at = other(r, x, dim, kind=r.choice(["batch", "global"]), low=0.05, high=0.95)
+    name = r.choice(
+        "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits".split()
+    )
+    kwargs = {"reduction": r.choice(["mean", "sum", "none"])}
+    if name == "kl_div":
+        kwargs["reduction"] = r.choice(["mean", "sum", "none", "batchmean"])
+        kwargs["log_target"] = r.random() < 0.5
+    if name == "smooth_l1_loss":
+        kwargs["beta"] = 0.2
+    inputs = [(x, dim), (target, at)]
+    if name.startswith("binary") and r.random() < 0.6:
+        inputs.append(other(r, x, dim, kind=r.choice(["batch", "global", "row"]), low=0.1))
+        inputs[-1] = (inputs[-1][0].abs(), inputs[-1][1])
+        if name.endswith("logits") and r.random() < 0.5:
+            return Call(
+                lambda x, t, w: F.binary_cross_entropy_with_logits(x, t, pos_weight=w.detach(), **kwargs), inputs
+            )
+        return Call(lambda x, t, w: getattr(F, name)(x, t, weight=w.detach(), **kwargs), inputs)
+    return Call(lambda x, t: getattr(F, name)(x, t, **kwargs), inputs)
+
+
+CASES = {
+    **{f"torch.{name}": unary(name) for name in UNARY},
+    **{f"F.{name}": functional(name) for name in FUNCTIONAL},
+    **{f"binary {name}": binary(name) for name in BINARY},
+    **{f"compare {name}": compare(name) for name in COMPARE},
+    **{f"operator {name}": operator(name) for name in OPERATORS},
+    **{
+        f"in place {name}": in_place(name)
+        for name in ["add_", "sub_", "mul_", "div_", "__iadd__", "__imul__", "clamp_min_", "pow_", "copy_"]
+    },
+    **{
+        f"along {name}": along(name, True)
+        for name in "softmax log_softmax cumsum cumprod sort argsort topk logcumsumexp cummax".split()
+    },
+    **{
+        f"along {name}": along(name, False)
+        for name in "sum mean max min argmax argmin logsumexp prod amax amin all any std var median count_nonzero kthvalue".split()
+    },
+    "ternary": ternary,
+    "logic": logic,
+    "casts": casts,
+    "norms": norms,
+    "reduction": reduction,
+    "reshapes": reshapes,
+    "moves": moves,
+    "columns": columns,
+    "permutations": permutations,
+    "products": products,
+    "unknown": unknown,
+    "shapes_like": shapes_like,
+    "draws": draws,
+    "writes": writes,
+    "class_losses": class_losses,
+    "element_losses": element_losses,
+}
+REPEATS = {
+    "ternary": 20,
+    "casts": 20,
+    "norms": 30,
+    "reduction": 40,
+    "reshapes": 40,
+    "moves": 40,
+    "columns": 60,
+    "permutations": 60,
+    "products": 30,
+    "unknown": 30,
+    "draws": 15,
+    "writes": 40,
+    "class_losses": 80,
+    "element_losses": 60,
+    "shapes_like": 10,
+    "logic": 15,
+}
