@@ -101,11 +101,12 @@ def _script_loader(path: str) -> Callable[[], tuple[CodeType, types.ModuleType]]
 
     def load() -> tuple[CodeType, types.ModuleType]:
         module = types.ModuleType("__main__")
-        loader = SourceFileLoader("__main__", path)
-        vars(module).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
+        name = os.path.abspath(path)
+        loader = SourceFileLoader("__main__", name)
+        vars(module).update(__file__=name, __builtins__=builtins, __loader__=loader, __cached__=None)
         sys.path[0] = str(Path(path).resolve().parent)
         # Not loader.get_code: it would write a .pyc beside the script, which python does not.
-        return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), module
+        return compile(Path(path).read_bytes(), name, "exec", dont_inherit=True), module
 
     return load
 

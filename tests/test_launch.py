@@ -1,0 +1,246 @@
+"""How ranks come about: launchers that are joined, launches of our own, and clear words where neither works."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_patch.errors import LaunchError
+from ddp_patch.launch import launcher, relaunch
+
+SCRIPTS = Path(__file__).parent / "parity" / "scripts"
+RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def run(*command, cwd=None, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DDP_PATCH_", "PYTHONHASH"))}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env={**environ, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return done
+
+
+# --- decisions, without launching -------------------------------------------------------------------------------------
+
+
+def test_nobody_started_ranks():
+    assert launcher.detect({}) is None
+    assert launcher.detect({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}) is None  # a shell inside an allocation
+
+
+def test_torchrun_variables_place_a_rank():
+    placement = launcher.detect({**RANK, "LOCAL_WORLD_SIZE": "2"})
+    assert (placement.rank, placement.world_size, placement.local_rank) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"),
+        ({**RANK, "RANK": "2"}, "contradict each other"),
+        ({**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE='two' is not a number"),
+        ({**RANK, "OMPI_COMM_WORLD_SIZE": "4"}, "WORLD_SIZE=2 but mpirun (Open MPI) says OMPI_COMM_WORLD_SIZE=4"),
+        ({"PMI_SIZE": "3"}, "each of them would train alone"),
+    ],
+)
+def test_contradicting_launchers_are_refused(environ, words):
+    with pytest.raises(LaunchError) as caught:
+        launcher.detect(environ)
+    assert words in str(caught.value)
+
+
+def test_one_rank_per_accelerator():
+    assert relaunch.worker_count(None, 0) == 1
+    assert relaunch.worker_count(None, 4) == 4
+    assert relaunch.worker_count(3, 0) == 3
+    assert relaunch.worker_count(2, 4) == 2
+    with pytest.raises(LaunchError, match="nproc=3 but 2 accelerators are visible"):
+        relaunch.worker_count(3, 2)
+
+
+def test_own_command_keeps_flags_modules_and_arguments():
+    assert relaunch.own_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
+    assert relaunch.own_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
+    for typed in (["python"], ["python", "-"]):
+        with pytest.raises(LaunchError, match="python -m ddp_patch --nproc 2"):
+            relaunch.own_command(typed, "/py")
+
+
+def test_workers_share_hashes_and_cores():
+    environ = relaunch.worker_environment({}, 3, 8)
+    assert environ == {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
+    assert relaunch.worker_environment({"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}, 3, 8)["PYTHONHASHSEED"] == "7"
+
+
+# --- real launches ----------------------------------------------------------------------------------------------------
+
+SELF = """
+import ddp_patch; ddp_patch.enable({options})
+import json, os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.arange(7.0)), 7)
+(x,) = next(iter(loader))
+print(json.dumps(dict(
+    argv=sys.argv, path0=sys.path[0], name=__name__, file=__file__, total=x.sum().item(), kind=type(x).__name__,
+    names=list({{"a", "b", "c", "d", "e"}}), world=os.environ.get("WORLD_SIZE"), flags=sys.flags.optimize,
+)))
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("script")
+    script = folder / "script.py"
+    script.write_text(SELF.format(options=""))
+    done = run("-O", script, "--flag", "a b", PYTHONHASHSEED="0")
+    assert done.returncode == 0, done.stderr
+    return script, json.loads(done.stdout)
+
+
+def check_same(done, alone, world):
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1, done.stdout
+    got = json.loads(lines[0])
+    assert got == {**alone, "world": world, "kind": "BatchTensor"}
+
+
+def test_a_script_starts_its_own_ranks(plain):
+    script, alone = plain
+    check_same(run("-O", script, "--flag", "a b", DDP_PATCH_NPROC="2"), alone, "2")
+
+
+def test_torchrun_is_joined_and_string_hashes_agree(plain):
+    script, alone = plain
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, "--flag", "a b")
+    check_same(done, {**alone, "flags": 0}, "2")
+
+
+def test_accelerate_launch_is_joined(plain):
+    script, alone = plain
+    done = run(
+        "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", script, "--flag", "a b",
+    )  # fmt: skip
+    check_same(done, {**alone, "flags": 0}, "2")
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path):
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("VALUE = 5\n")
+    (package / "__main__.py").write_text(
+        "import sys\nfrom .other import VALUE\nprint(VALUE, sys.argv[1:], __package__)\n"
+    )
+    wanted = run("-m", "pack", "1", "--x", cwd=tmp_path)
+    for options in ([], ["--nproc", "2"]):
+        done = run("-m", "ddp_patch", *options, "-m", "pack", "1", "--x", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, wanted.stdout, "")
+
+
+def test_accelerates_mixed_precision_is_not_silently_dropped(plain):
+    script, _ = plain
+    done = run(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, ACCELERATE_MIXED_PRECISION="bf16"
+    )
+    assert done.returncode != 0
+    assert "mixed_precision=bf16" in done.stderr
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+PLAIN = """
+import sys, helper
+print(sys.argv, sys.path[0], __file__, __name__, helper.VALUE, sys.modules["__main__"].__file__)
+class Thing: pass
+import pickle
+print(type(pickle.loads(pickle.dumps(Thing()))).__module__)
+def inner():
+    raise KeyError("gone")
+if "raise" in sys.argv: inner()
+if "exit" in sys.argv: sys.exit(5)
+if "text" in sys.argv: sys.exit("bad luck")
+"""
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("untouched")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "helper.py").write_text("VALUE = 7\n")
+    (folder / "sub" / "plain.py").write_text(PLAIN)
+    return folder
+
+
+@pytest.mark.parametrize("argument", ["none", "raise", "exit", "text"])
+def test_command_line_runs_a_script_as_python_does(untouched, argument):
+    wanted = run("sub/plain.py", argument, "-x", cwd=untouched)
+    done = run("-m", "ddp_patch", "sub/plain.py", argument, "-x", cwd=untouched)
+    assert (done.returncode, done.stdout, done.stderr) == (wanted.returncode, wanted.stdout, wanted.stderr)
+
+
+@pytest.mark.parametrize(("argument", "code"), [("raise", 1), ("exit", 5)])
+def test_command_line_keeps_the_ending_on_two_ranks(untouched, argument, code):
+    wanted = run("sub/plain.py", argument, cwd=untouched)
+    done = run("-m", "ddp_patch", "--nproc", "2", "sub/plain.py", argument, cwd=untouched)
+    assert (done.returncode, done.stdout) == (code, wanted.stdout)
+    if argument == "raise":
+        assert done.stderr.startswith(wanted.stderr)
+        assert done.stderr[len(wanted.stderr) :].startswith("ddp_patch: rank ")
+    else:
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.py"], "can't open file 'missing.py'"),
+        (["--speed", "9", "x.py"], "unknown option --speed"),
+        (["--nproc", "0", "x.py"], "nproc takes a process count of at least 1"),
+        (["--nproc", "many", "x.py"], "nproc takes a process count of at least 1"),
+        (["--nproc"], "--nproc needs a value"),
+        ([], "no script to run"),
+        (["-m", "no_such_module"], "No module named no_such_module"),
+    ],
+)
+def test_command_line_refuses_what_it_cannot_do(tmp_path, arguments, words):
+    (tmp_path / "x.py").write_text("")
+    done = run("-m", "ddp_patch", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["tiny", "dataparallel_classifier", "gan"])
+def test_untouched_scripts_print_the_same_through_the_command_line(tmp_path, name):
+    script = SCRIPTS / f"{name}.py"
+    wanted = run(script, cwd=tmp_path)
+    done = run("-m", "ddp_patch", "--nproc", "2", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    from parity.test_scripts import compare_text
+
+    compare_text(done.stdout, wanted.stdout)
+
+
+def test_a_program_from_standard_input_says_what_to_write():
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input="import ddp_patch; ddp_patch.enable(nproc=2)",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "python -m ddp_patch --nproc 2 script.py" in done.stderr
