@@ -219,8 +219,8 @@ class Batches:
 
 def as_batch(data: Any, layout: Layout, world: World) -> Any:
     """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
-    if isinstance(data, list) and data and all(isinstance(item, (str, bytes)) for item in data):
-        return [item for part in world.share(data) for item in part]
+    if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
+        return type(data)(item for part in world.share(list(data)) for item in part)
 
     def make(leaf: Any) -> Any:
         return BatchTensor.from_rows(leaf, layout) if isinstance(leaf, Tensor) and leaf.dim() > 0 else leaf

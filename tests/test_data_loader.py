@@ -1,0 +1,166 @@
+"""Each global batch holds the rows of one process, in its order, and each rank loads only its own."""
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+class Squares(Dataset):
+    """Counts what this process loads, and draws from every generator, as augmentation does."""
+
+    def __init__(self, n):
+        self.n = n
+        self.loaded = []
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.loaded.append(i)
+        drawn = torch.tensor([torch.rand(()).item(), random.random(), np.random.rand()])
+        return {"i": i, "square": torch.tensor([i * i]), "name": f"row {i}", "drawn": drawn}
+
+
+def batches_of(**options):
+    """One epoch of a loader: indices, names, rows of this rank, draws."""
+    from ddp_patch.batch.tensor import BatchTensor
+
+    torch.manual_seed(4)
+    dataset = Squares(options.pop("n", 23))
+    if options.pop("weighted", False):
+        options["sampler"] = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, len(dataset) + 1), 30)
+    loader = DataLoader(dataset, **options)
+    seen, kinds, draws = [], [], []
+    for _ in range(2):
+        for batch in loader:
+            seen.append([batch["i"].tolist(), batch["square"].flatten().tolist(), list(batch["name"])])
+            kinds.append(type(batch["i"]).__name__)
+            draws.append(batch["drawn"].tolist())
+            assert isinstance(batch["i"], BatchTensor) or len(batch["i"]) < 3
+    after = [torch.rand(()).item(), random.random(), float(np.random.rand())]
+    return {"seen": seen, "loaded": dataset.loaded, "kinds": kinds, "draws": draws, "len": len(loader), "after": after}
+
+
+def alone(**options):
+    torch.manual_seed(4)
+    options = dict(options)
+    dataset = Squares(options.pop("n", 23))
+    if options.pop("weighted", False):
+        options["sampler"] = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, len(dataset) + 1), 30)
+    loader = DataLoader(dataset, **options)
+    return [
+        [batch["i"].tolist(), batch["square"].flatten().tolist(), list(batch["name"])]
+        for _ in range(2)
+        for batch in loader
+    ]
+
+
+def call_batches(options):
+    return batches_of(**options)
+
+
+CONFIGS = [
+    {"batch_size": 8},
+    {"batch_size": 8, "drop_last": True, "num_workers": 2},
+    {"batch_size": 11, "num_workers": 3, "persistent_workers": True},
+    {"batch_size": 7, "n": 16},  # a last batch of two rows
+    {"batch_size": 7, "n": 16, "num_workers": 1},
+    {"batch_size": 6, "weighted": True},
+]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("options", CONFIGS, ids=str)
+def test_batches_are_those_of_one_process(ranks, options, nproc):
+    wanted = alone(**options)
+    outcome = ranks.call(call_batches, nproc, options).ok()
+    if "weighted" in options:  # drawn anew each epoch, from a stream that one process shares with its augmentation
+        wanted = wanted[: len(wanted) // 2]
+    for result in outcome.results:
+        assert result["seen"][: len(wanted)] == wanted
+        assert result["len"] == len(result["seen"]) // 2
+        assert result["draws"] == outcome.results[0]["draws"], "ranks see different values"
+        assert result["after"] == outcome.results[0]["after"], "the script's stream differs between ranks"
+    drawn = [tuple(row) for batch in outcome.results[0]["draws"] for row in batch]
+    assert len({value for row in drawn for value in row}) == 3 * len(drawn), "two rows drew the same number"
+
+
+def test_each_rank_loads_only_its_rows(ranks):
+    outcome = ranks.call(call_batches, 3, {"batch_size": 8, "n": 22}).ok()
+    loaded = [set(result["loaded"]) for result in outcome.results]
+    assert set.union(*loaded) == set(range(22))
+    assert sum(len(result["loaded"]) for result in outcome.results) == 44
+
+
+def epoch_lines(kind):
+    """Rows of every batch of a loader that cannot be dealt, or is iterated in an unusual way."""
+    torch.manual_seed(1)
+    data = torch.arange(20.0).view(20, 1)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+    def collate(rows):
+        return torch.stack(rows).flip(0), [len(rows)] * len(rows)
+
+    if kind == "iterable":
+        return [batch.flatten().tolist() for batch in DataLoader(Stream(), batch_size=6)]
+    if kind == "collate":
+        return [
+            [x.flatten().tolist(), n] for x, n in DataLoader(list(data), batch_size=6, shuffle=True, collate_fn=collate)
+        ]
+    if kind == "no batching":
+        return [x.tolist() for x in DataLoader(list(data), batch_size=None)]
+    loader = DataLoader(TensorDataset(data), batch_size=6, shuffle=True)
+    other = DataLoader(TensorDataset(-data), batch_size=5, shuffle=True)
+    if kind == "zip":
+        return [
+            (a[0] + 0).flatten().tolist() + (b[0] * 2).flatten().tolist() for a, b in zip(loader, other, strict=False)
+        ]
+    if kind == "peek":
+        peeked = next(iter(loader))[0].flatten().tolist()
+        return [peeked, *([x.flatten().tolist() for (x,) in loader])]
+    if kind == "break":
+        first = [x.flatten().tolist() for (x,) in loader][:2]
+        for (x,) in loader:
+            first.append(x.flatten().tolist())
+            break
+        return first + [x.flatten().tolist() for (x,) in loader]
+    if kind == "batch_sampler":
+        return [
+            x.flatten().tolist()
+            for (x,) in DataLoader(TensorDataset(data), batch_sampler=[[1, 2, 3, 4], [5], [19, 0, 7], []][:3])
+        ]
+    if kind == "tuple":
+        batch = next(iter(DataLoader([(data[i], i, str(i)) for i in range(20)], batch_size=9)))
+        return [type(batch).__name__, batch[0].flatten().tolist(), batch[1].tolist(), list(batch[2])]
+    raise ValueError(kind)
+
+
+@pytest.mark.parametrize(
+    "kind", ["iterable", "collate", "no batching", "zip", "peek", "break", "batch_sampler", "tuple"]
+)
+def test_unusual_loaders_give_what_one_process_sees(ranks, kind):
+    wanted = epoch_lines(kind)
+    outcome = ranks.call(epoch_lines, 3, kind).ok()
+    assert outcome.results == [wanted] * 3
+
+
+def workers_used(asked):
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4, num_workers=asked)
+    iterator = iter(loader)
+    list(iterator)
+    return [loader.num_workers, iterator._num_workers, loader.batch_size, len(loader), type(loader.sampler).__name__]
+
+
+def test_workers_are_divided_among_the_ranks_of_a_host(ranks):
+    outcome = ranks.call(workers_used, 2, 3).ok()
+    assert outcome.results == [[3, 2, 4, 2, "SequentialSampler"]] * 2
