@@ -1,0 +1,288 @@
+"""The model under DDP: the same objects, the whole batch's statistics and gradients, and few collectives."""
+
+import copy
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def one_batch(*shape, seed=0):
+    """The batch of a one-batch loader, a BatchTensor on ranks."""
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return next(iter(DataLoader(TensorDataset(values), batch_size=shape[0])))[0]
+
+
+def norm_case(kind, mode):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    shapes = {1: (7, 4), 2: (7, 4, 3, 2), 3: (7, 4, 2, 2, 2)}
+    options = {
+        "plain": {},
+        "cumulative": {"momentum": None},
+        "stateless": {"track_running_stats": False},
+        "no affine": {"affine": False},
+    }[mode]
+    layer = getattr(nn, f"BatchNorm{kind}d")(4, **options)
+    model = nn.DataParallel(
+        nn.Sequential(
+            layer, nn.Flatten(), nn.Linear(shapes[kind][1:].__len__() and torch.Size(shapes[kind][1:]).numel(), 2)
+        )
+    )
+    hooked = []
+    layer.register_forward_hook(lambda module, inputs, output: hooked.append(module is layer))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        x = one_batch(*shapes[kind], seed=step) * 3 + 1
+        loss = model(x).pow(3).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    losses.append(model(one_batch(*shapes[kind], seed=9)).sum().item())
+    model.train()
+    model(one_batch(*shapes[kind], seed=10))
+    values = {name: value.double().flatten().tolist() for name, value in model.state_dict().items()}
+    return {"losses": losses, "values": values, "hooked": all(hooked), "layer": model.module[0] is layer}
+
+
+@pytest.mark.parametrize("mode", ["plain", "cumulative", "stateless", "no affine"])
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_batch_norm_sees_the_whole_batch(ranks, kind, mode):
+    wanted = norm_case(kind, mode)
+    outcome = ranks.call(norm_case, 3, kind, mode).ok()
+    for result in outcome.results:
+        assert result["hooked"]
+        assert result["layer"]
+        assert result["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+        assert list(result["values"]) == list(wanted["values"])
+        for name, values in wanted["values"].items():
+            assert result["values"][name] == pytest.approx(values, rel=1e-9, abs=1e-12), name
+
+
+def double_backward_of_batch_norm():
+    """A gradient penalty through BatchNorm: second derivatives over all ranks' rows."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        x = one_batch(8, 3, seed=step).requires_grad_()
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = out.mean() + (grad.norm(2, dim=1) - 1).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses + [p.sum().item() for p in model.parameters()]
+
+
+def test_gradient_penalty_through_batch_norm(ranks):
+    wanted = double_backward_of_batch_norm()
+    for result in ranks.call(double_backward_of_batch_norm, 3).ok().results:
+        assert result == pytest.approx(wanted, rel=1e-9)
+
+
+class Branchy(nn.Module):
+    """Uses a layer now and then, and one layer never."""
+
+    def __init__(self):
+        super().__init__()
+        self.always = nn.Linear(4, 4)
+        self.sometimes = nn.Linear(4, 4)
+        self.never = nn.Linear(4, 4)
+
+    def forward(self, x, use):
+        x = self.always(x)
+        return self.sometimes(x) if use else x
+
+
+def odd_gradients():
+    """Unused layers, two backwards on one graph, freezing, a penalty, a head outside, retained gradients."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(1)
+    model, head = Branchy(), nn.Linear(4, 2)
+    optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=0.05, weight_decay=0.1)
+    said = []
+    for step in range(8):
+        x = one_batch(7, 4, seed=step)
+        optimizer.zero_grad()
+        if step == 4:
+            model.always.requires_grad_(False)
+        if step == 6:
+            model.always.requires_grad_(True)
+        z = model(x, step % 3 == 0)
+        loss = F.mse_loss(head(z), torch.zeros(7, 2)) + 0.01 * sum(p.pow(2).sum() for p in model.always.parameters())
+        if step % 2:
+            loss.backward(retain_graph=True)
+            (loss * 0.5).backward()
+        else:
+            loss.backward()
+        none = [p.grad is None for p in model.parameters()]
+        norm = (
+            nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0) if not step % 2 else 0
+        )
+        optimizer.step()
+        said.append([loss.item(), none, float(norm), [p.sum().item() for p in model.parameters()]])
+    return said
+
+
+def flat(value):
+    if isinstance(value, list):
+        return [number for item in value for number in flat(item)]
+    return [float(value)]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_gradients_are_global_on_odd_paths(ranks, nproc):
+    wanted = flat(odd_gradients())
+    for result in ranks.call(odd_gradients, nproc).ok().results:
+        assert flat(result) == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+class Rowwise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Mixing(Rowwise):
+    """Looks at other rows of the batch inside forward: may not be split."""
+
+    def forward(self, x):
+        z = self.layer(x)
+        return z - z.mean(0, keepdim=True)
+
+
+class LossInside(Rowwise):
+    def forward(self, x):
+        return self.layer(x).pow(2).mean()
+
+
+def found(kind):
+    import ddp_patch
+
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    model = {"rowwise": Rowwise, "mixing": Mixing, "loss inside": LossInside}[kind]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        loss = model(one_batch(7, 4, seed=step)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    ledger = ddp_patch.report().ledger if ddp_patch.is_enabled() and ddp_patch.report().world_size > 1 else None
+    return losses, ledger and [list(ledger.replicas), list(ledger.whole_modules), ledger.whole_modules]
+
+
+@pytest.mark.parametrize("kind", ["rowwise", "mixing", "loss inside"])
+def test_a_model_is_split_only_if_its_rows_are_independent(ranks, kind):
+    wanted, _ = found(kind)
+    for losses, (replicas, whole, _) in ranks.call(found, 3, kind).ok().results:
+        assert losses == pytest.approx(wanted, rel=1e-9)
+        assert (len(replicas), len(whole)) == ((0, 1) if kind == "mixing" else (1, 0))
+
+
+class Wrapper(nn.DataParallel):
+    extra = 5
+
+
+def identity():
+    import ddp_patch
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    parameters = list(net.parameters())
+    wrapped = Wrapper(net)
+    twin = copy.deepcopy(wrapped)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    wrapped(one_batch(6, 4).float()).sum().backward()
+    optimizer.step()
+    again = pickle.loads(pickle.dumps(net))
+    copied = copy.deepcopy(wrapped)
+    return {
+        "isinstance": isinstance(wrapped, nn.DataParallel) and type(wrapped) is Wrapper,
+        "module": wrapped.module is net and isinstance(net[1], nn.BatchNorm1d),
+        "class": net[1].__class__ is nn.BatchNorm1d and net.__class__ is nn.Sequential,
+        "keys": next(iter(wrapped.state_dict())) == "module.0.weight",
+        "parameters": all(a is b for a, b in zip(parameters, net.parameters(), strict=True)),
+        "pickle": type(again) is nn.Sequential and type(again[1]) is nn.BatchNorm1d,
+        "copies": type(copied.module[1]) is nn.BatchNorm1d and type(twin.module) is nn.Sequential,
+        "repr": repr(net) == repr(again),
+        "equal": torch.equal(again[0].weight, net[0].weight),
+        "enabled": ddp_patch.is_enabled(),
+    }
+
+
+def test_modules_keep_their_identity(ranks):
+    for result in ranks.call(identity, 2).ok().results:
+        assert all(result.values()), result
+
+
+def collectives():
+    """What a plain classification loop sends, after its first step."""
+    import ddp_patch
+
+    torch.manual_seed(0)
+    model = nn.DataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(60, 8), torch.randint(0, 3, (60,))), batch_size=10)
+    counts = []
+    for epoch in range(2):
+        if epoch == 1:
+            counts.append(dict(ddp_patch.report().ledger.collectives))
+        for x, y in loader:
+            out = model(x)
+            loss = F.cross_entropy(out, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            (out.argmax(1) == y).sum().item()
+    counts.append(dict(ddp_patch.report().ledger.collectives))
+    before, after = counts
+    return {kind: (after[kind] - before.get(kind, 0)) / 6 for kind in after}
+
+
+def test_a_plain_loop_sends_one_bucket_one_loss_and_one_metric_per_step(ranks):
+    for result in ranks.call(collectives, 2).ok().results:
+        assert {kind: count for kind, count in result.items() if count} == {"gradient bucket": 1.0, "all_reduce": 2.0}
+
+
+def streams():
+    """What rows draw and what the script draws."""
+    torch.manual_seed(3)
+    model = nn.DataParallel(nn.Sequential(nn.Linear(50, 50), nn.Dropout(0.5)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    masks = []
+    for step in range(2):
+        out = model(one_batch(8, 50, seed=step).float())
+        masks.append((out == 0).tolist())
+        out.sum().backward()
+        optimizer.step()
+    return masks, torch.rand(3).tolist()
+
+
+def test_dropout_differs_between_ranks_and_the_script_stream_does_not(ranks):
+    first, second = ranks.call(streams, 2).ok().results
+    assert first == second
+    mask = first[0][0]
+    assert mask[:4] != mask[4:]
+    assert first[0][0] != first[0][1]
+    assert ranks.call(streams, 2).ok().results[0] == first, "not reproducible from the seed"
