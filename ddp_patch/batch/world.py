@@ -77,21 +77,22 @@ class World:
         dist.all_gather_object(gathered, values, group=self.group)
         return gathered
 
-    def agree(self, action: Callable[[], Any]) -> None:
-        """Act on rank 0 alone; every rank waits for it, and fails as it failed."""
-        outcome: list[BaseException | None] = [None]
-        if self.rank == 0:
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001 — whatever it is, all ranks raise it below
-                outcome = [error]
-        failures = [_portable(error) for error in outcome]
-        self.ledger.count("broadcast_object", 0)
-        dist.broadcast_object_list(failures, src=0, group=self.group, device=self.device)
-        if outcome[0] is not None:
-            raise outcome[0]
-        if failures[0] is not None:
-            raise failures[0]
+    def together(self, action: Callable[[], Any]) -> None:
+        """Let every rank act, wait until all have, and fail everywhere if one failed.
+
+        An error must not keep a rank from the exchange: the others would wait for it.
+        """
+        error: BaseException | None = None
+        try:
+            action()
+        except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
+            error = raised
+        failures = [given[0] for given in self.share([_portable(error)])]
+        if error is not None:
+            raise error
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..batch.tensor import BatchTensor, whole_of
 from ..batch.world import World
 from ..patcher import Patch
+from ..structure import leaves
 
 
 class _Nowhere:
@@ -31,14 +34,22 @@ def patches(world: World) -> list[Patch]:
             if path is None:  # BytesIO and the like are values of the script: every rank fills its own
                 wrapped(obj, f, *rest, **options)
                 return
+            for _, leaf in leaves(obj):
+                if isinstance(leaf, BatchTensor):
+                    whole_of(leaf)  # gathered before anything can fail on one rank alone
             if world.rank != 0:
                 # Pickling materialises batches, which all ranks have to do together.
-                wrapped(obj, _Nowhere(), *rest, **options)
-                world.agree(lambda: None)
+                world.together(lambda: wrapped(obj, _Nowhere(), *rest, **options))
             elif hasattr(f, "write"):
-                world.agree(lambda: wrapped(obj, f, *rest, **options))
+                world.together(lambda: wrapped(obj, f, *rest, **options))
             else:
-                world.agree(lambda: write_atomically(path, lambda stream: wrapped(obj, stream, *rest, **options)))
+                world.together(
+                    lambda: write_atomically(
+                        path,
+                        lambda stream: wrapped(obj, stream, *rest, **options),
+                        lambda: wrapped(obj, f, *rest, **options),
+                    )
+                )
 
         bind(*args, **kwargs)
 
@@ -55,14 +66,24 @@ def _path_of(f: Any) -> Path | None:
     return Path(name) if isinstance(name, str) and hasattr(f, "write") else None
 
 
-def write_atomically(path: Path, write: Any) -> None:
-    """Write beside the target, then rename: a reader and a crash see the old file or the new one, never half of it."""
-    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~_umask()
-    if path.is_dir() or (path.exists() and not path.is_file()) or path.is_symlink():
-        with path.open("wb") as stream:  # a pipe or a link is what the script wants written to; a directory is an error
-            write(stream)
+def write_atomically(path: Path, write: Callable[[Any], None], write_directly: Callable[[], None]) -> None:
+    """Write beside the target, then rename: a reader and a crash see the old file or the new one, never half of it.
+
+    Args:
+        path: the target.
+        write: writes to an open file.
+        write_directly: what torch would do, for a target that cannot be renamed to: a pipe, a link, a folder that
+            takes no new files, or a path that torch refuses in its own words.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        write_directly()
         return
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError:
+        write_directly()
+        return
+    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~_umask()
     try:
         with os.fdopen(descriptor, "wb") as stream:
             write(stream)
