@@ -6,6 +6,7 @@ form changed last, so that in-place writes to either are seen in both.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ class BatchTensor(Tensor):
     _whole: Tensor | None
     _rows_seen: int  # version of the rows when both forms last agreed
     _whole_seen: int
+    _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
 
@@ -81,7 +83,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows, batch._whole, batch._layout = rows, whole, layout
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
-    batch._halved = False
+    batch._halved, batch._whole_copy = False, None
     return batch
 
 
@@ -92,6 +94,8 @@ def version(tensor: Tensor) -> int:
 
 def rows_of(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
+    if _handed_out:
+        _catch_up(batch)
     if batch._whole is not None and version(batch._whole) != batch._whole_seen:
         take_whole(batch)
     if batch._rows is None:
@@ -108,6 +112,8 @@ def rows_of(batch: BatchTensor) -> Tensor:
 
 def whole_of(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
+    if _handed_out:
+        _catch_up(batch)
     if batch._whole is not None:
         if version(batch._whole) != batch._whole_seen:
             take_whole(batch)
@@ -137,6 +143,47 @@ def take_whole(batch: BatchTensor) -> None:
         batch._rows.copy_(scatter(whole, batch._layout))
         batch._rows_seen = version(batch._rows)
     batch._whole_seen = version(whole)
+    if batch._whole_copy is not None:
+        batch._whole_copy = whole.detach().clone()
+
+
+# Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
+# reach every batch that shares those rows, whichever is looked at first. Empty unless that happens.
+_handed_out: dict[int, list[weakref.ref[BatchTensor]]] = {}
+_EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
+
+
+def _hand_out(batch: BatchTensor) -> None:
+    key = rows_of(batch).untyped_storage().data_ptr()
+    holders = [holder for holder in _handed_out.get(key, []) if holder() is not None and holder() is not batch]
+    _handed_out[key] = [*holders, weakref.ref(batch)]
+
+
+def _catch_up(batch: BatchTensor) -> None:
+    if batch._rows is None:
+        return
+    key = batch._rows.untyped_storage().data_ptr()
+    for holder in _handed_out.get(key, []):
+        other = holder()
+        if other is None or other._whole is None or other._rows is None or version(other._rows) != other._rows_seen:
+            continue
+        # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
+        copy = other._whole_copy
+        if version(other._whole) != other._whole_seen or (copy is not None and not torch.equal(other._whole, copy)):
+            take_whole(other)
+    if not any(holder() is not None for holder in _handed_out.get(key, [])):
+        _handed_out.pop(key, None)
+
+
+def _shares_memory(result: Any, whole: Tensor) -> bool:
+    if isinstance(result, (list, tuple)):
+        return any(_shares_memory(item, whole) for item in result)
+    return (
+        isinstance(result, Tensor)
+        and not isinstance(result, BatchTensor)
+        and result.layout is torch.strided
+        and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    )
 
 
 def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,6 +216,14 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
             take_whole(batch)
+
+    exports = getattr(func, "__name__", "") in _EXPORTS
+    for batch in batches:
+        whole = batch._whole
+        if whole is not None and result is not whole and (exports or _shares_memory(result, whole)):
+            if exports:  # numpy's writes count no version
+                batch._whole_copy = whole.detach().clone()
+            _hand_out(batch)
 
     def give(value: Any) -> Any:
         for batch in batches:

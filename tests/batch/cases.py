@@ -432,7 +432,7 @@ def writes(r):
     b = x.shape[dim]
     i = r.randrange(b)
 
-    def function(x, form=r.randrange(9)):
+    def function(x, form=r.randrange(11)):
         z = x.clone() if form % 2 else x * 1
         row = [slice(None)] * 2
         row[dim] = i
@@ -452,6 +452,15 @@ def writes(r):
         elif form == 6:
             z += 1
             z *= z.detach().clone()
+        elif form == 9:
+            view = z.view(*z.shape)
+            z[tuple(row)].zero_()  # through a view of the whole; the other batch shares its rows
+            return view * 2
+        elif form == 10:
+            z = z.detach()
+            view = z.transpose(0, 1)
+            z.numpy()[...] = 7
+            return view * 2 + x.t()
         elif form == 7:
             z.index_fill_(dim, torch.tensor([i]), 2.0)
         else:
@@ -574,7 +583,7 @@ REPEATS = {
     "products": 30,
     "unknown": 30,
     "draws": 15,
-    "writes": 40,
+    "writes": 60,
     "class_losses": 80,
     "element_losses": 60,
     "shapes_like": 10,
