@@ -82,6 +82,19 @@ def test_workers_share_hashes_and_cores():
     assert relaunch.worker_environment({"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}, 3, 8)["PYTHONHASHSEED"] == "7"
 
 
+def test_cuda_used_on_another_ranks_device_is_refused(monkeypatch):
+    import torch
+
+    from ddp_patch.errors import OrderError
+    from ddp_patch.launch import job
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    job._check_order(launcher.Placement(0, 2, 0, 2))
+    with pytest.raises(OrderError, match=r"device 0, but this is local rank 1.*Move ddp_patch\.enable"):
+        job._check_order(launcher.Placement(1, 2, 1, 2))
+
+
 # --- real launches ----------------------------------------------------------------------------------------------------
 
 SELF = """

@@ -68,7 +68,9 @@ class Job:
             )
         # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
         # which gradient is ready first.
-        self.group = dist.new_group(timeout=timedelta(seconds=timeout))
+        # Batches may live on the host as well as on the accelerator.
+        backend = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
+        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
         self._store = TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=_EXIT_WAIT
         )
