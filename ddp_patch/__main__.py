@@ -70,7 +70,7 @@ def parse_command(argv: Sequence[str]) -> Command:
             if not rest:
                 _refuse(f"{flag} needs a value")
             value = rest.pop(0)
-        options[field.name] = parse(field.name, value)
+        options[field.name] = parse(field.name, value, source=flag)
     module = rest[:1] == ["-m"]
     rest = rest[1:] if module else rest
     if not rest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from .diagnosis.report import Report
+    from .launch.job import Job
     from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +26,7 @@ class _State:
     options: Options | None = None  # of the running session; None when disabled
     session: Session | None = None  # None on a single process
     last_report: Report | None = None
+    joined: Job | None = None  # kept over disable(): the ranks stay joined
 
 
 class Enabled:
@@ -90,7 +91,9 @@ def enable(function: Any = None, /, **options: Any) -> Any:
             )
         return Enabled(options, owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
-    if multiprocessing.parent_process() is None:
+    # Not imported for the question: a child that it started has it already.
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
         _start(resolved)
     _State.options = resolved
     return Enabled(options, owns=True)
@@ -142,11 +145,13 @@ def _start(options: Options) -> None:
     if placement is None or placement.world_size == 1:
         _report_alone(options)
         return
-    relaunch.agree_on_hashes(placement)
+    if _State.joined is None:
+        relaunch.refuse_other_group()
+        relaunch.agree_on_hashes(placement)
     from .launch.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
 
-    job = Job.current or Job(placement, options.timeout)
+    job = _State.joined = Job.current or Job(placement, options.timeout)
     _State.session = Session(options, job, _stopped)
 
 

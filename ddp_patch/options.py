@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from .errors import OptionError
 
 PREFIX = "DDP_PATCH_"
+_LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,9 @@ class Options:
         for name in ("report", "sync_batchnorm"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, getattr(self, name), "True or False")
-        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)) or not self.timeout > 0:
-            raise _invalid("timeout", self.timeout, "a number of seconds above 0")
+        number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
+        if not number or not 0 < self.timeout <= _LONGEST:
+            raise _invalid("timeout", self.timeout, _FORMS["timeout"])
         if not isinstance(self.batch_dims, Mapping):
             raise _invalid("batch_dims", self.batch_dims, "a dict such as {'mask': None, 'x': 1}")
         for argument, dim in self.batch_dims.items():
@@ -59,6 +60,8 @@ class Options:
         names = [f.name for f in dataclasses.fields(cls)]
         for name in given:
             if name not in names:
+                import difflib  # noqa: PLC0415 — only on the way to an error
+
                 close = difflib.get_close_matches(name, names, 1)
                 hint = f"Did you mean {close[0]!r}?" if close else f"The options are {', '.join(names)}."
                 raise OptionError(f"ddp_patch.enable() has no option {name!r}. {hint}")
@@ -72,16 +75,23 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def parse(name: str, text: str) -> Any:
-    """Read the text of a DDP_PATCH_* variable.
+def parse(name: str, text: str, source: str | None = None) -> Any:
+    """Read the text of an option.
+
+    Args:
+        name: the option.
+        text: what was written.
+        source: where it was written, for the message; the DDP_PATCH_* variable by default.
 
     Raises:
         OptionError: when the text is no value of that option.
     """
     try:
-        return _PARSERS[name](text)
+        value = _PARSERS[name](text)
+        Options(**{name: value})
     except (ValueError, KeyError) as error:
-        raise _invalid(name, text, _FORMS[name], source=variable(name)) from error
+        raise _invalid(name, text, _FORMS[name], source=source or variable(name)) from error
+    return value
 
 
 def format_value(value: Any) -> str:
@@ -116,7 +126,7 @@ _FORMS = {
     "report": "0 or 1",
     "sync_batchnorm": "0 or 1",
     "batch_dims": "a list such as mask=none,x=1",
-    "timeout": "a number of seconds above 0",
+    "timeout": "a number of seconds above 0, at most 30 days",
 }
 
 

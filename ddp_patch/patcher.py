@@ -111,7 +111,7 @@ class Patcher:
         planted = wrapt.FunctionWrapper(wrapped, patch.wrapper, enabled=self._enabled)
         self._set(_Done(owner, attribute, original, planted))
         for other, other_attribute in others:
-            if _held(other, other_attribute) is original:
+            if original is not _ABSENT and _held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted))
         logger.debug("patched %s", patch.name)
 
@@ -132,7 +132,10 @@ def _places(patch: Patch) -> list[tuple[str, str]]:
 
 
 def _locate(module: str, path: str) -> tuple[Any, str]:
-    owner: Any = importlib.import_module(module)
+    try:
+        owner: Any = importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise PatchError(f"{module}.{path} does not exist: there is no module {module}.") from None
     *parents, attribute = path.split(".")
     for parent in parents:
         owner = getattr(owner, parent, _ABSENT)

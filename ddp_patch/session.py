@@ -6,7 +6,9 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -37,7 +39,7 @@ class Session:
         Raises:
             OrderError: when a loader or a model was used before, unlike what one process would see.
         """
-        optimizers = find_used()
+        optimizers = find_used(job)
         self.options = options
         self.job = job
         self._on_stop = on_stop
@@ -73,7 +75,7 @@ class Session:
 
     def report(self) -> Report:
         """Snapshot what happened so far."""
-        return Report(self.job.placement.world_size, str(self.job.device), self.ledger)
+        return Report(self.job.placement.world_size, _named(self.job.device), self.ledger)
 
     def stop(self) -> None:
         """Undo everything, last thing first. Safe to call twice."""
@@ -89,6 +91,8 @@ class Session:
         for remove in self._remove_hooks:
             remove()
         self._replicas.close()
+        if Job.current is self.job:  # not at the end of the program
+            remember_used(self.job)
         World.current = None
         self._patcher.undo()
         self._on_stop()
@@ -98,25 +102,21 @@ class Session:
         self.stop()
 
 
-def find_used() -> list[Optimizer]:
+def find_used(job: Job) -> list[Optimizer]:
     """Look for what the script did before: its optimizers are adopted, anything that ran is refused.
 
     Raises:
         OrderError: after something that one process would have done with whole batches, naming it.
     """
+    gc.collect()  # cycles that nobody holds any more are not in use
     optimizers = []
-    wanted = (_BaseDataLoaderIter, torch.nn.Parameter, Optimizer)
-    known: dict[type, bool] = {}
-    for candidate in gc.get_objects():
-        # type, not isinstance: that asks __class__ of objects that warn or compute when asked for an attribute.
-        kind = type(candidate)
-        if kind not in known:
-            known[kind] = issubclass(kind, wanted)
-        if not known[kind]:
-            continue
-        if issubclass(kind, Optimizer):
+    for candidate in _candidates():
+        known = job.trained.get(id(candidate))
+        if isinstance(candidate, Optimizer):
             optimizers.append(candidate)
-        elif issubclass(kind, _BaseDataLoaderIter):
+        elif known is not None and known() is candidate:
+            continue  # the ranks did it together, in an earlier session
+        elif isinstance(candidate, _BaseDataLoaderIter):
             raise OrderError(
                 f"{script_line()}: ddp_patch.enable() came after a DataLoader had been iterated, so the ranks already "
                 "work on different batches. Move this line above that loop, best to the top of the script."
@@ -128,3 +128,24 @@ def find_used() -> list[Optimizer]:
                 "the training, best to the top of the script."
             )
     return optimizers
+
+
+def remember_used(job: Job) -> None:
+    """Note what this session iterated and trained, so that the next one accepts it."""
+    job.trained = {id(c): weakref.ref(c) for c in _candidates() if not isinstance(c, Optimizer)}
+
+
+def _candidates() -> Iterator[Any]:
+    wanted = (_BaseDataLoaderIter, torch.nn.Parameter, Optimizer)
+    known: dict[type, bool] = {}
+    for candidate in gc.get_objects():
+        # type, not isinstance: that asks __class__ of objects that warn or compute when asked for an attribute.
+        kind = type(candidate)
+        if kind not in known:
+            known[kind] = issubclass(kind, wanted)
+        if known[kind]:
+            yield candidate
+
+
+def _named(device: torch.device) -> str:
+    return "the CPU" if device.type == "cpu" else str(device)

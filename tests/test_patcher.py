@@ -258,7 +258,7 @@ def test_nothing_is_patched_when_one_target_is_missing(library, missing, name):
     patcher = Patcher()
     with pytest.raises(PatchError) as caught:
         patcher.apply([row("function"), row("Thing.inherited"), missing, row("Thing.method")])
-    assert str(caught.value) == f"{name} does not exist in this version of {name.split('.')[0]}."
+    assert str(caught.value).startswith(f"{name} does not exist")
     assert patcher.applied == []
     for owner, names in before.items():
         assert set(vars(owner)) == set(names)

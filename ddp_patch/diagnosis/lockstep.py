@@ -11,18 +11,25 @@ from ..ledger import script_line
 
 
 def compare_datasets(world: World, loader: Any) -> None:
-    """Compare the datasets' lengths when a loader is first iterated.
+    """Compare the lengths of dataset and epoch when a loader is first iterated.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
     length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
-    lengths = [given[0] for given in world.share([length])]
+    batches = len(loader.batch_sampler) if hasattr(loader.batch_sampler, "__len__") else None
+    given = world.share([length, batches])
+    lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
         raise LockstepError(
-            f"{script_line()}: the {type(loader.dataset).__name__} has {_by_rank(lengths)} rows, so the "
+            f"{script_line()}: the {type(loader.dataset).__name__} has a length of {_by_rank(lengths)}, so the "
             "ranks would work on different batches. Build it from the same files on every rank, or from a seed: "
             "torch.manual_seed(0)."
+        )
+    if len(set(epochs)) > 1:
+        raise LockstepError(
+            f"{script_line()}: the {type(loader.batch_sampler).__name__} has {_by_rank(epochs)} batches, so some ranks "
+            "would wait for others that are done. Let its length depend on the data alone, not on the rank."
         )
 
 

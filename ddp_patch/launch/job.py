@@ -8,7 +8,8 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -18,13 +19,28 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not in its __all__
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from ..errors import LaunchError, OrderError
 from .crash import CrashHook
 from .launcher import Placement
 
 _EXIT_WAIT = timedelta(seconds=30)
+
+# destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
+# group after ours would read our addresses under the same keys. Ours live under a prefix.
+_OWN_STORE = "ddp-patch://"
+
+
+def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[Any, int, int]]:
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    yield PrefixStore(f"ddp_patch/{attempt}", store), rank, world_size
+
+
+register_rendezvous_handler("ddp-patch", _rendezvous)
 
 
 @dataclass
@@ -52,12 +68,13 @@ class Job:
         _check_order(placement)
         self.placement = placement
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
+        self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
         self.accelerator = Accelerator(
             cpu=accelerator_count() == 0,
             mixed_precision=_mixed_precision(),
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
+            kwargs_handlers=[InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout))],
         )
         # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
         self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False)
@@ -198,12 +215,6 @@ def accelerator_count() -> int:
 
 
 def _check_order(placement: Placement) -> None:
-    if dist.is_initialized():
-        raise OrderError(
-            f"A process group ({dist.get_backend()}, {dist.get_world_size()} ranks) exists already, so the script is "
-            "distributed by itself or something else made one. Move ddp_patch.enable() above that line, or leave "
-            "it out of a script that calls init_process_group."
-        )
     if torch.cuda.is_initialized() and torch.cuda.current_device() != placement.local_rank:
         raise OrderError(
             f"CUDA was initialised on device {torch.cuda.current_device()}, but this is local rank "

@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from ..errors import LaunchError
+from ..errors import LaunchError, OrderError
+from ..ledger import script_line
 from .launcher import Placement
 
 
@@ -61,6 +62,21 @@ def start_workers(nproc: int) -> None:
     command = own_command(sys.orig_argv, sys.executable)
     environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
     _replace([sys.executable, "-m", "ddp_patch.launch.agent", str(nproc), *command], environ)
+
+
+def refuse_other_group() -> None:
+    """Refuse a process that already talks to other ranks by itself; before any restart, which would make it talk twice.
+
+    Raises:
+        OrderError: naming the line to move.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        raise OrderError(
+            f"{script_line()}: a process group ({dist.get_backend()}, {dist.get_world_size()} ranks) exists already, "
+            "so the script is distributed by itself or something else made one. Move ddp_patch.enable() above that "
+            "line, or leave it out of a script that calls init_process_group."
+        )
 
 
 def agree_on_hashes(placement: Placement) -> None:
