@@ -22,7 +22,7 @@ from .launch.job import Job
 from .ledger import Ledger, script_line
 from .options import Options
 from .patcher import Patcher
-from .patches import already_distributed, autograd, checkpoint, data_loader, data_parallel, optimizer
+from .patches import already_distributed, autograd, batch_norm, checkpoint, data_loader, data_parallel, optimizer
 from .patches.output import Silence
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
@@ -61,10 +61,11 @@ class Session:
                 *optimizer.patches(self._replicas, discovery),
                 *autograd.patches(self._replicas, self._world),
                 *checkpoint.patches(self._world),
+                *(batch_norm.patches(self._replicas) if options.sync_batchnorm else []),
             ]
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
-        self._remove_hooks = optimizer.hooks(self._replicas, self._world)
+        self._remove_hooks = optimizer.hooks(self._world)
         for existing in optimizers:
             self._replicas.optimizes(existing)
             discovery.start()

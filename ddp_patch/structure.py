@@ -13,10 +13,17 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
     Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes).
     """
+    if is_container(value):
+        return map_items(lambda item: map_leaves(function, item), value)
+    return function(value)
+
+
+def map_items(function: Callable[[Any], Any], value: Any) -> Any:
+    """Rebuild one container with ``function`` applied to its items; anything else is returned as it is."""
     if isinstance(value, (list, tuple)):
         return _map_sequence(function, value)
     if isinstance(value, dict):
-        changed = {key: map_leaves(function, item) for key, item in value.items()}
+        changed = {key: function(item) for key, item in value.items()}
         if all(changed[key] is item for key, item in value.items()):
             return value
         if type(value) is dict:
@@ -25,16 +32,21 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
         for key, item in changed.items():
             twin[key] = item
         return twin
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_container(value):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        changed = {name: map_leaves(function, item) for name, item in fields.items()}
+        changed = {name: function(item) for name, item in fields.items()}
         if all(changed[name] is item for name, item in fields.items()):
             return value
         clone: Any = copy.copy(value)
         for name, item in changed.items():
             object.__setattr__(clone, name, item)
         return clone
-    return function(value)
+    return value
+
+
+def is_container(value: Any) -> bool:
+    """Tell lists, tuples, dicts and dataclass instances."""
+    return isinstance(value, (list, tuple, dict)) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -54,7 +66,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:
-    items = [map_leaves(function, item) for item in value]
+    items = [function(item) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
     kind = type(value)

@@ -37,6 +37,7 @@ class BatchTensor(Tensor):
     _whole_seen: int
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
+    _is_slice: bool  # the whole is a view of another batch's
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
@@ -83,7 +84,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows, batch._whole, batch._layout = rows, whole, layout
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
-    batch._halved, batch._whole_copy = False, None
+    batch._halved, batch._is_slice, batch._whole_copy = False, False, None
     return batch
 
 
@@ -175,6 +176,15 @@ def _catch_up(batch: BatchTensor) -> None:
         _handed_out.pop(key, None)
 
 
+def whole_is_seen(batch: BatchTensor) -> bool:
+    """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
+    if batch._is_slice:
+        return True
+    return bool(_handed_out) and any(
+        holder() is batch for holder in _handed_out.get(rows_of(batch).untyped_storage().data_ptr(), [])
+    )
+
+
 def _shares_memory(result: Any, whole: Tensor) -> bool:
     if isinstance(result, (list, tuple)):
         return any(_shares_memory(item, whole) for item in result)
@@ -207,9 +217,10 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     )
     result = func(*whole_args, **whole_kwargs)
     writes = writes_in_place(func, kwargs)
+    target = kwargs.get("out", args[0] if args else None)
     for batch in batches:
         whole = batch._whole
-        if whole is not None and (version(whole) != batch._whole_seen or (writes and batch is batches[0])):
+        if whole is not None and (version(whole) != batch._whole_seen or (writes and batch is target)):
             if whole.shape != batch.shape:
                 raise BatchError(
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import torch
+
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
@@ -47,6 +49,25 @@ def compare_indices(world: World, indices: list[Any]) -> None:
             f"{_by_rank([entry[1] for entry in given])}. Draw the order from torch, numpy or random, whose generators "
             "agree on all ranks, not from the clock or the process id."
         )
+
+
+def compare_parameters(world: World, module: torch.nn.Module) -> None:
+    """Compare the ranks' parameters and buffers before DDP relies on them. DDP's own broadcast would hide a difference.
+
+    Raises:
+        LockstepError: on every rank, naming the first that differs.
+    """
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    sums = [float(value.detach().double().sum()) for value in state.values() if value.dtype != torch.bool]
+    names = [name for name, value in state.items() if value.dtype != torch.bool]
+    given = world.share([names, sums])
+    for index, name in enumerate(names):
+        values = [entry[1][index] if len(entry[1]) > index else None for entry in given]
+        if any(value != values[0] and value == value for value in values):
+            raise LockstepError(
+                f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
+                f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
+            )
 
 
 def _by_rank(values: list[Any]) -> str:

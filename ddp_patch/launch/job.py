@@ -48,6 +48,8 @@ class _DdpKwargs(DistributedDataParallelKwargs):  # type: ignore[misc]  # Accele
     # torch 2.13 deprecates broadcast_buffers for this, which Accelerate 1.15 does not know yet. Buffers are equal
     # by construction here, so a broadcast per forward would be wasted.
     forward_sync_buffers: bool | None = None
+    # DDP's broadcast writes to the parameters, which invalidates graphs that hold them; we compare instead.
+    init_sync: bool = True
 
 
 class Job:
@@ -77,7 +79,7 @@ class Job:
             kwargs_handlers=[InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout))],
         )
         # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
-        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False)
+        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False, init_sync=False)
         if self.accelerator.num_processes != placement.world_size:
             raise LaunchError(
                 f"The launcher started {placement.world_size} ranks but Accelerate {self.accelerator.state} sees "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..batch.crossings import total
 from ..batch.tensor import BatchTensor, whole_of
 from ..batch.world import World
 from ..errors import BatchError
@@ -35,7 +36,24 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             )
         return result
 
+    def grad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+        sources = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        return tuple(
+            total(value) / world.size if value is not None and replicas.trains(source) else value
+            for value, source in zip(wrapped(*args, **kwargs), sources, strict=True)
+        )
+
+    def variable(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not (args and isinstance(args[0], BatchTensor)):
+            return wrapped(*args, **kwargs)
+        wants_grad = args[1] if len(args) > 1 else kwargs.get("requires_grad", False)
+        data = args[0].detach()
+        return data.requires_grad_() if wants_grad else data
+
     return [
+        Patch("torch.autograd", "grad", grad, "averages gradients of the model's parameters"),
+        Patch("torch.autograd.variable", "VariableMeta.__call__", variable, "Variable(batch) stays a batch"),
         Patch("torch.autograd", "backward", backward, "notes whether gradients are global"),
         Patch("torch.autograd.function", "Function.apply", apply, "gets the whole batch"),
     ]

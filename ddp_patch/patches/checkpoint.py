@@ -37,6 +37,8 @@ def patches(world: World) -> list[Patch]:
             for _, leaf in leaves(obj):
                 if isinstance(leaf, BatchTensor):
                     whole_of(leaf)  # gathered before anything can fail on one rank alone
+            if hasattr(f, "write"):
+                world.together(f.flush)  # every rank has opened, and so truncated, the file by now
             if world.rank != 0:
                 # Pickling materialises batches, which all ranks have to do together.
                 world.together(lambda: wrapped(obj, _Nowhere(), *rest, **options))

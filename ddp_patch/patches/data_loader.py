@@ -27,7 +27,7 @@ from ..launch.job import Job
 from ..patcher import Patch
 from ..replica.replicas import Replicas
 from ..replica.streams import rank_seed
-from ..structure import leaves, map_leaves
+from ..structure import leaves, map_items
 
 
 def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
@@ -222,14 +222,9 @@ def as_batch(data: Any, layout: Layout, world: World) -> Any:
     if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
         return type(data)(item for part in world.share(list(data)) for item in part)
 
-    def make(leaf: Any) -> Any:
-        return BatchTensor.from_rows(leaf, layout) if isinstance(leaf, Tensor) and leaf.dim() > 0 else leaf
-
-    if isinstance(data, dict) and type(data) is dict:
-        return {key: as_batch(value, layout, world) for key, value in data.items()}
-    if type(data) in (list, tuple):
-        return type(data)(as_batch(value, layout, world) for value in data)
-    return map_leaves(make, data)
+    if isinstance(data, Tensor):
+        return BatchTensor.from_rows(data, layout) if data.dim() > 0 else data
+    return map_items(lambda item: as_batch(item, layout, world), data)
 
 
 def _common_rows(data: Any) -> int | None:

@@ -1,7 +1,6 @@
-"""torch.optim.Optimizer: what it trains tells where the model is; before it steps, gradients are made global.
+"""torch.optim.Optimizer: what it trains tells where the model is.
 
-Wrapping ``Optimizer.step`` would run for none of torch's own optimizers; the global step hooks run for all of them and
-for user-written subclasses.
+Steps are counted by the global hook: wrapping ``Optimizer.step`` would run for none of torch's own optimizers.
 """
 
 from __future__ import annotations
@@ -9,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..batch.world import World
 from ..patcher import Patch
@@ -36,13 +31,10 @@ def patches(replicas: Replicas, discovery: Discovery) -> list[Patch]:
     ]
 
 
-def hooks(replicas: Replicas, world: World) -> list[Callable[[], None]]:
+def hooks(world: World) -> list[Callable[[], None]]:
     """Register the step hooks; returns the functions that remove them."""
-
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        replicas.before_step(optimizer)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         world.ledger.steps += 1
 
-    return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
+    return [register_optimizer_step_post_hook(after).remove]

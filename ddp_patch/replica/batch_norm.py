@@ -1,7 +1,8 @@
 """BatchNorm over the whole batch while each rank normalises its own rows.
 
-On CUDA this is torch's SyncBatchNorm, run on the very module object. torch's refuses CPU tensors, so there is one of
-our own, which follows ``torch/nn/modules/_functions.py`` and combines the ranks' moments with Chan's formula.
+On CUDA this is torch's SyncBatchNorm. That refuses CPU tensors, so there is one of our own, which follows
+``torch/nn/modules/_functions.py`` and combines the ranks' moments with Chan's formula. Both stand in for
+``F.batch_norm``, through which every BatchNorm module goes: no module is replaced, and subclasses keep their forward.
 """
 
 from __future__ import annotations
@@ -11,77 +12,31 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from ..batch.crossings import spread, total
 from ..batch.world import World
-from . import swap
 
 
-def synchronise(module: nn.Module, on_rows: Callable[[], bool]) -> int:
-    """Let every BatchNorm in a module see the whole batch while ``on_rows()``; the objects stay the same.
-
-    Returns:
-        the number of layers changed.
-    """
-    layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and _is_plain(layer)]
-    for layer in layers:
-        swap.swap(layer, {"forward": _forward_of(type(layer), on_rows)})
-    return len(layers)
-
-
-def release(module: nn.Module) -> None:
-    """Give every BatchNorm its class back."""
-    for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
-            swap.restore(layer)
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    return not isinstance(layer, nn.SyncBatchNorm) and "_ddp_patch_original" not in vars(type(layer))
-
-
-def _forward_of(original: type[nn.Module], on_rows: Callable[[], bool]) -> Callable[..., Tensor]:
-    def forward(self: Any, input: Tensor) -> Tensor:
-        uses_batch = self.training or (self.running_mean is None and self.running_var is None)
-        if not (uses_batch and on_rows()):
-            return original.forward(self, input)  # type: ignore[no-any-return]
-        self._check_input_dim(input)
-        momentum = _advance(self)
-        if input.is_cuda:
-            return _on_cuda(self, input, momentum)
-        return batch_norm(
-            input,
-            self.running_mean if self.training else None,
-            self.running_var if self.training else None,
-            self.weight,
-            self.bias,
-            momentum,
-            self.eps,
-        )
-
-    return forward
-
-
-def _advance(layer: Any) -> float:
-    """Count the batch and give the weight of its statistics, as ``_BatchNorm.forward`` does."""
-    if layer.training and layer.track_running_stats and layer.num_batches_tracked is not None:
-        layer.num_batches_tracked.add_(1)
-        if layer.momentum is None:  # cumulative average
-            return 1.0 / float(layer.num_batches_tracked)
-    return 0.0 if layer.momentum is None else float(layer.momentum)
-
-
-def _on_cuda(layer: Any, input: Tensor, momentum: float) -> Tensor:
+def over_all_rows(
+    rows: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """``F.batch_norm(training=True)`` on this rank's rows, with the whole batch's statistics."""
+    if not rows.is_cuda:
+        return batch_norm(rows, running_mean, running_var, weight, bias, momentum, eps)
     from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415 — only where there is CUDA
 
     world = World.get()
-    weight = layer.weight if layer.weight is not None else input.new_ones(input.shape[1])
-    bias = layer.bias if layer.bias is not None else input.new_zeros(input.shape[1])
-    mean, var = (layer.running_mean, layer.running_var) if layer.training else (None, None)
+    weight = rows.new_ones(rows.shape[1]) if weight is None else weight
+    bias = rows.new_zeros(rows.shape[1]) if bias is None else bias
     apply: Callable[..., Tensor] = SyncBatchNorm.apply
-    return apply(input, weight, bias, mean, var, layer.eps, momentum, world.group, world.size)
+    return apply(rows, weight, bias, running_mean, running_var, eps, momentum, world.group, world.size)
 
 
 def batch_norm(
@@ -98,7 +53,8 @@ def batch_norm(
     One all-reduce forward and one backward. Running statistics are updated with the unbiased variance of the whole
     batch, as ``F.batch_norm`` does on one process.
     """
-    mean, var, count = moments(rows.detach())
+    # Half precision counts and squares in float, as torch's kernels do.
+    mean, var, count = moments(rows.detach().float() if rows.dtype.itemsize < 4 else rows.detach())
     if running_mean is not None and running_var is not None:
         if int(count) < 2:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {rows.shape}")
@@ -156,9 +112,10 @@ class _Normalise(torch.autograd.Function):
         grad_weight = (grads[0] * centred).sum(dims)
         both = World.get().all_reduce(torch.stack([grad_bias, grad_weight])) / count
         factor = scale if weight is None else scale * weight
+        both = both.to(torch.promote_types(both.dtype, scale.dtype))
         grad_rows = (grads[0] - both[0].view(shape) - centred * both[1].view(shape)) * factor.view(shape)
         return (
-            grad_rows,
+            grad_rows.to(rows.dtype),
             None if weight is None else grad_weight,
             None if bias is None else grad_bias,
             None,

@@ -2,13 +2,13 @@
 
 Fast gear: DDP's reducer, overlapped with backward. A parameter that gets no gradient on one rank would keep DDP
 waiting, so every pass names every parameter (``_Anchor``), and the ranks' "I had a gradient" flags travel with the last
-bucket. Safe gear: after a backward that went past an armed DDP pass, the gradients are averaged once, before a step
-looks at them. Averaging equal gradients changes nothing, so the two can be mixed.
+bucket. Safe gear: a backward that went past an armed DDP pass has its gradients averaged before it returns, so that
+whoever looks at them next sees the global ones. Averaging equal gradients changes nothing, so the two can be mixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,23 +26,14 @@ class GradientSync:
     def __init__(self, ddp: DistributedDataParallel, world: World) -> None:
         """Take over how DDP communicates its buckets."""
         self.parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-        self._ids = {id(parameter) for parameter in self.parameters}
+        self.ids = {id(parameter) for parameter in self.parameters}
         self._world = world
         self._group = ddp.process_group
         self._flags: Tensor | None = None
         self._reduced = False  # DDP's buckets went out in the backward that is running
-        self.pending = False  # a backward went past DDP since the last reduction
         self._seen: list[tuple[int, int]] = []
         # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
         ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
-
-    def covers(self, parameters: Iterable[Tensor]) -> bool:
-        """Tell whether any of these parameters is kept global here."""
-        return any(id(parameter) in self._ids for parameter in parameters)
-
-    def trains_the_same(self) -> bool:
-        """Tell whether the parameters that DDP waits for still want gradients."""
-        return all(parameter.requires_grad for parameter in self.parameters)
 
     def anchored(self, output: Any) -> Any:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each."""
@@ -54,12 +45,11 @@ class GradientSync:
         return map_leaves(lambda leaf: tied.get(id(leaf), leaf), output)
 
     def after_backward(self) -> None:
-        """Note what a backward did. The answer is the same on every rank, as the ranks run the same script."""
+        """Make gradients global if DDP did not. What it did is the same on every rank: they run the same script."""
         if not self._reduced:
-            self.pending = True
+            self._settle()
             return
         self._reduced = False
-        self.pending = False
         flags, self._flags = self._flags, None
         if flags is not None and not bool(flags.all()):
             for parameter, used in zip(self.parameters, flags.tolist(), strict=True):
@@ -67,9 +57,8 @@ class GradientSync:
                     parameter.grad = None
         self._seen = self._signature()
 
-    def settle(self) -> None:
-        """Average the gradients if a backward outside DDP's pass touched them on any rank."""
-        self.pending = False
+    def _settle(self) -> None:
+        """Average the gradients if this backward, outside DDP's pass, touched them on any rank."""
         touched = self._signature() != self._seen and any(p.grad is not None for p in self.parameters)
         changed = torch.tensor([float(touched)], device=self._world.device)
         if not bool(self._world.all_reduce(changed)):

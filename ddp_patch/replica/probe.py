@@ -1,7 +1,8 @@
 """Try a module once on rows and once on the whole batch, before its rows are computed apart for good.
 
-A loss over all pairs of a batch, a discriminator that compares the batch's samples: split over ranks, they would
-silently compute something else. The trial runs a copy in evaluation mode without gradients.
+A loss over all pairs of a batch, a discriminator that compares the batch's samples, a BatchNorm of the author's own:
+split over ranks, they would silently compute something else. The trial runs two copies without gradients, with
+BatchNorm at rest (the real one sees all ranks' rows) and every random draw replaced by a constant.
 """
 
 from __future__ import annotations
@@ -11,66 +12,145 @@ import copy
 import io
 import random
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.world import World
+from ..structure import leaves, map_leaves
 from .rows import Entry, compare, detached, whole_arguments
 
 
-def keeps_rows_apart(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry
-) -> tuple[bool, str]:
-    """Decide, alike on every rank, whether a module may compute rows apart.
+@dataclass(frozen=True)
+class Verdict:
+    """How a module may be computed."""
 
-    Returns:
-        the decision and its reason, for the report.
+    kind: str  # "rows": apart; "view": as written, on batches; "whole": as written, on plain tensors
+    reason: str
+    dims: dict[str, int | None] = field(default_factory=dict)  # batch dimension of each output, for "rows"
+
+
+def judge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool) -> Verdict:
+    """Decide, alike on every rank, how a module may be computed.
+
+    Args:
+        module: the module that was called.
+        args: its positional arguments, as the script gave them.
+        kwargs: its keyword arguments.
+        entry: the same cut to rows.
+        vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
     """
-    world = World.get()
     whole_args, whole_kwargs = whole_arguments(args, kwargs)  # the one collective before the trial
-    ok, scalars, reason = _trial(module, whole_args, whole_kwargs, entry)
-    verdicts = world.share([ok, scalars, reason])
-    reasons = [verdict[2] for verdict in verdicts if verdict[2]]
-    if reasons:
-        return all(verdict[0] for verdict in verdicts), reasons[0]
-    if not all(verdict[0] for verdict in verdicts):
-        return False, "its outputs for some rows depend on the other rows of the batch"
-    shares = [count / entry.layout.total for count in entry.layout.counts]
-    for index, (_, whole) in enumerate(scalars):
-        mean = sum(verdict[1][index][0] * share for verdict, share in zip(verdicts, shares, strict=True))
-        if abs(mean - whole) > 1e-3 * max(abs(whole), 1e-6):
-            return False, "the scalar it returns is not the mean of its values for the rows"
-    return True, "its rows were seen to be independent"
+    own = _trial(module, whole_args, whole_kwargs, entry, vector)
+    verdicts = [given[0] for given in World.get().share([own])]
+    for kind in ("whole", "view"):
+        for verdict in verdicts:
+            if verdict.kind == kind:
+                return verdict  # type: ignore[no-any-return]
+    if any(verdict.dims != verdicts[0].dims for verdict in verdicts):
+        return Verdict("view", "its outputs differ in shape between ranks")
+    return own
 
 
 def _trial(
-    module: nn.Module, whole_args: tuple[Any, ...], whole_kwargs: dict[str, Any], entry: Entry
-) -> tuple[bool, list[tuple[float, float]], str]:
-    with _undisturbed():
-        try:
-            twin = copy.deepcopy(module).eval()
-        except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
-            return True, [], f"not tried on rows first, since it cannot be copied ({type(error).__name__})"
-        try:
-            before = torch.get_rng_state(), random.getstate()
-            whole = twin(*detached(whole_args), **detached(whole_kwargs))
-            drew = not torch.equal(before[0], torch.get_rng_state()) or before[1] != random.getstate()
-        except Exception as error:  # noqa: BLE001 — the real call will raise it where the author can see it
-            return True, [], f"not tried on rows first, since it raised {type(error).__name__} in evaluation mode"
-        if drew:
-            return True, [], "not tried on rows first, since it draws random numbers in evaluation mode"
-        try:
-            rows = twin(*detached(entry.args), **detached(entry.kwargs))
-        except Exception:  # noqa: BLE001 — fails on rows but not on the whole: it needs the whole
-            return False, [], ""
-        ok, scalars = compare(rows, whole, entry.layout)
-        return ok, scalars, ""
+    module: nn.Module, whole_args: tuple[Any, ...], whole_kwargs: dict[str, Any], entry: Entry, vector: bool
+) -> Verdict:
+    try:
+        on_whole, on_rows = _twin(module), _twin(module)
+    except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
+        return Verdict("whole", f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})")
+    draws = _ConstantDraws()
+    try:
+        with _undisturbed(), draws:
+            whole = on_whole(*detached(whole_args), **detached(whole_kwargs))
+    except Exception as error:  # noqa: BLE001 — the real call will raise it where the author can see it
+        return Verdict("whole", f"it cannot be tried on rows, since the trial raised {type(error).__name__}")
+    try:
+        with _undisturbed(), draws:
+            rows = on_rows(*detached(entry.args), **detached(entry.kwargs))
+    except Exception as error:  # noqa: BLE001 — it works on the whole and not on rows: it needs the whole
+        return Verdict("view", f"on rows it raises {type(error).__name__}")
+    if draws.looked:
+        return Verdict("view", "its forward reads values of the batch, and may branch on them")
+    dims = compare(rows, whole, entry.layout, vector)
+    if dims is None:
+        return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
+    if not _same_state(on_rows, on_whole):
+        return Verdict("view", "its forward keeps values of the batch on the module")
+    return Verdict("rows", "its rows were seen to be independent", dims)
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    twin = copy.deepcopy(module)
+    for layer in twin.modules():
+        layer._forward_hooks.clear()  # the author's hooks are for real calls
+        layer._backward_hooks.clear()
+        if isinstance(layer, (_BatchNorm, _DropoutNd)):
+            layer.eval()
+        if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
+            vars(layer)["dropout"] = 0.0
+    return twin
+
+
+class _ConstantDraws(TorchDispatchMode):
+    """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
+
+    _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
+    _READS = ("_local_scalar_dense", "is_nonzero", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.looked = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().split("::")[-1].split(".")[0]
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        self.looked = self.looked or name in self._READS
+        result = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS):
+            return map_leaves(_constant, result)
+        return result
+
+
+def _constant(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        leaf.fill_(0.5 if leaf.is_floating_point() else 0)
+    return leaf
+
+
+def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:
+    """Tell whether both copies hold the same buffers and attributes after their calls."""
+    for mine, other in zip(ours.modules(), theirs.modules(), strict=True):
+        for key in {**vars(mine), **vars(other)}:
+            if key in ("_parameters", "_modules"):
+                continue
+            if not _same_values(vars(mine).get(key), vars(other).get(key)):
+                return False
+    return True
+
+
+def _same_values(mine: Any, other: Any) -> bool:
+    left, right = list(leaves(mine)), list(leaves(other))
+    if [path for path, _ in left] != [path for path, _ in right]:
+        return False
+    for (_, a), (_, b) in zip(left, right, strict=True):
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=1e-6, equal_nan=True):
+                return False
+        elif isinstance(a, (bool, int, float, str, Tensor)) and (type(a) is not type(b) or a != b):
+            return False
+    return True
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Any:
+def _undisturbed() -> Iterator[None]:
     """Leave generators, standard output and the autograd mode as they were."""
     numpy = sys.modules.get("numpy")
     states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..diagnosis.lockstep import compare_parameters
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
-from . import batch_norm, swap
+from . import swap
 from .gradients import GradientSync
-from .probe import keeps_rows_apart
+from .probe import Verdict, judge
 from .rows import Entry, enter, leave, whole_arguments
 from .streams import RankStream
 
-_REBUILD_AFTER = 2  # forwards with another set of trainable parameters before DDP is built anew
+_REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
 
 class Replica:
@@ -35,7 +35,7 @@ class Replica:
         self._job = job
         self._world = world
         self._ddp: DistributedDataParallel | None = None
-        self._other_set = 0
+        self._fewer = 0
 
     def run(self, entry: Entry) -> Any:
         """Compute this rank's rows, under DDP where gradients are wanted."""
@@ -50,22 +50,35 @@ class Replica:
         self.sync = None
 
     def _training_ddp(self) -> DistributedDataParallel | None:
-        if self.sync is not None and self.sync.trains_the_same():
-            self._other_set = 0
+        trainable = trainable_ids(self.module)
+        if self.sync is not None and trainable == self.sync.ids:
+            self._fewer = 0
             return self._ddp
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        if not trainable:
             return None
-        if self.sync is not None:
+        if self.sync is not None and trainable < self.sync.ids:
             # A net frozen for the other net's step (GANs) comes back; one that stays different gets a new DDP.
-            self._other_set += 1
-            if self._other_set <= _REBUILD_AFTER:
+            self._fewer += 1
+            if self._fewer <= _REBUILD_AFTER:
                 return None
-            self.sync.settle()
-        self._other_set = 0
+        self._fewer = 0
+        self.drop()
+        compare_parameters(self._world, self.module)
         self._ddp = self._job.wrap(self.module)  # type: ignore[assignment]
         assert self._ddp is not None
         self.sync = GradientSync(self._ddp, self._world)
         return self._ddp
+
+
+def trainable_ids(module: nn.Module) -> set[int]:
+    """Identities of the parameters that want gradients; faster than ``parameters()``, since it is asked every step."""
+    found: set[int] = set()
+    stack = [module]
+    while stack:
+        layer = stack.pop()
+        found.update(id(p) for p in layer._parameters.values() if p is not None and p.requires_grad)
+        stack.extend(child for child in layer._modules.values() if child is not None)
+    return found
 
 
 class Replicas:
@@ -80,11 +93,15 @@ class Replicas:
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
-        self._whole: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        # module -> verdict by training mode, since many forwards differ in it
+        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[bool, Verdict]] = weakref.WeakKeyDictionary()
+        self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimized_ids: set[int] | None = None
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
-        self._on_rows = False
+        self.on_rows = False  # a module is computing this rank's rows
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -120,8 +137,9 @@ class Replicas:
         """Tell whether a module call should be taken over: the outermost owner of optimized parameters, on a batch."""
         if self.inside or not self.discovering or id(module) in self._replicas:
             return False
-        if module in self._whole:
-            return True
+        verdict = self._verdicts.get(module, {}).get(module.training)
+        if verdict is not None:
+            return verdict.kind == "whole"
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((args, kwargs))):
             return False
         optimized = self._optimized()
@@ -131,21 +149,35 @@ class Replicas:
         self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a module that owns optimized parameters, and settle how it runs from now on."""
-        if module in self._whole:
+        entry = self._enter(module, args, kwargs)
+        verdict = self._verdicts.get(module, {}).get(module.training)
+        if entry is None or (verdict is not None and verdict.kind == "whole"):
             return self._call_whole(run, args, kwargs)
-        entry = enter(module, args, kwargs, self.rows, self._options.batch_dims)
-        if entry is None:
+        verdict = self._judge(module, args, kwargs, entry)
+        if verdict.kind == "whole":
             return self._call_whole(run, args, kwargs)
-        with self._deciding():
-            apart, reason = keeps_rows_apart(module, args, kwargs, entry)
-        name = _described(module)
-        if not apart:
-            self._whole[module] = reason
-            self._world.ledger.whole_modules[name] = reason
-            return self._call_whole(run, args, kwargs)
-        replica = self.make(module, f"outermost owner of optimized parameters that was called on a batch; {reason}")
+        if verdict.kind == "view":
+            return run(*args, **kwargs)
+        replica = self.make(module, "outermost owner of optimized parameters that was called on a batch")
         swap.swap(module, {"__call__": self._call_of(replica, type(module))})
-        return self._call_entered(replica, entry)
+        return self._call_entered(replica, entry, verdict.dims)
+
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int | None = None
+    ) -> Entry | None:
+        memory = self._memory.setdefault(module, {})
+        return enter(module, args, kwargs, self.rows, self._options.batch_dims, memory, dim)
+
+    def _judge(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool = False
+    ) -> Verdict:
+        verdicts = self._verdicts.setdefault(module, {})
+        if module.training not in verdicts:
+            with self._deciding():
+                verdict = verdicts[module.training] = judge(module, args, kwargs, entry, vector)
+            if verdict.kind != "rows":
+                self._world.ledger.whole_modules[_described(module)] = verdict.reason
+        return verdicts[module.training]
 
     def make(self, module: nn.Module, why: str) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""
@@ -154,10 +186,7 @@ class Replicas:
             self._forget(key)
         replica = Replica(module, self._job, self._world)
         self._replicas[id(module)] = replica
-        layers = batch_norm.synchronise(module, lambda: self._on_rows) if self._options.sync_batchnorm else 0
-        self._world.ledger.replicas[_described(module)] = why + (
-            f"; {layers} BatchNorm layers see all rows" * (layers > 0)
-        )
+        self._world.ledger.replicas[_described(module)] = why
         return replica
 
     def call(
@@ -172,10 +201,15 @@ class Replicas:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
         if self.inside:
             return run(*args, **kwargs)
-        entry = enter(replica.module, args, kwargs, self.rows, self._options.batch_dims, dim)
+        entry = self._enter(replica.module, args, kwargs, dim)
         if entry is None:
             return self._call_whole(run, args, kwargs)
-        return self._call_entered(replica, entry, vector)
+        verdict = self._judge(replica.module, args, kwargs, entry, vector)
+        if verdict.kind == "view":
+            return run(*args, **kwargs)
+        if verdict.kind == "whole":
+            return self._call_whole(run, args, kwargs)
+        return self._call_entered(replica, entry, verdict.dims, vector)
 
     def replica_of(self, module: nn.Module) -> Replica | None:
         """The replica that a module was given, if any."""
@@ -192,15 +226,17 @@ class Replicas:
 
         return call
 
-    def _call_entered(self, replica: Replica, entry: Entry, vector: bool = False) -> Any:
+    def _call_entered(
+        self, replica: Replica, entry: Entry, dims: Mapping[str, int | None], vector: bool = False
+    ) -> Any:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         with self._deciding(), self.stream.entered():
-            self._on_rows = True
+            self.on_rows = True
             try:
                 outputs = replica.run(entry)
             finally:
-                self._on_rows = False
-        return leave(replica.module, outputs, entry, vector)
+                self.on_rows = False
+        return leave(replica.module, outputs, entry, dims, vector)
 
     def _call_whole(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = whole_arguments(args, kwargs)
@@ -223,14 +259,9 @@ class Replicas:
             if replica.sync is not None:
                 replica.sync.after_backward()
 
-    def before_step(self, optimizer: Any) -> None:
-        """Make the gradients that an optimizer is about to use global."""
-        for replica in self._replicas.values():
-            sync = replica.sync
-            if sync is None or not sync.pending:
-                continue
-            if any(sync.covers(group["params"]) for group in optimizer.param_groups):
-                sync.settle()
+    def trains(self, tensor: Any) -> bool:
+        """Tell whether a tensor is a parameter that some replica keeps global."""
+        return any(r.sync is not None and id(tensor) in r.sync.ids for r in self._replicas.values())
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -242,15 +273,9 @@ class Replicas:
     def _forget(self, key: int) -> None:
         replica = self._replicas.pop(key)
         replica.drop()
-        batch_norm.release(replica.module)
         swap.restore(replica.module)
 
 
 def _described(module: nn.Module) -> str:
     count = sum(parameter.numel() for parameter in module.parameters())
     return f"{swap.original_class(module).__name__} ({count:,} parameters)"
-
-
-def holds_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell whether any argument is a batch."""
-    return any(isinstance(leaf, BatchTensor) for _, leaf in leaves((args, kwargs)))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.crossings import gather, own_rows, scatter, total
+from ..batch.crossings import gather, own_rows, scatter
 from ..batch.tensor import BatchTensor, rows_of, whole_of
 from ..batch.world import Layout, World
 from ..errors import BatchError
@@ -42,6 +42,7 @@ def enter(
     kwargs: dict[str, Any],
     rows: int | None,
     batch_dims: Mapping[str, int | None],
+    memory: dict[tuple[str, int], int | None],
     dim: int | None = None,
 ) -> Entry | None:
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -52,6 +53,8 @@ def enter(
         kwargs: keyword arguments.
         rows: size of the batch the script is working on, as far as it is known.
         batch_dims: the option, by argument name.
+        memory: the batch dimensions that this module's plain arguments had before, by name and number of dimensions:
+            a memory bank does not become a batch when the last batch happens to have its size.
         dim: the dimension that ``nn.DataParallel(dim=...)`` scatters.
 
     Raises:
@@ -59,7 +62,7 @@ def enter(
     """
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
-        return _enter_with(found, module, args, kwargs, batch_dims)
+        return _enter_with(found, module, args, kwargs, batch_dims, memory)
     layout = None if rows is None else Layout.deal(rows, dim or 0, World.get().size)
     if layout is None:
         return None
@@ -72,6 +75,7 @@ def _enter_with(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     batch_dims: Mapping[str, int | None],
+    memory: dict[tuple[str, int], int | None],
 ) -> Entry:
     layout = found[0]._layout
     for batch in found:
@@ -89,7 +93,12 @@ def _enter_with(
             return rows_of(leaf)
         if not isinstance(leaf, Tensor):
             return leaf
-        at = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
+        key = (name, leaf.dim())
+        if name not in batch_dims and key in memory:
+            known = memory[key]
+            at = known if known is not None and leaf.shape[known] == layout.total else None
+        else:
+            at = memory[key] = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
         if at is None:
             passed.add(id(leaf))
             return leaf
@@ -172,34 +181,36 @@ def argument_names(module: nn.Module, count: int) -> list[str]:
     return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
 
 
-def leave(module: nn.Module, outputs: Any, entry: Entry, vector: bool = False) -> Any:
+def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Mapping[str, int | None], vector: bool = False) -> Any:
     """Make batches of a forward's outputs.
 
     Args:
         module: the module that was called, for messages.
         outputs: what its forward returned for this rank's rows.
         entry: how it was entered.
+        dims: batch dimension of each output, by path, as the trial saw it; None for what every rank has whole.
         vector: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
 
     Raises:
-        BatchError: for a tensor without a dimension of this rank's rows.
+        BatchError: for an output that the trial did not see.
     """
     layout = entry.layout
     own = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
 
     def back(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or id(leaf) in entry.passed or isinstance(leaf, nn.Parameter):
+        if not isinstance(leaf, Tensor):
+            return leaf
+        path = paths[id(leaf)]
+        dim = dims.get(path, layout.dim)
+        if dim is None:
             return leaf
         if leaf.dim() == 0 and vector:
             return gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
-        if leaf.dim() == 0:
-            return _scalar(module, leaf, paths[id(leaf)], own / layout.total)
-        for dim in (layout.dim, *range(leaf.dim())):
-            if dim < leaf.dim() and leaf.shape[dim] == own:
-                return BatchTensor.from_rows(leaf, layout.at(dim))
+        if dim < leaf.dim() and leaf.shape[dim] == own:
+            return BatchTensor.from_rows(leaf, layout.at(dim))
         raise BatchError(
-            f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{paths[id(leaf)]}) for "
+            f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
             f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "
             "from forward, and reduce over them outside."
         )
@@ -207,45 +218,44 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, vector: bool = False) -
     return map_leaves(back, outputs)
 
 
-def _scalar(module: nn.Module, value: Tensor, path: str, share: float) -> Tensor:
-    """Row-weighted mean of the ranks' values: a loss computed inside ``forward``."""
-    if not (value.is_floating_point() or value.is_complex()):
-        raise BatchError(
-            f"{type(module).__name__} returned a 0-dim tensor of {value.dtype} (output{path}), and whether the whole "
-            "batch's value is the sum or something else cannot be told. Return it per row, or as a float mean."
-        )
-    return total(value * share)
-
-
 def detached(value: Any) -> Any:
     """Copies without a graph, for a trial call."""
     return map_leaves(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, value)
 
 
-def compare(ours: Any, whole: Any, layout: Layout) -> tuple[bool, list[tuple[float, float]]]:
-    """Compare outputs computed on rows with those computed on the whole batch, without communication.
+def compare(ours: Any, whole: Any, layout: Layout, vector: bool = False) -> dict[str, int | None] | None:
+    """Compare what a module gave for its rows with what it gave for the whole batch, without communication.
 
     Returns:
-        whether every tensor holds this rank's rows of the whole one, and (own, whole) values of the 0-dim ones,
-        which only mean something once all ranks' are known.
+        the batch dimension of each tensor, by path (None: the same on both), or None if the rows are not independent.
     """
     mine, theirs = list(leaves(ours)), list(leaves(whole))
     if [path for path, _ in mine] != [path for path, _ in theirs]:
-        return False, []
+        return None
     own = layout.counts[World.get().rank]
-    scalars = []
-    for (_, left), (_, right) in zip(mine, theirs, strict=True):
+    dims: dict[str, int | None] = {}
+    for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            if isinstance(left, (bool, int, float, str)) and left != right:
+                return None
             continue
-        if left.dim() == 0 == right.dim():
-            scalars.append((float(left), float(right)))
+        if left.dim() == 0 == right.dim() and vector:
+            dims[path] = 0
             continue
-        dims = [d for d in (layout.dim, *range(left.dim())) if d < left.dim() and left.shape[d] == own]
-        if left.dim() != right.dim() or not dims or right.shape[dims[0]] != layout.total:
-            return False, []
-        if not close(left, own_rows(right, layout.at(dims[0]))):
-            return False, []
-    return True, scalars
+        # Own rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
+        differing = [
+            dim for dim, sizes in enumerate(zip(left.shape, right.shape, strict=False)) if sizes[0] != sizes[1]
+        ]
+        if left.dim() != right.dim() or len(differing) > 1:
+            return None
+        dims[path] = differing[0] if differing else None
+        if differing:
+            if (left.shape[differing[0]], right.shape[differing[0]]) != (own, layout.total):
+                return None
+            right = own_rows(right, layout.at(differing[0]))
+        if not close(left, right):
+            return None
+    return dims
 
 
 def close(left: Tensor, right: Tensor) -> bool:

@@ -14,14 +14,13 @@ from ..tensor import BatchTensor, Rule, rows_of
 _MISSING = object()
 
 
-def along(name: str, position: int, default: Any, keeps: bool) -> Rule:
+def along(name: str, position: int, default: Any) -> Rule:
     """Make the rule of a function with a ``dim`` argument.
 
     Args:
         name: the function's name, for its peculiarities.
         position: where ``dim`` stands among the positional arguments, the tensor being 0.
         default: what an omitted ``dim`` means; None for all dimensions.
-        keeps: whether the dimension stays (softmax) or goes (sum).
     """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -36,7 +35,8 @@ def along(name: str, position: int, default: Any, keeps: bool) -> Rule:
         if reduced is None or batch._layout.dim in reduced:
             return NotImplemented
         result = func(rows_of(batch), *args[1:], **kwargs)
-        stays = keeps or keeps_dims(args, kwargs, position)
+        one = result if isinstance(result, Tensor) else result[0]
+        stays = one.dim() == batch.dim()
         dim = batch._layout.dim - (0 if stays else sum(d < batch._layout.dim for d in reduced))
         return wrap(result, lambda rows: BatchTensor.from_rows(rows, batch._layout.at(dim)))
 
@@ -58,14 +58,6 @@ def named_dims(
     if not all(-batch.dim() <= d < batch.dim() for d in dims):
         return None
     return {d % batch.dim() for d in dims}
-
-
-def keeps_dims(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> bool:
-    """Tell whether a reduction was called with ``keepdim``."""
-    if "keepdim" in kwargs or "keepdims" in kwargs:
-        return bool(kwargs.get("keepdim", kwargs.get("keepdims")))
-    trailing = args[position + 1 :]
-    return bool(trailing) and trailing[-1] is True
 
 
 def wrap(result: Any, make: Callable[[Tensor], Any]) -> Any:

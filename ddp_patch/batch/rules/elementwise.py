@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import scatter, spread
-from ..tensor import BatchTensor, Rule, forget_whole, rows_of
+from ..tensor import BatchTensor, Rule, forget_whole, rows_of, whole_is_seen
 from ..world import Layout
 
 
@@ -33,7 +33,7 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.f_(y, ...)``: writes this rank's rows, which changes what the script sees."""
     first = args[0] if args else kwargs.get("input")
-    if not isinstance(first, BatchTensor):
+    if not isinstance(first, BatchTensor) or whole_is_seen(first):
         return NotImplemented
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     layout = common_layout(tensors)

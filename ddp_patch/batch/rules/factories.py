@@ -20,7 +20,9 @@ def constant_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return NotImplemented
     rows = rows_of(args[0])
     maker = torch.zeros_like if func is torch.empty_like else func
-    return BatchTensor.from_rows(maker(rows, *args[1:], **kwargs), args[0]._layout)
+    leaf = kwargs.pop("requires_grad", False)
+    made = BatchTensor.from_rows(maker(rows, *args[1:], **kwargs), args[0]._layout)
+    return made.requires_grad_() if leaf else made
 
 
 def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -30,7 +32,9 @@ def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     batch: BatchTensor = args[0]
     template = rows_of(batch).new_empty(1).expand(batch.shape)
     kwargs = {"memory_format": torch.contiguous_format, **kwargs}
-    return BatchTensor.from_whole(func(template, *args[1:], **kwargs), batch._layout)
+    leaf = kwargs.pop("requires_grad", False)
+    made = BatchTensor.from_whole(func(template, *args[1:], **kwargs), batch._layout)
+    return made.requires_grad_() if leaf else made
 
 
 def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

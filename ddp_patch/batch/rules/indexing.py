@@ -19,7 +19,12 @@ def redealt(result: Any, dim: int) -> Any:
     if not isinstance(result, Tensor) or isinstance(result, BatchTensor) or result.dim() <= dim:
         return result
     layout = Layout.deal(result.shape[dim], dim, World.get().size)
-    return result if layout is None else BatchTensor.from_whole(result, layout)
+    if layout is None:
+        return result
+    batch = BatchTensor.from_whole(result, layout)
+    # A slice of another batch: writes go through the whole, where that batch sees them.
+    batch._is_slice = result._is_view()
+    return batch
 
 
 def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

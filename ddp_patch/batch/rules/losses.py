@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread, total
-from ..tensor import BatchTensor, Rule, rows_of
+from ..tensor import BatchTensor, Rule, on_whole, rows_of
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 
@@ -24,8 +24,11 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
     """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(args[2] if len(args) > 2 else kwargs.get("size_average"), Tensor) and "weight" not in operands:
+            # torch 2.13's l1_loss hands its weight to overrides as size_average.
+            return on_whole(func, args[:2], {**kwargs, "weight": args[2]})
         given = bound(func, args, kwargs)
-        if given is None:
+        if given is None or (given.get("weight") is not None and "weight" not in operands):
             return NotImplemented
         tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
         layout = common_layout(tensors)
@@ -126,10 +129,10 @@ def rules() -> list[tuple[Any, Rule]]:
     return [
         (F.cross_entropy, class_loss),
         (F.nll_loss, class_loss),
-        (F.mse_loss, elementwise_loss(weighted)),
-        (F.l1_loss, elementwise_loss(weighted)),
+        (F.mse_loss, elementwise_loss(pair)),  # a weighted mean divides by the weights: gathered
+        (F.l1_loss, elementwise_loss(pair)),
         (F.smooth_l1_loss, elementwise_loss(pair)),
-        (F.huber_loss, elementwise_loss(weighted)),
+        (F.huber_loss, elementwise_loss(pair)),
         (F.kl_div, elementwise_loss(pair)),
         (F.binary_cross_entropy, elementwise_loss(weighted)),
         (F.binary_cross_entropy_with_logits, elementwise_loss((*weighted, "pos_weight"))),

@@ -16,7 +16,7 @@ _SIMPLE = {"dim", "axis", "keepdim", "keepdims", "dtype"}
 
 def over(name: str) -> Rule:
     """Make the rule of ``sum`` or ``mean``."""
-    local = along(name, 1, None, False)
+    local = along(name, 1, None)
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = local(func, args, kwargs)

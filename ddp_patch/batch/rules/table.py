@@ -82,19 +82,15 @@ ROWS_PROPERTIES = _words("""
 requires_grad is_leaf grad_fn output_nr retains_grad _version
 """)
 
-# Functions of whole dimensions: (name, position of ``dim``, its default, whether the dimension stays).
-ALONG_DIMENSIONS: list[tuple[str, int, Any, bool]] = [
-    *((name, 1, None, True) for name in ("softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp")),
-    *((name, 1, None, True) for name in ("cummax", "cummin")),
-    *((name, 1, -1, True) for name in ("sort", "argsort", "glu")),
-    *((name, 2, -1, True) for name in ("topk",)),
-    *((name, 2, 1, True) for name in ("normalize",)),
-    *((name, 1, None, False) for name in ("sum", "mean", "nansum", "prod", "argmax", "argmin", "amax", "amin")),
-    *((name, 1, None, False) for name in ("max", "min", "median", "nanmedian", "all", "any", "count_nonzero")),
-    *((name, 1, None, False) for name in ("std", "var", "std_mean", "var_mean", "logsumexp")),
-    *((name, 1, -1, False) for name in ("mode",)),
-    *((name, 2, None, False) for name in ("norm", "vector_norm")),
-    *((name, 2, -1, False) for name in ("kthvalue",)),
+# Functions of whole dimensions: position of ``dim``, its default, and the names.
+ALONG_DIMENSIONS: list[tuple[int, Any, list[str]]] = [
+    (1, None, _words("softmax log_softmax softmin cumsum cumprod logcumsumexp cummax cummin")),
+    (1, None, _words("sum mean nansum prod argmax argmin amax amin max min median nanmedian all any count_nonzero")),
+    (1, None, _words("std var std_mean var_mean logsumexp")),
+    (1, -1, _words("sort argsort glu mode")),
+    (2, -1, _words("topk kthvalue")),
+    (2, 1, _words("normalize")),
+    (2, None, _words("norm vector_norm")),
 ]
 
 
@@ -111,8 +107,9 @@ def _fill() -> None:
         _set_property(name, metadata.of_the_whole)
     for name in ROWS_PROPERTIES:
         _set_property(name, metadata.of_the_rows)
-    for name, position, default, keeps in ALONG_DIMENSIONS:
-        _set(name, dims.along(name, position, default, keeps))
+    for position, default, names in ALONG_DIMENSIONS:
+        for name in names:
+            _set(name, dims.along(name, position, default))
     for name in ("sum", "mean"):
         _set(name, reductions.over(name))
     for module in (metadata, elementwise, shapes, indexing, losses, factories, autograd, dims):
