@@ -22,7 +22,16 @@ from .launch.job import Job
 from .ledger import Ledger, script_line
 from .options import Options
 from .patcher import Patcher
-from .patches import already_distributed, autograd, batch_norm, checkpoint, data_loader, data_parallel, optimizer
+from .patches import (
+    already_distributed,
+    autograd,
+    batch_norm,
+    checkpoint,
+    data_loader,
+    data_parallel,
+    losses,
+    optimizer,
+)
 from .patches.output import Silence
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
@@ -60,6 +69,7 @@ class Session:
                 *data_parallel.patches(self._replicas, job),
                 *optimizer.patches(self._replicas, discovery),
                 *autograd.patches(self._replicas, self._world),
+                *losses.patches(),
                 *checkpoint.patches(self._world),
                 *(batch_norm.patches(self._replicas) if options.sync_batchnorm else []),
             ]

@@ -18,9 +18,7 @@ def compare_datasets(world: World, loader: Any) -> None:
     Raises:
         LockstepError: on every rank, when they differ.
     """
-    length = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
-    batches = len(loader.batch_sampler) if hasattr(loader.batch_sampler, "__len__") else None
-    given = world.share([length, batches])
+    given = world.share([length(loader.dataset), length(loader.batch_sampler)])
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
         raise LockstepError(
@@ -68,6 +66,14 @@ def compare_parameters(world: World, module: torch.nn.Module) -> None:
                 f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
                 f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
             )
+
+
+def length(thing: Any) -> int | None:
+    """``len(thing)``, or None for what has none."""
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):  # a stream
+        return None
 
 
 def _by_rank(values: list[Any]) -> str:

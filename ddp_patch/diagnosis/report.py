@@ -23,7 +23,10 @@ class Report:
         blocks = [
             _block("Patched", ledger.patched),
             _block("Replicas", [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING]),
-            _block("Computed whole on every rank", [f"{name}: {why}" for name, why in ledger.whole_modules.items()]),
+            _block(
+                "Not split, run as written on batches or on the whole",
+                [f"{name}: {why}" for name, why in ledger.whole_modules.items()],
+            ),
             _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
             _block("Rows of this rank per model call", _rows(ledger)),
             _block("Gathered whole, slower than rows", _gathers(ledger)),

@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
-from ..diagnosis.lockstep import compare_datasets, compare_indices
+from ..diagnosis.lockstep import compare_datasets, compare_indices, length
 from ..launch.job import Job
 from ..patcher import Patch
 from ..replica.replicas import Replicas
@@ -236,5 +236,6 @@ def _common_rows(data: Any) -> int | None:
 def _described(loader: DataLoader[Any]) -> str:
     dataset = type(loader.dataset).__name__
     size = f"batch_size={loader.batch_size}" if loader.batch_size else type(loader.batch_sampler).__name__
-    length = f"{len(loader.dataset)} rows" if hasattr(loader.dataset, "__len__") else "a stream"
-    return f"{type(loader).__name__}({dataset}, {length}, {size}, num_workers={loader.num_workers})"
+    rows = length(loader.dataset)
+    length_text = "a stream" if rows is None else f"{rows} rows"
+    return f"{type(loader).__name__}({dataset}, {length_text}, {size}, num_workers={loader.num_workers})"

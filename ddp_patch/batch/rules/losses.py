@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread, total
-from ..tensor import BatchTensor, Rule, on_whole, rows_of
+from ..tensor import BatchTensor, Rule, rows_of
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 
@@ -24,9 +24,6 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
     """
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(args[2] if len(args) > 2 else kwargs.get("size_average"), Tensor) and "weight" not in operands:
-            # torch 2.13's l1_loss hands its weight to overrides as size_average.
-            return on_whole(func, args[:2], {**kwargs, "weight": args[2]})
         given = bound(func, args, kwargs)
         if given is None or (given.get("weight") is not None and "weight" not in operands):
             return NotImplemented
