@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -97,12 +98,15 @@ def _narrow(loss: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Bind a loss's arguments by name; None where the deprecated ``reduce`` or ``size_average`` is used."""
-    given = inspect.signature(func).bind(*args, **kwargs)
+    given = _signature(func).bind(*args, **kwargs)
     given.apply_defaults()
     values = dict(given.arguments)
     if values.pop("size_average", None) is not None or values.pop("reduce", None) is not None:
         return None
     return values
+
+
+_signature = functools.cache(inspect.signature)
 
 
 def _row_layout(*tensors: Tensor) -> Layout | None:
