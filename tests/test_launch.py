@@ -235,7 +235,7 @@ def test_command_line_refuses_what_it_cannot_do(tmp_path, arguments, words):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["tiny", "dataparallel_classifier", "gan"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
 def test_untouched_scripts_print_the_same_through_the_command_line(tmp_path, name):
     script = SCRIPTS / f"{name}.py"
     wanted = run(script, cwd=tmp_path)

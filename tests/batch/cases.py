@@ -536,7 +536,72 @@ def element_losses(r):
     return Call(lambda x, t: getattr(F, name)(x, t, **kwargs), inputs)
 
 
+def table(name):
+    """Any name of the rule table, called in whichever way torch accepts on plain tensors."""
+
+    def case(r):
+        function = r.choice(functions_named(name))
+        x, dim = batch(r, low=0.2, high=0.9)
+        (y, a), (z, b) = other(r, x, dim, "batch", 0.2, 0.9), other(r, x, dim, low=0.2, high=0.9)
+        i, j = ((t * 9).long() for t in (x, y))
+        mask = y > 0.5
+        ways = [
+            [(x, dim)], [(x, dim), (y, a)], [(x, dim), (y, a), (z, b)], [(x, dim), (mask, a), (torch.tensor(0.3), None)],
+            [(i, dim)], [(i, dim), (j, a)], [(mask, dim)],
+        ]  # fmt: skip
+        numbers = [(), (0.4,), (0.3, 0.7), (2,), (torch.float64,)]
+        for inputs in ways:
+            for rest in numbers:
+                plain = [t.clone() for t, _ in inputs]
+                try:
+                    result = function(*plain, *rest)
+                except (TypeError, RuntimeError, ValueError, NotImplementedError):
+                    continue
+                if not isinstance(result, torch.Tensor):
+                    continue
+                fresh = (lambda t: t * 1) if result is plain[0] and inputs[0][0] is x else (lambda t: t)
+                call = Call(lambda *t, f=function, n=rest, first=fresh: f(first(t[0]), *t[1:], *n), inputs)
+                call.grads = name not in NARROW and differentiable(call)
+                return call
+        raise AssertionError(f"no way found to call {function}")
+
+    return case
+
+
+NARROW = {"half", "bfloat16", "float", "cfloat", "cdouble"}  # gradients round, or are complex
+
+
+def differentiable(call):
+    """Tell whether one process can differentiate a call; some in-place functions overwrite what they saved."""
+    inputs = [t.clone().requires_grad_(t.is_floating_point()) for t, _ in call.inputs]
+    try:
+        result = call.function(*inputs)
+        if result.requires_grad:
+            result.sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def functions_named(name):
+    owners = (torch.Tensor,) if name.startswith("__") or (hasattr(torch.Tensor, name) and not callable(
+        getattr(torch, name, None)
+    )) else (torch, torch.Tensor, F, torch.special)  # fmt: skip
+    found = [getattr(owner, name, None) for owner in owners]
+    return [function for function in found if callable(function) and not hasattr(function, "__path__")]
+
+
+def table_names():
+    from ddp_patch.batch.rules import table as rules
+
+    names = dict.fromkeys([*rules.ELEMENTWISE, *rules.IN_PLACE, *rules.CASTS])
+    # No accelerator here; a dtype or another tensor to cast to has cases of its own; imag needs complex numbers.
+    without = {"cuda", "xpu", "pin_memory", "type_as", "to", "type", "real", "imag", "float_power_"}
+    return [name for name in names if name not in without and functions_named(name)]
+
+
 CASES = {
+    **{f"table {name}": table(name) for name in table_names()},
     **{f"torch.{name}": unary(name) for name in UNARY},
     **{f"F.{name}": functional(name) for name in FUNCTIONAL},
     **{f"binary {name}": binary(name) for name in BINARY},
