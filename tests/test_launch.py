@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
 from ddp_patch.launch import launcher, relaunch
@@ -236,14 +237,12 @@ def test_command_line_refuses_what_it_cannot_do(tmp_path, arguments, words):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
-def test_untouched_scripts_print_the_same_through_the_command_line(tmp_path, name):
+def test_untouched_scripts_print_the_same_through_the_command_line(ranks, tmp_path, name):
     script = SCRIPTS / f"{name}.py"
-    wanted = run(script, cwd=tmp_path)
+    wanted = alone(ranks, script)
     done = run("-m", "ddp_patch", "--nproc", "2", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    from parity.test_scripts import compare_text
-
-    compare_text(done.stdout, wanted.stdout)
+    compare_text(done.stdout, wanted.stdout[0])
 
 
 def test_a_program_from_standard_input_says_what_to_write():
