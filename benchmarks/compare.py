@@ -1,6 +1,6 @@
 """What does a training step cost under hand-written DDP, under Accelerate and under ddp_patch?
 
-    python benchmarks/compare.py             # about two minutes
+    python benchmarks/compare.py             # about four minutes
     python benchmarks/compare.py --quick     # does it run at all?
 
 Every variant is two ranks of its own. Only one pair works at a time, a block of steps each in turn, so that whatever
@@ -33,7 +33,7 @@ from worker import SETTINGS, VARIANTS
 
 RANKS = 2
 START = 180.0  # seconds until the first answer: torch is imported by six processes at once
-BLOCK = 120.0  # seconds for one block
+BLOCK = 60.0  # seconds for one block
 BASE = "hand-written DDP"
 
 
@@ -104,8 +104,18 @@ def end(process: subprocess.Popen[str]) -> None:
         process.stdin.close()
 
 
-def measure(setting: str, rounds: int) -> list[Pair]:
-    """Let the variants take turns until each has measured a block per round."""
+def measure(setting: str, rounds: int, launches: int) -> list[Pair]:
+    """Measure in fresh processes several times, as where a process lies in memory can cost it some percent."""
+    pairs: dict[str, Pair] = {}
+    for _ in range(launches):
+        for pair in launch(setting, rounds):
+            pair.blocks = [*(pairs[pair.variant].blocks if pair.variant in pairs else []), *pair.blocks]
+            pairs[pair.variant] = pair
+    return list(pairs.values())
+
+
+def launch(setting: str, rounds: int) -> list[Pair]:
+    """Start every variant, and let them take turns until each has measured a block per round."""
     block = SETTINGS[setting].block
     with contextlib.ExitStack() as stack:
         pairs = [stack.enter_context(started(variant, setting)) for variant in VARIANTS]
@@ -208,17 +218,18 @@ def aligned(lines: list[list[str]]) -> str:
 def main() -> None:
     """Measure every setting and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=24, help="blocks of each variant (default: 24)")
-    parser.add_argument("--quick", action="store_true", help="two rounds, to see that it runs")
+    parser.add_argument("--rounds", type=int, default=8, help="blocks of each variant per launch (default: 8)")
+    parser.add_argument("--launches", type=int, default=4, help="times to start all processes anew (default: 4)")
+    parser.add_argument("--quick", action="store_true", help="two rounds of one launch, to see that it runs")
     arguments = parser.parse_args()
-    rounds = 2 if arguments.quick else max(2, arguments.rounds)
+    rounds, launches = (2, 1) if arguments.quick else (max(2, arguments.rounds), max(1, arguments.launches))
     before, start = busy_elsewhere(), time.monotonic()
-    measured = {setting: measure(setting, rounds) for setting in SETTINGS}
+    measured = {setting: measure(setting, rounds, launches) for setting in SETTINGS}
     share = (busy_elsewhere() - before) / (time.monotonic() - start) / (os.cpu_count() or 1)
     lines = [line for setting, pairs in measured.items() for line in table_rows(setting, pairs)]
     print(f"{datetime.datetime.now().astimezone():%Y-%m-%d}, {os.cpu_count()} CPU cores, {platform.machine()}")
     print(f"torch {version('torch')}, accelerate {version('accelerate')}, Python {platform.python_version()}")
-    print(f"{RANKS} ranks, gloo, float32, one thread and one core per rank, {rounds} rounds")
+    print(f"{RANKS} ranks, gloo, float32, one thread and one core per rank, {launches} launches of {rounds} rounds")
     if not math.isnan(share):
         print(f"other programs took {max(0.0, share):.0%} of the cores meanwhile")
     for setting, pairs in measured.items():
