@@ -32,6 +32,8 @@ class Ledger:
     collective_bytes: Counter[str] = field(default_factory=Counter)  # kind -> bytes
     rows: Counter[int] = field(default_factory=Counter)  # rows of this rank in a model call -> calls
     steps: int = 0  # optimizer steps
+    deferred: int = 0  # backwards that went without an all-reduce, since another one follows
+    late: int = 0  # averages of gradients after their backward
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
 
     def count(self, kind: str, size: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from .errors import OptionError
 
 PREFIX = "DDP_PATCH_"
+COMM_HOOKS = ("fp16", "bf16", "powersgd")
 _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 
 
@@ -30,6 +31,24 @@ class Options:
     batch_dims: Mapping[str, int | None] = field(default_factory=dict)
     """Batch dimension of a module's plain-tensor arguments, by argument name (None: not a batch)."""
 
+    accumulate: int | None = None
+    """Backwards per optimizer step, where it is known beforehand. None: learned from the script."""
+
+    bucket_cap_mb: float = 25.0
+    """Size of DDP's gradient buckets in MiB."""
+
+    gradient_as_bucket_view: bool = False
+    """Let ``.grad`` share the buckets' memory: saves a copy, but a ``.grad`` that the script keeps is overwritten."""
+
+    static_graph: bool = False
+    """Promise DDP that every step uses the same parameters in the same way."""
+
+    find_unused_parameters: bool = False
+    """Passed to DDP. Never needed: parameters that a step leaves unused are seen anyway."""
+
+    comm_hook: str | None = None
+    """Send gradients as "fp16", "bf16" or "powersgd": fewer bytes, and no longer one process's numbers."""
+
     timeout: float = 1800.0
     """Seconds a collective may take before the job is ended with an error."""
 
@@ -37,7 +56,17 @@ class Options:
         """Check every value, so that a mistake is reported where it was written."""
         if self.nproc is not None and (_is_no_int(self.nproc) or self.nproc < 1):
             raise _invalid("nproc", self.nproc, "a process count of at least 1")
-        for name in ("report", "sync_batchnorm"):
+        if self.accumulate is not None and (_is_no_int(self.accumulate) or self.accumulate < 1):
+            raise _invalid("accumulate", self.accumulate, _FORMS["accumulate"])
+        if self.comm_hook not in (None, *COMM_HOOKS):
+            raise _invalid("comm_hook", self.comm_hook, _FORMS["comm_hook"])
+        if (
+            isinstance(self.bucket_cap_mb, bool)
+            or not isinstance(self.bucket_cap_mb, (int, float))
+            or not (0 < self.bucket_cap_mb < 1 << 20)
+        ):
+            raise _invalid("bucket_cap_mb", self.bucket_cap_mb, _FORMS["bucket_cap_mb"])
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, getattr(self, name), "True or False")
         number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
@@ -114,17 +143,22 @@ def _parse_flag(text: str) -> bool:
     ]
 
 
+_FLAGS = ("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _PARSERS: dict[str, Any] = {
+    **dict.fromkeys(_FLAGS, _parse_flag),
+    "accumulate": int,
+    "bucket_cap_mb": float,
+    "comm_hook": str,
     "nproc": int,
-    "report": _parse_flag,
-    "sync_batchnorm": _parse_flag,
     "batch_dims": _parse_dims,
     "timeout": float,
 }
 _FORMS = {
+    **dict.fromkeys(_FLAGS, "0 or 1"),
+    "accumulate": "a number of backwards per optimizer step of at least 1",
+    "bucket_cap_mb": "a number of MiB above 0",
+    "comm_hook": "'fp16', 'bf16' or 'powersgd'",
     "nproc": "a process count of at least 1",
-    "report": "0 or 1",
-    "sync_batchnorm": "0 or 1",
     "batch_dims": "a list such as mask=none,x=1",
     "timeout": "a number of seconds above 0, at most 30 days",
 }

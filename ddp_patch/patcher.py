@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import wrapt
@@ -32,6 +34,7 @@ class Patch:
         wrapper: called as ``wrapper(wrapped, instance, args, kwargs)``.
         also: further ``module:path`` names bound to the very same object.
         effect: one line for the report and the docs.
+        everywhere: also every name that a loaded module has bound to the same object (``from x import y``).
     """
 
     module: str
@@ -39,6 +42,7 @@ class Patch:
     wrapper: Wrapper
     effect: str
     also: tuple[str, ...] = ()
+    everywhere: bool = False
 
     @property
     def name(self) -> str:
@@ -113,6 +117,9 @@ class Patcher:
         for other, other_attribute in others:
             if original is not _ABSENT and _held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted))
+        if patch.everywhere:
+            for module, name in _bindings(wrapped, (owner, attribute)):
+                self._set(_Done(module, name, wrapped, planted))
         logger.debug("patched %s", patch.name)
 
     def _set(self, done: _Done) -> None:
@@ -124,6 +131,17 @@ class Patcher:
         while len(self._log) > mark:
             foreign.append(_restore(self._log.pop()))
         _raise_if_foreign(foreign)
+
+
+def _bindings(value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
+    """Names in loaded modules that are bound to an object, besides the known one."""
+    return [
+        (module, name)
+        for module in list(sys.modules.values())
+        if type(module) is ModuleType  # others compute their attributes
+        for name, bound in list(vars(module).items())
+        if bound is value and (module, name) != known
+    ]
 
 
 def _places(patch: Patch) -> list[tuple[str, str]]:

@@ -29,8 +29,10 @@ from .patches import (
     checkpoint,
     data_loader,
     data_parallel,
+    hooks,
     losses,
     optimizer,
+    recompute,
 )
 from .patches.output import Silence
 from .replica.discovery import Discovery
@@ -69,13 +71,15 @@ class Session:
                 *data_parallel.patches(self._replicas, job),
                 *optimizer.patches(self._replicas, discovery),
                 *autograd.patches(self._replicas, self._world),
+                *hooks.patches(self._replicas),
                 *losses.patches(),
                 *checkpoint.patches(self._world),
+                *recompute.patches(self._replicas),
                 *(batch_norm.patches(self._replicas) if options.sync_batchnorm else []),
             ]
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
-        self._remove_hooks = optimizer.hooks(self._world)
+        self._remove_hooks = optimizer.hooks(self._replicas, self._world)
         for existing in optimizers:
             self._replicas.optimizes(existing)
             discovery.start()
@@ -99,11 +103,12 @@ class Session:
             sys.stderr.write(str(self.report()))
         if self._silence is not None:
             self._silence.stop()
+        goes_on = Job.current is self.job  # not at the end of the program
+        self._replicas.close(settle=goes_on)
+        if goes_on:
+            remember_used(self.job)
         for remove in self._remove_hooks:
             remove()
-        self._replicas.close()
-        if Job.current is self.job:  # not at the end of the program
-            remember_used(self.job)
         World.current = None
         self._patcher.undo()
         self._on_stop()

@@ -23,6 +23,12 @@ def test_nothing_given_means_the_defaults():
         "report": False,
         "sync_batchnorm": True,
         "batch_dims": {},
+        "accumulate": None,
+        "bucket_cap_mb": 25.0,
+        "gradient_as_bucket_view": False,
+        "static_graph": False,
+        "find_unused_parameters": False,
+        "comm_hook": None,
         "timeout": 1800.0,
     }
 
@@ -44,12 +50,30 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_REPORT",
         "DDP_PATCH_SYNC_BATCHNORM",
         "DDP_PATCH_BATCH_DIMS",
+        "DDP_PATCH_ACCUMULATE",
+        "DDP_PATCH_BUCKET_CAP_MB",
+        "DDP_PATCH_GRADIENT_AS_BUCKET_VIEW",
+        "DDP_PATCH_STATIC_GRAPH",
+        "DDP_PATCH_FIND_UNUSED_PARAMETERS",
+        "DDP_PATCH_COMM_HOOK",
         "DDP_PATCH_TIMEOUT",
     ]
 
 
 def test_keyword_arguments_are_taken():
-    given_by_keyword = {"nproc": 2, "report": True, "sync_batchnorm": False, "batch_dims": {"x": 1}, "timeout": 5}
+    given_by_keyword = {
+        "nproc": 2,
+        "report": True,
+        "sync_batchnorm": False,
+        "batch_dims": {"x": 1},
+        "accumulate": 4,
+        "bucket_cap_mb": 1,
+        "gradient_as_bucket_view": True,
+        "static_graph": True,
+        "find_unused_parameters": True,
+        "comm_hook": "bf16",
+        "timeout": 5,
+    }
     options = Options.resolve(given_by_keyword, {})
     assert dataclasses.asdict(options) == given_by_keyword
 
@@ -60,11 +84,26 @@ def test_variables_are_taken():
         "DDP_PATCH_REPORT": "1",
         "DDP_PATCH_SYNC_BATCHNORM": "off",
         "DDP_PATCH_BATCH_DIMS": "mask=none,x=1",
+        "DDP_PATCH_ACCUMULATE": "8",
+        "DDP_PATCH_BUCKET_CAP_MB": "0.5",
+        "DDP_PATCH_GRADIENT_AS_BUCKET_VIEW": "yes",
+        "DDP_PATCH_STATIC_GRAPH": "true",
+        "DDP_PATCH_FIND_UNUSED_PARAMETERS": "1",
+        "DDP_PATCH_COMM_HOOK": "powersgd",
         "DDP_PATCH_TIMEOUT": "2.5",
     }
-    options = Options.resolve({}, environ)
-    assert options == Options(
-        nproc=4, report=True, sync_batchnorm=False, batch_dims={"mask": None, "x": 1}, timeout=2.5
+    assert Options.resolve({}, environ) == Options(
+        nproc=4,
+        report=True,
+        sync_batchnorm=False,
+        batch_dims={"mask": None, "x": 1},
+        accumulate=8,
+        bucket_cap_mb=0.5,
+        gradient_as_bucket_view=True,
+        static_graph=True,
+        find_unused_parameters=True,
+        comm_hook="powersgd",
+        timeout=2.5,
     )
 
 
@@ -106,6 +145,9 @@ def test_batch_dims_are_a_list_of_names_and_dimensions(text, value):
         st.tuples(st.just("nproc"), st.integers(1, 10**6)),
         st.tuples(st.sampled_from(["report", "sync_batchnorm"]), st.booleans()),
         st.tuples(st.just("timeout"), st.floats(1e-3, 1e6)),
+        st.tuples(st.just("accumulate"), st.integers(1, 10**6)),
+        st.tuples(st.just("bucket_cap_mb"), st.floats(1e-3, 1e5)),
+        st.tuples(st.just("comm_hook"), st.sampled_from(["fp16", "bf16", "powersgd"])),
         st.tuples(
             st.just("batch_dims"),
             st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True), st.none() | st.integers(-5, 5)),
@@ -195,7 +237,8 @@ def test_an_unknown_option_is_met_with_the_list():
     with pytest.raises(OptionError) as caught:
         Options.resolve({"zzz": 1}, {})
     assert str(caught.value) == (
-        "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, timeout."
+        "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, accumulate, "
+        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, timeout."
     )
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, OrderError
 from .crash import CrashHook
@@ -52,6 +53,17 @@ class _DdpKwargs(DistributedDataParallelKwargs):  # type: ignore[misc]  # Accele
     init_sync: bool = True
 
 
+class _Called(torch.nn.Module):
+    """What DDP and Accelerate may write attributes to in place of the script's module."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
 class Job:
     """This process as one rank of N, from joining the others to leaving them.
 
@@ -78,8 +90,6 @@ class Job:
             mixed_precision=_mixed_precision(),
             kwargs_handlers=[InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout))],
         )
-        # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
-        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False, init_sync=False)
         if self.accelerator.num_processes != placement.world_size:
             raise LaunchError(
                 f"The launcher started {placement.world_size} ranks but Accelerate {self.accelerator.state} sees "
@@ -111,11 +121,25 @@ class Job:
         device: torch.device = self.accelerator.device
         return device
 
-    def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Put a module under DistributedDataParallel, as Accelerate sets it up for this device."""
+    def wrap(
+        self, module: torch.nn.Module, without: Sequence[torch.nn.Parameter] = (), **options: Any
+    ) -> DistributedDataParallel:
+        """Put a module under DistributedDataParallel, as Accelerate sets it up for this device.
+
+        Args:
+            module: to be called through the result.
+            without: parameters that DDP leaves alone.
+            options: for DDP.
+        """
+        # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
+        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False, init_sync=False, **options)
+        inner = _Called(module)
+        if without:
+            ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)
         self.wrapping = True
         try:
-            wrapped = self.accelerator.prepare_model(module, device_placement=False)
+            wrapped = self.accelerator.prepare_model(inner, device_placement=False)
         finally:
             self.wrapping = False
         # Accelerate keeps what it prepared; a DDP instance alive at exit aborts the process (torch 2.13).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..batch.crossings import total
+from ..batch.promise import promise_of, root_of
 from ..batch.tensor import BatchTensor, whole_of
 from ..batch.world import World
 from ..errors import BatchError
@@ -12,13 +13,20 @@ from ..patcher import Patch
 from ..replica.replicas import Replicas
 from ..structure import leaves, map_leaves
 
+_BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
     """Rows for ``torch.autograd``."""
 
     def backward(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        wrapped(*args, **kwargs)
-        replicas.after_backward()
+        given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
+        roots = given.pop("tensors")
+        roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
+        promise = promise_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
+        recorded = bool(given.get("create_graph"))
+        with replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
+            wrapped(roots, **given)
 
     def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
@@ -39,9 +47,12 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
     def grad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         sources = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        with replicas.backwards.grad():
+            values = wrapped(*args, **kwargs)
+        hooks, trains = replicas.backwards.hooks, replicas.backwards.trains
         return tuple(
-            total(value) / world.size if value is not None and replicas.trains(source) else value
-            for value, source in zip(wrapped(*args, **kwargs), sources, strict=True)
+            hooks.on(source, total(value) / world.size) if value is not None and trains(source) else value
+            for value, source in zip(values, sources, strict=True)
         )
 
     def variable(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

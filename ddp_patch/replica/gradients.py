@@ -1,107 +1,257 @@
-"""One invariant: no optimizer step sees a gradient that is not the global one.
+"""One invariant: nobody ever sees a gradient of a replica's parameters that is not the global one.
 
-Fast gear: DDP's reducer, overlapped with backward. A parameter that gets no gradient on one rank would keep DDP
-waiting, so every pass names every parameter (``_Anchor``), and the ranks' "I had a gradient" flags travel with the last
-bucket. Safe gear: a backward that went past an armed DDP pass has its gradients averaged before it returns, so that
-whoever looks at them next sees the global ones. Averaging equal gradients changes nothing, so the two can be mixed.
+Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs (``_Tie``),
+so a backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so
+every pass names every parameter (``_Anchor``), and the ranks' "I had a gradient" flags travel with the last bucket.
+
+Safe gear: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
+(``backwards``). For backwards that another one follows, that go past the model's outputs, that stop at ``inputs=`` or
+are recorded by ``create_graph``. Averaging equal gradients changes nothing, so the two gears can be mixed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.world import World
+from ..batch.crossings import total
+from ..batch.world import Layout, World
 from ..structure import leaves, map_leaves
+from .rhythm import Rhythm
+from .watch import grad_of, set_grad
+
+Compress = Callable[[Any], torch.futures.Future[Tensor]]
+_IDLE = object()
+_FLAT = 25 * 2**20  # bytes averaged at once, DDP's own bucket size
 
 
 class GradientSync:
     """Keeps the gradients of one replica's parameters global."""
 
-    def __init__(self, ddp: DistributedDataParallel, world: World) -> None:
-        """Take over how DDP communicates its buckets."""
-        self.parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-        self.ids = {id(parameter) for parameter in self.parameters}
-        self._world = world
-        self._group = ddp.process_group
-        self._flags: Tensor | None = None
-        self._reduced = False  # DDP's buckets went out in the backward that is running
-        self._seen: list[tuple[int, int]] = []
-        # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
-        ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        sparse: list[nn.Parameter],
+        ddp: DistributedDataParallel | None,
+        world: World,
+        rhythm: Rhythm,
+        compress: Compress | None = None,
+    ) -> None:
+        """Take over how DDP communicates its buckets.
 
-    def anchored(self, output: Any) -> Any:
-        """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each."""
+        Args:
+            parameters: that DDP reduces, in its order.
+            sparse: further ones, whose gradients are sparse.
+            ddp: None to stay in the safe gear for good.
+            world: the ranks that share the batch.
+            rhythm: predicts which backwards are looked at.
+            compress: sends a bucket in another form, for the option ``comm_hook``.
+        """
+        self.parameters = parameters
+        self.sparse = sparse
+        self.ids = {id(parameter) for parameter in (*parameters, *sparse)}
+        self.dtypes = [parameter.dtype for parameter in parameters]
+        self.rhythm = rhythm
+        self.pending = False  # some gradient is this rank's own
+        self.safe = ddp is None  # never arm DDP
+        self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
+        self._world = world
+        self._compress = compress
+        self._may_arm = self._armed = self._reached = self._reduced = False
+        self._flags: Tensor | None = None
+        self._flags_sent: Any = None
+        self._before: Any = _IDLE  # gradients when the backward began
+        if ddp is not None:
+            self._group = ddp.process_group
+            # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
+            ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
+
+    def anchored(self, output: Any, only_parameters: bool = False) -> Any:
+        """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
+
+        Args:
+            output: of the forward.
+            only_parameters: nothing that came in as an argument wants a gradient.
+        """
         tensors = [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not tensors:
+        if not tensors or not self.parameters:
             return output
         anchor = _anchor(*self.parameters)
-        tied = dict(zip(map(id, tensors), _tie(anchor, *tensors), strict=True))
+        tied = dict(zip(map(id, tensors), _tie(self, anchor, only_parameters, *tensors), strict=True))
         return map_leaves(lambda leaf: tied.get(id(leaf), leaf), output)
 
-    def after_backward(self) -> None:
-        """Make gradients global if DDP did not. What it did is the same on every rank: they run the same script."""
-        if not self._reduced:
-            self._settle()
+    # --- one backward -----------------------------------------------------------------------------------------------
+
+    def begin(self, may_arm: bool, must_reduce: bool) -> None:
+        """A backward of the script begins.
+
+        Args:
+            may_arm: it accumulates into every leaf it reaches, and is not recorded.
+            must_reduce: it is known that somebody looks at the gradients right away.
+        """
+        self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
+        self._armed = self._reached = self._reduced = False
+        self._before = self._signature()
+
+    def reached(self, anchor: Tensor) -> None:
+        """The backward came to a forward's outputs: every parameter will be visited after this."""
+        if self._reached or self._before is _IDLE:
+            return  # torch.autograd.grad accumulates nowhere
+        self._reached = True
+        wanted = self.rhythm.backward()
+        ddp = self._ddp()
+        if ddp is None or not self._may_arm:
             return
-        self._reduced = False
+        if not (wanted or self._must_reduce):
+            self._world.ledger.deferred += 1
+            return
+        self._armed = True
+        # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
+        ddp.reducer.prepare_for_forward()
+        ddp.reducer._rebuild_buckets()  # in the order of the first backward, before a second one adds to it
+        ddp.reducer.prepare_for_backward([anchor])
+
+    def end(self, failed: bool, recorded: bool) -> None:
+        """The backward ended. What it did is the same on every rank, since they run the same script."""
+        if failed:
+            # DDP may have stopped half way: it is not relied on again.
+            self.safe = self.safe or self._armed
+            self.pending = self.pending or self._reached
+        elif self._armed and self._reduced:
+            self._finish_reduction()
+        elif self._reached or self._signature() != self._before:
+            if recorded:
+                self._average_recorded()
+            else:
+                self.pending = True
+        self._before = _IDLE
+        self._may_arm = self._armed = False
+
+    def _finish_reduction(self) -> None:
+        self.pending = False
         flags, self._flags = self._flags, None
+        if self._flags_sent is not None:
+            self._flags_sent.wait()
+            self._flags_sent = None
         if flags is not None and not bool(flags.all()):
             for parameter, used in zip(self.parameters, flags.tolist(), strict=True):
                 if not used:  # on no rank: one process would have left it None
-                    parameter.grad = None
-        self._seen = self._signature()
+                    set_grad(parameter, None)
+        self._average_sparse()
 
-    def _settle(self) -> None:
-        """Average the gradients if this backward, outside DDP's pass, touched them on any rank."""
-        touched = self._signature() != self._seen and any(p.grad is not None for p in self.parameters)
-        changed = torch.tensor([float(touched)], device=self._world.device)
-        if not bool(self._world.all_reduce(changed)):
+    def _signature(self) -> list[tuple[int, int]] | None:
+        grads = [grad_of(parameter) for parameter in (*self.parameters, *self.sparse)]
+        if not any(grad is not None for grad in grads):
+            return None
+        return [(id(grad), grad._version) if grad is not None else (0, 0) for grad in grads]
+
+    def may_be_scaled(self, source: Any) -> bool:
+        """Tell whether a backward that begins now at this node gives gradients to these parameters alone, anew."""
+        return getattr(source, "sync", None) is self and source.only_parameters and self._before is None
+
+    def scale(self, factor: float) -> None:
+        """Multiply the gradients of a backward that ``may_be_scaled``."""
+        for parameter in (*self.parameters, *self.sparse):
+            grad = grad_of(parameter)
+            if grad is not None:
+                grad.mul_(factor)
+
+    # --- the safe gear ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Average what is still this rank's own. Every rank comes here at the same point of the script."""
+        if not self.pending:
             return
-        for group in _by_kind(self.parameters):
-            self._average(group)
-        self._seen = self._signature()
+        self.pending = False
+        self._world.ledger.late += 1
+        for part in _parts(self.parameters):
+            self._average(part)
+        self._average_sparse()
 
     def _average(self, parameters: list[nn.Parameter]) -> None:
-        used = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), used.to(parts[0].dtype)])
+        grads = [grad_of(parameter) for parameter in parameters]
+        flags = torch.tensor([float(grad is not None) for grad in grads], device=parameters[0].device)
+        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+        flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags.to(parameters[0].dtype)])
         flat = self._world.all_reduce(flat)
-        used = flat[-len(parameters) :]
+        self._world.ledger.count("gradient average", flat.numel() * flat.element_size())
+        used = flat[-len(parameters) :].tolist()
         start = 0
-        for parameter, part, anywhere in zip(parameters, parts, used.tolist(), strict=True):
-            mean = flat[start : start + part.numel()].view_as(part) / self._world.size
-            start += part.numel()
-            if parameter.grad is not None:
-                parameter.grad.copy_(mean)
+        for parameter, grad, anywhere in zip(parameters, grads, used, strict=True):
+            mean = flat[start : start + parameter.numel()].view_as(parameter) / self._world.size
+            start += parameter.numel()
+            if grad is not None:
+                grad.copy_(mean)
             elif anywhere:
-                parameter.grad = mean
+                set_grad(parameter, mean)
+
+    def _average_recorded(self) -> None:
+        """Average differentiably, for ``backward(create_graph=True)``."""
+        for part in _parts(self.parameters):
+            grads = [grad_of(parameter) for parameter in part]
+            flags = torch.tensor([float(grad is not None) for grad in grads], device=part[0].device)
+            used = self._world.all_reduce(flags).tolist()
+            flat = torch.cat(
+                [(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(part, grads, strict=True)]
+            )
+            flat = total(flat) / self._world.size
+            start = 0
+            for parameter, anywhere in zip(part, used, strict=True):
+                if anywhere:
+                    set_grad(parameter, flat[start : start + parameter.numel()].view_as(parameter).clone())
+                start += parameter.numel()
+        self._average_sparse()
+
+    def _average_sparse(self) -> None:
+        """Average gradients of ``nn.Embedding(sparse=True)``: every rank gets all ranks' entries."""
+        for parameter in self.sparse:
+            grad = grad_of(parameter)
+            own = None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
+            counts = [given[0] for given in self._world.share([-1 if own is None else own._nnz()])]
+            if max(counts) < 0:
+                continue
+            layout = Layout(tuple(max(0, count) for count in counts), 0, sum(max(0, count) for count in counts))
+            empty = torch.sparse_coo_tensor(
+                torch.zeros(1, 0, dtype=torch.long), parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape
+            )
+            own = (empty if own is None else own).coalesce()
+            if layout.total == 0:
+                set_grad(parameter, empty)
+                continue
+            indices = self._world.all_gather_rows(own.indices().t().contiguous(), layout).t()
+            values = self._world.all_gather_rows(own.values(), layout) / self._world.size
+            set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
+
+    # --- DDP's buckets ----------------------------------------------------------------------------------------------
 
     def _reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        buffer = bucket.buffer().div_(self._world.size)
-        tensors = [buffer]
+        buffer = bucket.buffer()
+        self._world.ledger.count("gradient bucket", buffer.numel() * buffer.element_size())
         if bucket.is_last():
             # DDP writes gradients back only when all buckets are done: here None still means "none on this rank".
-            self._flags = buffer.new_tensor([p.grad is not None for p in self.parameters])
-            tensors.append(self._flags)
+            self._flags = buffer.new_tensor([grad_of(p) is not None for p in self.parameters])
             self._reduced = True
-        self._world.ledger.count("gradient bucket", buffer.numel() * buffer.element_size())
-        if len(tensors) == 1:
+        if self._compress is not None:
+            if bucket.is_last():
+                self._flags_sent = dist.all_reduce(self._flags, group=self._group, async_op=True)
+            return self._compress(bucket)
+        buffer.div_(self._world.size)
+        if not bucket.is_last():
             work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
             sent: torch.futures.Future[Tensor] = work.get_future()
             return sent.then(lambda _: buffer)
         options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
-        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(tensors, options).get_future()
+        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(
+            [buffer, cast(Tensor, self._flags)], options
+        ).get_future()
         return done.then(lambda _: buffer)
-
-    def _signature(self) -> list[tuple[int, int]]:
-        return [(id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in self.parameters]
 
 
 class _Anchor(torch.autograd.Function):
@@ -119,25 +269,40 @@ class _Anchor(torch.autograd.Function):
 
 
 class _Tie(torch.autograd.Function):
-    """Pass outputs through, with the anchor as one more input."""
+    """Pass outputs through, with the anchor as one more input; a backward that comes by arms DDP."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, *outputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, sync: GradientSync, anchor: Tensor, only_parameters: bool, *outputs: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
+        ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
         # detach, not view_as: a view made by a custom function refuses in-place writes.
         return tuple(output.detach() for output in outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return (None, *grads)
+        ctx.sync.reached(ctx.anchor)
+        return (None, None, None, *grads)
 
 
 _anchor: Callable[..., Tensor] = _Anchor.apply
 _tie: Callable[..., tuple[Tensor, ...]] = _Tie.apply
 
 
-def _by_kind(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters of one dtype and device, as many as are averaged at once."""
     kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in parameters:
         kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-    return list(kinds.values())
+    for same in kinds.values():
+        part: list[nn.Parameter] = []
+        size = 0
+        for parameter in same:
+            part.append(parameter)
+            size += parameter.numel() * parameter.element_size()
+            if size >= _FLAT:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part

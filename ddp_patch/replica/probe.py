@@ -78,7 +78,8 @@ def _trial(
         return Verdict("view", f"on rows it raises {type(error).__name__}")
     if draws.looked:
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
-    dims = compare(rows, whole, entry.layout, vector)
+    with torch.no_grad():
+        dims = compare(rows, whole, entry.layout, vector)
     if dims is None:
         return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
     if not _same_state(on_rows, on_whole):
@@ -151,11 +152,13 @@ def _same_values(mine: Any, other: Any) -> bool:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Leave generators, standard output and the autograd mode as they were."""
+    """Leave generators and standard output as they were, and keep no activations."""
     numpy = sys.modules.get("numpy")
     states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
     try:
-        with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
+        keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
+        with keep_nothing, contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         torch.set_rng_state(states[0])

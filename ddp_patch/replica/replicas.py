@@ -9,76 +9,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
-from ..diagnosis.lockstep import compare_parameters
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
-from . import swap
-from .gradients import GradientSync
+from . import module_hooks, swap
+from .backwards import Backwards
 from .probe import Verdict, judge
+from .replica import Replica
 from .rows import Entry, enter, leave, whole_arguments
 from .streams import RankStream
-
-_REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
-
-
-class Replica:
-    """One module under DDP. The module object, its parameters and its state dict stay what they were."""
-
-    def __init__(self, module: nn.Module, job: Job, world: World) -> None:
-        """Defer DDP to the first forward that trains."""
-        self.module = module
-        self.sync: GradientSync | None = None
-        self._job = job
-        self._world = world
-        self._ddp: DistributedDataParallel | None = None
-        self._fewer = 0
-
-    def run(self, entry: Entry) -> Any:
-        """Compute this rank's rows, under DDP where gradients are wanted."""
-        ddp = self._training_ddp() if torch.is_grad_enabled() else None
-        if ddp is None or self.sync is None:
-            return self.module(*entry.args, **entry.kwargs)
-        return self.sync.anchored(ddp(*entry.args, **entry.kwargs))
-
-    def drop(self) -> None:
-        """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
-        self._ddp = None
-        self.sync = None
-
-    def _training_ddp(self) -> DistributedDataParallel | None:
-        trainable = trainable_ids(self.module)
-        if self.sync is not None and trainable == self.sync.ids:
-            self._fewer = 0
-            return self._ddp
-        if not trainable:
-            return None
-        if self.sync is not None and trainable < self.sync.ids:
-            # A net frozen for the other net's step (GANs) comes back; one that stays different gets a new DDP.
-            self._fewer += 1
-            if self._fewer <= _REBUILD_AFTER:
-                return None
-        self._fewer = 0
-        self.drop()
-        compare_parameters(self._world, self.module)
-        self._ddp = self._job.wrap(self.module)  # type: ignore[assignment]
-        assert self._ddp is not None
-        self.sync = GradientSync(self._ddp, self._world)
-        return self._ddp
-
-
-def trainable_ids(module: nn.Module) -> set[int]:
-    """Identities of the parameters that want gradients; faster than ``parameters()``, since it is asked every step."""
-    found: set[int] = set()
-    stack = [module]
-    while stack:
-        layer = stack.pop()
-        found.update(id(p) for p in layer._parameters.values() if p is not None and p.requires_grad)
-        stack.extend(child for child in layer._modules.values() if child is not None)
-    return found
 
 
 class Replicas:
@@ -89,6 +30,8 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.stream = RankStream(world.rank, world.device)
+        self.backwards = Backwards(world)
+        self.hooks = module_hooks.HookCensus()
         self._options = options
         self._job = job
         self._world = world
@@ -109,6 +52,7 @@ class Replicas:
         """Remember an optimizer: what it trains is what has to be found."""
         self._optimizers.add(optimizer)
         self._optimized_ids = None
+        self.backwards.regrouped(optimizer)
 
     def _optimized(self) -> set[int]:
         if self._optimized_ids is None:
@@ -160,7 +104,7 @@ class Replicas:
             return run(*args, **kwargs)
         replica = self.make(module, "outermost owner of optimized parameters that was called on a batch")
         swap.swap(module, {"__call__": self._call_of(replica, type(module))})
-        return self._call_entered(replica, entry, verdict.dims)
+        return self.call(replica, run, args, kwargs)
 
     def _enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int | None = None
@@ -184,7 +128,7 @@ class Replicas:
         inner = {id(child) for child in module.modules()} - {id(module)}
         for key in [key for key in self._replicas if key in inner]:
             self._forget(key)
-        replica = Replica(module, self._job, self._world)
+        replica = Replica(module, self._options, self._job, self._world, self.backwards)
         self._replicas[id(module)] = replica
         self._world.ledger.replicas[_described(module)] = why
         return replica
@@ -201,6 +145,34 @@ class Replicas:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
         if self.inside:
             return run(*args, **kwargs)
+        module = replica.module
+        if self.hooks.inside(module):
+            self._world.ledger.whole_modules[_described(module)] = (
+                "a module inside it has hooks, which see whole batches"
+            )
+            return run(*args, **kwargs)
+        if not module_hooks.has_own(module):
+            return self._call_replica(replica, run, args, kwargs, dim, vector)
+
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return self._call_replica(replica, run, args, kwargs, dim, vector)
+
+        return module_hooks.around(module, run, inner, args, kwargs)
+
+    def _call_replica(
+        self,
+        replica: Replica,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dim: int | None,
+        vector: bool,
+    ) -> Any:
+        if module_hooks.needs_whole(replica.module):
+            return self._call_whole(run, args, kwargs)
+        if not replica.fits() and replica.is_substituted():
+            self._world.ledger.note(f"{_described(replica.module)}: functional_call computes the whole batch")
+            return self._call_whole(run, args, kwargs)
         entry = self._enter(replica.module, args, kwargs, dim)
         if entry is None:
             return self._call_whole(run, args, kwargs)
@@ -244,6 +216,17 @@ class Replicas:
             return run(*args, **kwargs)
 
     @contextmanager
+    def back_inside(self, inside: bool, on_rows: bool) -> Iterator[None]:
+        """Be where a forward was, while backward computes a part of it again."""
+        before, self.on_rows = self.on_rows, on_rows
+        self._depth += inside
+        try:
+            yield
+        finally:
+            self._depth -= inside
+            self.on_rows = before
+
+    @contextmanager
     def _deciding(self) -> Iterator[None]:
         self._depth += 1
         try:
@@ -251,28 +234,20 @@ class Replicas:
         finally:
             self._depth -= 1
 
-    # --- gradients --------------------------------------------------------------------------------------------------
-
-    def after_backward(self) -> None:
-        """Tell every replica that a backward ended."""
-        for replica in self._replicas.values():
-            if replica.sync is not None:
-                replica.sync.after_backward()
-
-    def trains(self, tensor: Any) -> bool:
-        """Tell whether a tensor is a parameter that some replica keeps global."""
-        return any(r.sync is not None and id(tensor) in r.sync.ids for r in self._replicas.values())
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Give every module its class back and let DDP go."""
-        for key in list(self._replicas):
-            self._forget(key)
+    def close(self, settle: bool) -> None:
+        """Give every module its class back and let DDP go.
 
-    def _forget(self, key: int) -> None:
+        Args:
+            settle: the script goes on, so its gradients are made global; no collective otherwise.
+        """
+        for key in list(self._replicas):
+            self._forget(key, settle)
+
+    def _forget(self, key: int, settle: bool = True) -> None:
         replica = self._replicas.pop(key)
-        replica.drop()
+        replica.drop(settle)
         swap.restore(replica.module)
 
 

@@ -53,10 +53,30 @@ class RankStream:
         if self._script is not None:
             self._swap_out()
 
-    def _swap_in(self) -> None:
+    def taken(self) -> tuple[Any, Any]:
+        """Where the rank's torch generators stand, to draw the same again later."""
+        self._keep_seed()
+        return self._torch, self._accelerator
+
+    @contextmanager
+    def replayed(self, taken: tuple[Any, Any] | None) -> Iterator[None]:
+        """Draw inside from where ``taken()`` was, and afterwards as if nothing had been drawn."""
+        now = self.taken()
+        if taken is not None:
+            self._torch, self._accelerator = taken
+        try:
+            yield
+        finally:
+            if taken is not None:
+                self._torch, self._accelerator = now
+
+    def _keep_seed(self) -> None:
         seed = torch.initial_seed()
         if seed != self._seeded_from:  # the script seeded anew
             self._seed(seed)
+
+    def _swap_in(self) -> None:
+        self._keep_seed()
         numpy = _numpy()
         self._script = [
             torch.get_rng_state(),

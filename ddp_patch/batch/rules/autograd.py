@@ -13,6 +13,7 @@ from ...errors import BatchError
 from ..tensor import BatchTensor, Rule, rows_of
 from ..world import World
 
+_register_hook: Any = Tensor.register_hook  # as it was before the session patched it
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
 
 
@@ -24,7 +25,7 @@ def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     func(rows, *args[1:], **kwargs)
     if rows.requires_grad and was_leaf and not batch._halved:
         size = World.get().size
-        rows.register_hook(lambda grad: grad / size)
+        _register_hook(rows, lambda grad: grad / size)
         batch._halved = True
     batch._whole = None
     return batch
@@ -96,7 +97,7 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
         return rows_of(result) * scale
 
-    return rows_of(batch).register_hook(on_rows)
+    return _register_hook(rows_of(batch), on_rows)
 
 
 def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread, total
+from ..promise import promised
 from ..tensor import BatchTensor, Rule, rows_of
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
@@ -40,10 +42,10 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
             return BatchTensor.from_rows(func(**local), layout)
         if reduction == "mean":
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
-            return _narrow(total(func(**{**local, "reduction": "sum"})) / shape.numel(), narrow)
+            return _narrow(promised(func(**{**local, "reduction": "sum"}), shape.numel()), narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
-            return _narrow(total(func(**{**local, "reduction": "sum"})) / given["input"].shape[0], narrow)
-        return _narrow(total(func(**local)), narrow) if reduction == "sum" else NotImplemented
+            return _narrow(promised(func(**{**local, "reduction": "sum"}), given["input"].shape[0]), narrow)
+        return _narrow(promised(func(**local), 1), narrow) if reduction == "sum" else NotImplemented
 
     return rule
 
@@ -64,18 +66,21 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return BatchTensor.from_rows(func(**local), layout)
     narrow = _widen(local, ("input", "weight"))
     if given["reduction"] == "sum":
-        return _narrow(total(func(**local)), narrow)
+        return _narrow(promised(func(**local), 1), narrow)
     if given["reduction"] != "mean":
         return NotImplemented
     loss = func(**{**local, "reduction": "sum"})
     target: Tensor = local["target"]
     if target.is_floating_point():  # class probabilities: the mean is over the batch
-        return _narrow(total(loss) / (given["target"].numel() // given["target"].shape[1]), narrow)
+        return _narrow(promised(loss, given["target"].numel() // given["target"].shape[1]), narrow)
     kept = target != given["ignore_index"]
     if weight is None:
         count = kept.sum().to(loss.dtype)
-    else:
-        count = (local["weight"][target.where(kept, 0)] * kept).sum().to(loss.dtype)
+        logits = None if narrow else local["input"]
+        return _narrow(promised(loss, given["target"].numel(), count, logits), narrow)
+    count = (local["weight"][target.where(kept, 0)] * kept).sum().to(loss.dtype)
+    if not weight.requires_grad:
+        return _narrow(promised(loss, math.nan, count), narrow)
     both = total(torch.stack([loss, count]))
     return _narrow(both[0] / both[1], narrow)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..crossings import total
+from ..promise import promised
 from ..tensor import BatchTensor, Rule, rows_of
 from .dims import along, named_dims
 
@@ -28,7 +29,8 @@ def over(name: str) -> Rule:
         if not (whole or dims) or not set(kwargs) <= _SIMPLE:
             return NotImplemented
         if name == "sum":
-            return total(func(rows_of(batch), *args[1:], **kwargs))
+            partial = func(rows_of(batch), *args[1:], **kwargs)
+            return total(partial) if partial.dim() else promised(partial, 1)
         rows = rows_of(batch)
         dtype = kwargs.get("dtype") or rows.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
@@ -37,6 +39,9 @@ def over(name: str) -> Rule:
         wide = torch.float32 if dtype.itemsize < 4 else dtype
         reduced = batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
         partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
-        return (total(partial) / reduced).to(dtype)
+        if partial.dim():
+            return (total(partial) / reduced).to(dtype)
+        mean = promised(partial, reduced)
+        return mean if wide == dtype else mean.to(dtype)
 
     return rule

@@ -1,0 +1,151 @@
+"""A loss that is still on its way: the ranks' sum travels while the script goes on to ``backward``.
+
+Waiting for it between forward and backward would be a second point in every step where the ranks wait for the slowest.
+The value arrives meanwhile; whoever looks at it waits for the rest of the way, and it is a plain tensor from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .crossings import spread
+from .world import World
+
+
+class Promise:
+    """A sum over the ranks under way, and the mean that it becomes."""
+
+    def __init__(self, partial: Tensor, count: Tensor | None, divisor: float) -> None:
+        """Send this rank's part off.
+
+        Args:
+            partial: what is summed, 0-dim.
+            count: this rank's part of what the sum is divided by, 0-dim; None if the divisor is known.
+            divisor: the known one, or what the count is if no row was left out.
+        """
+        world = World.get()
+        parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
+        self._sum = torch.stack(parts)
+        self._divisor: float | Tensor | None = divisor if count is None else None
+        self.expected = divisor
+        self.source: Any = None  # the node that made the logits of a loss
+        self.assumed = False  # a backward went on with the expected divisor
+        world.ledger.count("all_reduce", self._sum.numel() * self._sum.element_size())
+        self._work: Any = dist.all_reduce(self._sum, group=world.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """Give the value, once it is there."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        divisor = self._sum[1] if self._divisor is None else self._divisor
+        return self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
+
+    @property
+    def divisor(self) -> float | Tensor:
+        """What the sum is divided by: the expected value while a backward relies on it, the true one otherwise."""
+        if self._divisor is None and self.assumed:
+            return self.expected
+        self.wait()
+        return self._sum[1] if self._divisor is None else self._divisor
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the divisor is not known yet."""
+        return self._divisor is None and self._work is not None
+
+
+class _Promised(torch.autograd.Function):
+    """The crossing of DESIGN.md section 3, from partial sums to a mean: the gradient times N, over the divisor."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, promise: Promise) -> Tensor:
+        ctx.promise = promise
+        return partial.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return spread(grads[0]) * World.get().size / ctx.promise.divisor, None
+
+
+_promised: Callable[[Tensor, Promise], Tensor] = _Promised.apply
+
+
+class PromisedTensor(Tensor):
+    """A 0-dim tensor whose value is on its way."""
+
+    _promise: Promise
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Wait for the value, unless the function does not look at it."""
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            names = ("gradient", "retain_graph", "create_graph")
+            given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+            torch.autograd.backward(root_of(args[0]), given.pop("gradient", None), **given)
+            return None
+        if func in _BLIND:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, PromisedTensor):
+                    arrive(item)
+        return func(*args, **kwargs)
+
+
+_BLIND = {
+    getattr(Tensor, name).__get__
+    for name in ("requires_grad", "shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim")
+} | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point}
+
+
+def promised(partial: Tensor, divisor: float, count: Tensor | None = None, logits: Tensor | None = None) -> Tensor:
+    """Sum 0-dim partial results over the ranks and divide. One all_reduce, which nobody waits for yet.
+
+    Args:
+        partial: this rank's part of the sum.
+        divisor: what to divide by, on all ranks the same; if there is a count, what that is when no row is left out.
+        count: this rank's part of the divisor.
+        logits: what a loss was computed of, if its backward may begin before the count is known.
+    """
+    promise = Promise(partial, count, divisor)
+    if logits is not None and logits.grad_fn is not None:
+        promise.source = logits.grad_fn
+    value = _promised(partial, promise)
+    value.__class__ = PromisedTensor
+    value._promise = promise  # type: ignore[attr-defined]
+    return value
+
+
+def arrive(value: Tensor) -> None:
+    """Turn a promise into the plain tensor it stands for."""
+    promise: Promise = value.__dict__.pop("_promise")
+    value.__class__ = Tensor
+    with torch.inference_mode(value.is_inference()):
+        # Nobody has saved the tensor for a backward: every function waits before it looks.
+        value.detach().copy_(promise.wait())
+
+
+def root_of(value: Any) -> Any:
+    """Give a plain tensor to start a backward from, which does not need the value."""
+    if not isinstance(value, PromisedTensor):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        root = value.view(())
+    root._promise = value._promise  # type: ignore[attr-defined]
+    return root
+
+
+def promise_of(root: Any) -> Promise | None:
+    """The promise that a backward's only root stands for, if its divisor is still open."""
+    promise: Promise | None = getattr(root, "_promise", None) if isinstance(root, Tensor) else None
+    return promise if promise is not None and promise.is_open else None

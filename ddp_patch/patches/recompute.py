@@ -1,0 +1,61 @@
+"""torch.utils.checkpoint: what backward computes again is what forward computed, on rows and with the same draws."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..patcher import Patch
+from ..replica.replicas import Replicas
+
+
+def patches(replicas: Replicas) -> list[Patch]:
+    """Rows for ``torch.utils.checkpoint.checkpoint``."""
+
+    def checkpoint(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
+            again = _again(function, replicas, options.get("preserve_rng_state", True))
+            if use_reentrant is False:
+                return wrapped(again, *inputs, use_reentrant=False, **options)
+            # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
+            # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
+            # all of the function is computed again, which BatchNorm's running statistics tell.
+            if not any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
+                if torch.is_grad_enabled():
+                    warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=3)
+                with torch.no_grad():
+                    return function(*inputs)
+            return wrapped(again, *inputs, use_reentrant=False, early_stop=False, **options)
+
+        return bind(*args, **kwargs)
+
+    return [
+        Patch(
+            "torch.utils.checkpoint",
+            "checkpoint",
+            checkpoint,
+            "computes again on the same rows with the same draws; never the reentrant way",
+            everywhere=True,
+        )
+    ]
+
+
+def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -> Callable[..., Any]:
+    """Give a function whose second call, inside backward, meets what the first met."""
+    inside, on_rows = replicas.inside, replicas.on_rows
+    stream = replicas.stream.taken() if keep_draws and not inside else None
+    first = True
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal first
+        if first:
+            first = False
+            return function(*args, **kwargs)
+        with replicas.back_inside(inside, on_rows), replicas.stream.replayed(stream):
+            return function(*args, **kwargs)
+
+    return run

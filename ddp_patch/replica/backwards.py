@@ -1,0 +1,208 @@
+"""The backwards of a session, and everybody who looks at gradients between them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ..batch.promise import Promise
+from ..batch.world import World
+from ..errors import BatchError
+from .gradients import GradientSync
+from .parameter_hooks import ParameterHooks
+from .watch import Watch
+
+
+class Backwards:
+    """Tells every replica when a backward begins and ends, and when its gradients are looked at."""
+
+    def __init__(self, world: World) -> None:
+        """Start without replicas."""
+        self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
+        self._syncs: list[GradientSync] = []
+        self._watch = Watch(self._before_reading)
+        self._waiting: dict[int, GradientSync] = {}  # parameters whose gradients are this rank's own
+        self._running = False
+        self._stepping = False
+        self._may_assume = True  # that losses have no targets to ignore; False once one had
+        self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+
+    def add(self, sync: GradientSync) -> None:
+        """Keep a replica's gradients global from now on."""
+        self._syncs.append(sync)
+        for parameter in sync.parameters:
+            self.hooks.adopt(parameter)
+
+    def remove(self, sync: GradientSync, settle: bool) -> None:
+        """Let a replica's gradients go, global for the last time; or as they are, when the program is over."""
+        if settle:
+            self._settle(sync)
+        else:
+            sync.pending = False
+            self._note(sync)
+        self._syncs.remove(sync)
+
+    def trains(self, tensor: Any) -> bool:
+        """Tell whether a tensor is a parameter that some replica keeps global."""
+        return any(id(tensor) in sync.ids for sync in self._syncs)
+
+    # --- backwards --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def backward(self, everywhere: bool, recorded: bool, promise: Promise | None = None) -> Iterator[None]:
+        """Surround a backward of the script; one inside another belongs to it.
+
+        Args:
+            everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
+            recorded: with ``create_graph``.
+            promise: the loss that it starts from, if the divisor of that is still on its way.
+        """
+        if self._running:
+            yield
+            return
+        for sync in self._syncs:
+            hooked = any(parameter in self.hooks for parameter in sync.parameters)
+            sync.begin(everywhere and not recorded and not hooked, self._stepping)
+        assumed = self._assume(promise) if promise is not None and everywhere else None
+        self._running, failed = True, True
+        try:
+            yield
+            failed = False
+        finally:
+            self._running = False
+            self._end(failed, recorded)
+            if promise is not None:
+                promise.assumed = False
+        if assumed is not None and promise is not None:
+            self._correct(assumed, promise)
+
+    @contextmanager
+    def grad(self) -> Iterator[None]:
+        """Surround ``torch.autograd.grad``, which accumulates nowhere."""
+        before, self.hooks.passing = self.hooks.passing, True
+        try:
+            yield
+        finally:
+            self.hooks.passing = before
+
+    def _assume(self, promise: Promise) -> GradientSync | None:
+        """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
+        if not self._may_assume:
+            return None
+        for sync in self._syncs:
+            if sync.may_be_scaled(promise.source) and not any(p in self.hooks for p in sync.parameters):
+                promise.assumed = True
+                return sync
+        return None
+
+    def _correct(self, sync: GradientSync, promise: Promise) -> None:
+        true = float(promise.divisor)
+        if true == promise.expected:
+            return
+        # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
+        self._may_assume = False
+        if any(id(leaf) not in sync.ids for leaf in _leaves_below(promise.source)):
+            raise BatchError(
+                "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
+                "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
+            )
+        if true:
+            sync.scale(promise.expected / true)
+
+    def _end(self, failed: bool, recorded: bool) -> None:
+        if failed:
+            self.hooks.forget()
+        for sync in self._syncs:
+            if not failed:
+                self.hooks.release(sync.parameters, recorded)
+            sync.end(failed, recorded)
+            if not failed and any(self.hooks.has_after(parameter) for parameter in sync.parameters):
+                self._settle(sync)
+                self.hooks.release_after(sync.parameters)
+            self._note(sync)
+
+    # --- who looks at gradients -------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step: what it reads must be global."""
+        self._stepping = True
+        ids = self._ids_of(optimizer)
+        for sync in self._syncs:
+            if not sync.ids.isdisjoint(ids):
+                self._settle(sync)
+                sync.rhythm.step()
+
+    def after_step(self, optimizer: Any) -> None:
+        """A step ended. The backwards of its closure, if it has one, were each looked at."""
+        self._stepping = False
+        ids = self._ids_of(optimizer)
+        for sync in self._syncs:
+            if not sync.ids.isdisjoint(ids):
+                sync.rhythm.forget_cycle()
+
+    def before_zeroing(self, parameters: Iterator[Any]) -> None:
+        """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
+        if not self._waiting:
+            return
+        ids = {id(parameter) for parameter in parameters}
+        for sync in set(self._waiting.values()):
+            if sync.ids <= ids:
+                sync.pending = False
+                self._note(sync)
+            elif not sync.ids.isdisjoint(ids):
+                self._settle(sync)
+
+    def regrouped(self, optimizer: Any) -> None:
+        """An optimizer got other parameters."""
+        self._optimized.pop(optimizer, None)
+
+    def settle(self) -> None:
+        """Make every gradient global."""
+        for sync in self._syncs:
+            self._settle(sync)
+
+    def _before_reading(self, tensor: Tensor) -> None:
+        sync = self._waiting.get(id(tensor))
+        if sync is not None:
+            sync.rhythm.read()
+            self._settle(sync)
+
+    def _settle(self, sync: GradientSync) -> None:
+        sync.settle()
+        self._note(sync)
+
+    def _note(self, sync: GradientSync) -> None:
+        """Watch reads of gradients while some are pending."""
+        if sync.pending:
+            self._waiting.update(dict.fromkeys(sync.ids, sync))
+            self._watch.start()
+        elif self._waiting:
+            for key in sync.ids:
+                if self._waiting.get(key) is sync:
+                    del self._waiting[key]
+            if not self._waiting:
+                self._watch.stop()
+
+    def _ids_of(self, optimizer: Any) -> set[int]:
+        ids = self._optimized.get(optimizer)
+        if ids is None:
+            ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            self._optimized[optimizer] = ids
+        return ids
+
+
+def _leaves_below(node: Any) -> Iterator[Any]:
+    """Tensors that a graph accumulates gradients into."""
+    seen, stack = {node}, [node]
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is None or child in seen:
+                continue
+            seen.add(child)
+            stack.append(child)
+            if hasattr(child, "variable"):
+                yield child.variable

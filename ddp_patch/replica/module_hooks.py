@@ -1,0 +1,109 @@
+"""Hooks that the script put on modules see the whole batch, as they do on one process.
+
+A module with hooks runs on rows between its hooks; one with hooked modules inside runs as written, on batches. Hooks
+that torch itself registers (spectral and weight norm, pruning) compute weights and stay where the rows are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook on every module of the program
+
+_KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class HookCensus:
+    """Remembers which replicas have hooked modules inside, and asks anew when a hook was registered."""
+
+    def __init__(self) -> None:
+        """Start without any hook seen."""
+        self.registered = 0  # hooks registered so far in this session
+        self._clear_at: dict[int, int] = {}  # module -> registrations when it was last seen without hooks
+
+    def inside(self, module: nn.Module) -> bool:
+        """Tell whether a module below this one carries a hook of the script's."""
+        if self._clear_at.get(id(module)) == self.registered:
+            return False
+        if any(has_own(layer) for layer in module.modules() if layer is not module):
+            return True  # asked again next time: handles are removed without a word
+        self._clear_at[id(module)] = self.registered
+        return False
+
+
+def needs_whole(module: nn.Module) -> bool:
+    """Tell whether hooks can only be right if the module computes the whole batch: global and legacy backward ones."""
+    legacy = any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in module.modules())
+    return bool(_has_any_global_hook()) or legacy
+
+
+def has_own(module: nn.Module) -> bool:
+    """Tell whether a module carries hooks of the script's own."""
+    held = vars(module)
+    return any(held[kind] and any(not _is_torchs(hook) for hook in held[kind].values()) for kind in _KINDS)
+
+
+def around(
+    module: nn.Module,
+    run: Callable[..., Any],
+    inner: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a module so that the script's hooks see what goes in and out of ``inner``, which stands for its forward.
+
+    Args:
+        module: carries the hooks.
+        run: the module's call as torch has it.
+        inner: computes what forward would; the script's hooks are aside while it does.
+        args: of the call.
+        kwargs: of the call.
+    """
+    held = {kind: vars(module)[kind] for kind in _KINDS}
+    own = {kind: _only(hooks, torchs=False) for kind, hooks in held.items()}
+    torchs = {kind: _only(hooks, torchs=True) for kind, hooks in held.items()}
+    before = vars(module).get("forward")  # on the instance, as torch.compile and Accelerate put it
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with _with(module, torchs, before):
+            return inner(*args, **kwargs)
+
+    with _with(module, own, forward):
+        return run(*args, **kwargs)
+
+
+@contextmanager
+def _with(module: nn.Module, hooks: dict[str, Any], forward: Any) -> Iterator[None]:
+    attributes = vars(module)
+    held = {kind: attributes[kind] for kind in _KINDS}
+    before = attributes.get("forward")
+    attributes.update(hooks)
+    _set_forward(attributes, forward)
+    try:
+        yield
+    finally:
+        attributes.update(held)
+        _set_forward(attributes, before)
+
+
+def _set_forward(attributes: dict[str, Any], forward: Any) -> None:
+    if forward is None:
+        attributes.pop("forward", None)
+    else:
+        attributes["forward"] = forward
+
+
+def _only(hooks: Any, torchs: bool) -> Any:
+    return OrderedDict((key, hook) for key, hook in hooks.items() if _is_torchs(hook) is torchs)
+
+
+def _is_torchs(hook: Any) -> bool:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(module).startswith("torch.")

@@ -1,0 +1,174 @@
+"""Hooks that the script put on parameters see the global gradient, as they do on one process.
+
+autograd calls them in the middle of a backward, with this rank's share of the gradient. So one hook of ours takes
+their place: it keeps the share back, and once the backward is through, the shares are averaged and the script's hooks
+are called with the mean, in the order in which they were due.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..batch.crossings import total
+from ..batch.world import World
+from .watch import grad_of, set_grad
+
+# As they were before the session patched them.
+_register_hook: Any = Tensor.register_hook
+_register_after: Any = Tensor.register_post_accumulate_grad_hook
+
+
+@dataclass
+class Hooks:
+    """The script's hooks on one parameter."""
+
+    before: Any = field(default_factory=OrderedDict)  # register_hook
+    after: Any = field(default_factory=OrderedDict)  # register_post_accumulate_grad_hook
+    ours: set[bool] = field(default_factory=set)  # which of the two autograd calls us for
+
+    def on(self, grad: Tensor) -> Tensor:
+        """Apply the hooks that may change a gradient."""
+        for hook in list(self.before.values()):
+            changed = hook(grad)
+            grad = grad if changed is None else changed
+        return grad
+
+
+class ParameterHooks:
+    """Stands between autograd and the hooks on the parameters of replicas."""
+
+    def __init__(self, is_due: Callable[[], bool], is_trained: Callable[[Any], bool], world: World) -> None:
+        """Start without hooks.
+
+        Args:
+            is_due: tells whether a backward is running after which hooks are called.
+            is_trained: tells whether a tensor is a parameter of a replica.
+            world: the ranks to average over.
+        """
+        self._is_due = is_due
+        self._is_trained = is_trained
+        self._world = world
+        self._hooks: Any = WeakIdKeyDictionary()
+        self._held: Any = WeakIdKeyDictionary()  # parameter -> this rank's share, in the order of arrival
+        self._accumulated: Any = WeakIdKeyDictionary()
+        self.passing = False  # torch.autograd.grad is running: its results meet the hooks once they are global
+
+    def __contains__(self, parameter: Tensor) -> bool:
+        """Tell whether a parameter carries hooks of the script's."""
+        hooks = self._hooks.get(parameter)
+        return hooks is not None and bool(hooks.before or hooks.after)
+
+    def has_after(self, parameter: Tensor) -> bool:
+        """Tell whether a parameter carries hooks that want to see its accumulated gradient."""
+        hooks = self._hooks.get(parameter)
+        return hooks is not None and bool(hooks.after)
+
+    def add(self, parameter: Tensor, hook: Callable[[Tensor], Any], after: bool, register: Any) -> RemovableHandle:
+        """Keep a hook that the script registers.
+
+        Args:
+            parameter: a leaf.
+            hook: the script's.
+            after: it is to see ``.grad`` after the accumulation.
+            register: torch's own method, bound to the parameter.
+        """
+        hooks = self._hooks.setdefault(parameter, Hooks())
+        kind = hooks.after if after else hooks.before
+        if after not in hooks.ours:
+            hooks.ours.add(after)
+            register(self._on_accumulated if after else self._on_share(parameter))
+        handle = RemovableHandle(kind)
+        kind[handle.id] = hook
+        return handle
+
+    def adopt(self, parameter: Any) -> None:
+        """Take over hooks that were there before the session; the script's handles go on removing them."""
+        hooks = self._hooks.get(parameter)
+        if (hooks is None or False not in hooks.ours) and parameter._backward_hooks:
+            hooks = self._hooks.setdefault(parameter, Hooks())
+            hooks.before, parameter._backward_hooks = parameter._backward_hooks, None
+            hooks.ours.add(False)
+            _register_hook(parameter, self._on_share(parameter))
+        if (hooks is None or True not in hooks.ours) and parameter._post_accumulate_grad_hooks:
+            hooks = self._hooks.setdefault(parameter, Hooks())
+            hooks.after, parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks, None
+            hooks.ours.add(True)
+            _register_after(parameter, self._on_accumulated)
+
+    def on(self, parameter: Tensor, grad: Tensor) -> Tensor:
+        """Apply the hooks of a parameter to a gradient that is global."""
+        hooks = self._hooks.get(parameter)
+        return grad if hooks is None else hooks.on(grad)
+
+    # --- during a backward ------------------------------------------------------------------------------------------
+
+    def _on_share(self, parameter: Tensor) -> Callable[[Tensor | None], Tensor | None]:
+        held_by_itself = weakref.ref(parameter)
+
+        def on_share(grad: Tensor | None) -> Tensor | None:
+            parameter = held_by_itself()
+            if grad is None or parameter is None:
+                return None  # the anchor's: one process would not have called the hook
+            if not self._is_trained(parameter):
+                return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]
+            if self.passing:
+                return None
+            if not self._is_due():
+                return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]
+            held = self._held.get(parameter)
+            self._held[parameter] = grad if held is None else held + grad
+            return torch.zeros_like(grad)
+
+        return on_share
+
+    def _on_accumulated(self, parameter: Tensor) -> None:
+        if self._is_due() and self._is_trained(parameter):
+            self._accumulated[parameter] = True
+        else:
+            for hook in list(self._hooks[parameter].after.values()):
+                hook(parameter)
+
+    # --- after it ---------------------------------------------------------------------------------------------------
+
+    def release(self, parameters: list[Any], recorded: bool) -> None:
+        """Average the shares of a replica's parameters and let the script's hooks see the means."""
+        hooked = [p for p in parameters if p in self and self._hooks[p].before]
+        for parameter in self._in_order(hooked, self._held):
+            own = self._held.pop(parameter, None)
+            share = torch.zeros_like(parameter) if own is None else own
+            mean = total(share) / self._world.size if recorded else self._world.all_reduce(share) / self._world.size
+            with torch.set_grad_enabled(recorded):
+                changed = self._hooks[parameter].on(mean)
+                before = grad_of(parameter)
+                set_grad(parameter, changed if before is None else before + changed)
+
+    def release_after(self, parameters: list[Any]) -> None:
+        """Call the hooks that wait for accumulated gradients, now that these are global."""
+        hooked = [p for p in parameters if self.has_after(p)]
+        for parameter in self._in_order(hooked, self._accumulated):
+            self._accumulated.pop(parameter, None)
+            for hook in list(self._hooks[parameter].after.values()):
+                hook(parameter)
+
+    def forget(self) -> None:
+        """Drop what a failed backward left."""
+        self._held.clear()
+        self._accumulated.clear()
+
+    def _in_order(self, hooked: list[Any], arrived: Any) -> list[Any]:
+        """Those that any rank had a gradient for, in the order of the first rank that had."""
+        if not hooked:
+            return []
+        positions = {id(p): index for index, p in enumerate(hooked)}
+        own = [positions[id(p)] for p in arrived if id(p) in positions]
+        order = dict.fromkeys(index for given in self._world.share([own]) for index in given[0])
+        return [hooked[index] for index in order]

@@ -1,0 +1,43 @@
+"""The attribute ``.grad``, while some gradients are still this rank's own: whoever reads it makes them global first.
+
+``Tensor.grad`` is inherited from C, so a property on ``torch.Tensor`` stands before it and is deleted afterwards:
+nothing is patched, and nothing costs anything, unless gradients are waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_slot: Any = torch._C.TensorBase.grad  # below the property
+grad_of: Callable[[Tensor], Tensor | None] = _slot.__get__
+set_grad: Callable[[Tensor, Tensor | None], None] = _slot.__set__
+
+
+class Watch:
+    """Calls ``before_reading(tensor)`` before a gradient is read, while it is on."""
+
+    def __init__(self, before_reading: Callable[[Tensor], None]) -> None:
+        """Start off."""
+        self._before_reading = before_reading
+        self._planted: property | None = None
+
+    def start(self) -> None:
+        """Stand before ``.grad``."""
+        if self._planted is None:
+            self._planted = property(self._get, set_grad, _slot.__delete__)
+            torch.Tensor.grad = self._planted  # type: ignore[assignment]
+
+    def stop(self) -> None:
+        """Give the slot back."""
+        if self._planted is not None:
+            if vars(torch.Tensor).get("grad") is self._planted:
+                del torch.Tensor.grad
+            self._planted = None
+
+    def _get(self, tensor: Tensor) -> Tensor | None:
+        self._before_reading(tensor)
+        return grad_of(tensor)
