@@ -24,6 +24,7 @@ check: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/compare.py
+	$(BIN)/python benchmarks/collectives.py
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -27,11 +27,13 @@ from .patches import (
     autograd,
     batch_norm,
     checkpoint,
+    compiled,
     data_loader,
     data_parallel,
     hooks,
     losses,
     optimizer,
+    parallel_functions,
     recompute,
 )
 from .patches.output import Silence
@@ -56,8 +58,9 @@ class Session:
         self._on_stop = on_stop
         placement = job.placement
         self.ledger = Ledger()
-        self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger)
+        self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
         self._replicas = Replicas(options, job, self._world)
+        self._world.keeps_global = self._replicas.backwards.trains
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
         self._patcher = Patcher(enabled=lambda: os.getpid() == own_process)
@@ -68,7 +71,8 @@ class Session:
                 # In this order: first what tells that the script needs none of the rest.
                 *already_distributed.patches(job, self.ledger, self._stand_aside),
                 *data_loader.patches(self._replicas, job, self._world),
-                *data_parallel.patches(self._replicas, job),
+                *data_parallel.patches(self._replicas, job, self._world),
+                *parallel_functions.patches(job, self._world),
                 *optimizer.patches(self._replicas, discovery),
                 *autograd.patches(self._replicas, self._world),
                 *hooks.patches(self._replicas),
@@ -79,6 +83,7 @@ class Session:
             ]
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
+        compiled.keep_dynamo_out()
         self._remove_hooks = optimizer.hooks(self._replicas, self._world)
         for existing in optimizers:
             self._replicas.optimizes(existing)

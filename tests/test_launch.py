@@ -163,13 +163,56 @@ def test_a_module_is_run_as_python_runs_it(tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (0, wanted.stdout, "")
 
 
-def test_accelerates_mixed_precision_is_not_silently_dropped(plain):
+PRECISE = """
+import sys, torch
+import ddp_patch
+ddp_patch.enable()
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+
+class Whole(nn.Linear):
+    def forward(self, x):
+        self.kept = x.mean(0)
+        return super().forward(x - self.kept)
+
+for model in (nn.Linear(4, 3), nn.DataParallel(nn.Linear(4, 3)), Whole(4, 3)):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(TensorDataset(torch.randn(16, 4), torch.randint(0, 3, (16,))), 8):
+        if "by hand" in sys.argv:
+            with torch.autocast("cpu", torch.bfloat16):
+                out = model(x)
+            out = out.float()
+        else:
+            out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(out.dtype, out[3].tolist(), round(loss.item(), 3))
+"""
+
+
+def test_accelerates_bf16_is_autocast_around_the_model(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PRECISE)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
+    wanted = run(script, "by hand", cwd=tmp_path)
+    by_hand = run(*torchrun, "by hand", cwd=tmp_path)
+    launched = run(*torchrun, cwd=tmp_path, ACCELERATE_MIXED_PRECISION="bf16")
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout == by_hand.stdout
+    assert launched.stdout.splitlines()[0] == wanted.stdout.splitlines()[0]
+    assert "bfloat16" not in launched.stdout
+
+
+def test_accelerates_fp16_is_not_silently_dropped(plain):
     script, _ = plain
     done = run(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, ACCELERATE_MIXED_PRECISION="bf16"
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, ACCELERATE_MIXED_PRECISION="fp16"
     )
     assert done.returncode != 0
-    assert "mixed_precision=bf16" in done.stderr
+    assert "mixed_precision=fp16" in done.stderr
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

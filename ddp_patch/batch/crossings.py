@@ -99,7 +99,7 @@ def total(partial: torch.Tensor) -> torch.Tensor:
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
-    if tensor.requires_grad and torch.is_grad_enabled():
+    if tensor.requires_grad and torch.is_grad_enabled() and not World.get().keeps_global(tensor):
         return _spread(tensor)
     return tensor
 

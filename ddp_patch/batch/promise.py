@@ -36,12 +36,14 @@ class Promise:
         self.source: Any = None  # the node that made the logits of a loss
         self.assumed = False  # a backward went on with the expected divisor
         world.ledger.count("all_reduce", self._sum.numel() * self._sum.element_size())
-        self._work: Any = dist.all_reduce(self._sum, group=world.group, async_op=True)
+        with world.collective():
+            self._work: Any = dist.all_reduce(self._sum, group=world.group, async_op=True)
 
     def wait(self) -> Tensor:
         """Give the value, once it is there."""
         if self._work is not None:
-            self._work.wait()
+            with World.get().collective():
+                self._work.wait()
             self._work = None
         divisor = self._sum[1] if self._divisor is None else self._divisor
         return self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor

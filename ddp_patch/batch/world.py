@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +23,10 @@ class World:
     group: dist.ProcessGroup
     device: torch.device
     ledger: Ledger = field(default_factory=Ledger)
+    # What to raise instead of beginning a collective (None given), or for one that failed.
+    explain: Callable[[RuntimeError | None], Exception | None] = lambda error: error
+    # Parameters whose gradients are made global elsewhere, all at once.
+    keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
 
     current: ClassVar[World | None] = None
 
@@ -43,8 +48,23 @@ class World:
         """Sum a tensor over the ranks, into a new tensor."""
         total = tensor.detach().clone(memory_format=torch.contiguous_format)
         self.ledger.count("all_reduce", total.numel() * total.element_size())
-        dist.all_reduce(total, group=self.group)
+        with self.collective():
+            dist.all_reduce(total, group=self.group)
         return total
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Surround a collective: a rank that is out of step must not begin it, and its failure is explained."""
+        refused = self.explain(None)
+        if refused is not None:
+            raise refused
+        try:
+            yield
+        except RuntimeError as error:
+            why = self.explain(error)
+            if why is None or why is error:
+                raise
+            raise why from error
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
@@ -62,7 +82,8 @@ class World:
         padded[: own.shape[0] * row_bytes] = flat.view(torch.uint8)
         parts = [torch.empty_like(padded) for _ in layout.counts]
         self.ledger.count("all_gather", padded.numel())
-        dist.all_gather(parts, padded, group=self.group)
+        with self.collective():
+            dist.all_gather(parts, padded, group=self.group)
         # Written into fresh memory: a view made inside an autograd function refuses in-place writes.
         for rank, part in enumerate(parts):
             start, count = layout.span(rank)
@@ -74,7 +95,8 @@ class World:
         """Exchange small Python objects: entry r is what rank r gave."""
         gathered: list[Any] = [None] * self.size
         self.ledger.count("all_gather_object", 0)
-        dist.all_gather_object(gathered, values, group=self.group)
+        with self.collective():
+            dist.all_gather_object(gathered, values, group=self.group)
         return gathered
 
     def together(self, action: Callable[[], Any]) -> None:

@@ -22,7 +22,11 @@ class Report:
         ledger = self.ledger
         blocks = [
             _block("Patched", ledger.patched),
-            _block("Replicas", [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING]),
+            _block(
+                "Replicas",
+                [f"{name}: {why}" for name, why in ledger.replicas.items()]
+                or ([] if ledger.whole_modules else [_NOTHING]),
+            ),
             _block(
                 "Not split, run as written on batches or on the whole",
                 [f"{name}: {why}" for name, why in ledger.whole_modules.items()],
@@ -31,6 +35,7 @@ class Report:
             _block("Rows of this rank per model call", _rows(ledger)),
             _block("Gathered whole, slower than rows", _gathers(ledger)),
             _block("Collectives", _collectives(ledger)),
+            _block("Gradients", _gradients(ledger)),
             _block("Notes", list(ledger.notes)),
         ]
         head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"
@@ -63,3 +68,12 @@ def _collectives(ledger: Ledger) -> list[str]:
         f"{kind}: {count / steps:.2f}{per_step}, {ledger.collective_bytes[kind] / steps:,.0f} bytes"
         for kind, count in sorted(ledger.collectives.items())
     ]
+
+
+def _gradients(ledger: Ledger) -> list[str]:
+    lines = []
+    if ledger.deferred:
+        lines.append(f"{ledger.deferred} backwards went without an all-reduce, as another one was to follow")
+    if ledger.late:
+        lines.append(f"{ledger.late} times gradients were averaged after their backward, when they were looked at")
+    return lines

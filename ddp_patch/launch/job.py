@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import LaunchError, OrderError
+from ..errors import LaunchError, LockstepError, OrderError
+from ..ledger import script_line
 from .crash import CrashHook
 from .launcher import Placement
+from .precision import Precision
 
 _EXIT_WAIT = timedelta(seconds=30)
+_FAILURE_WAIT = 3.0  # seconds in which ranks that fail at the same point do so
 
 # destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
 # group after ours would read our addresses under the same keys. Ours live under a prefix.
@@ -83,13 +87,15 @@ class Job:
         self.placement = placement
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
+        self.out_of_step: str | None = None  # why this rank cannot go on with the others
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
         self.accelerator = Accelerator(
             cpu=accelerator_count() == 0,
-            mixed_precision=_mixed_precision(),
+            mixed_precision="no",  # ours to apply: see ``precision``
             kwargs_handlers=[InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout))],
         )
+        self.precision = Precision(self.device.type)
         if self.accelerator.num_processes != placement.world_size:
             raise LaunchError(
                 f"The launcher started {placement.world_size} ranks but Accelerate {self.accelerator.state} sees "
@@ -146,6 +152,47 @@ class Job:
         self.accelerator._models.clear()
         return wrapped  # type: ignore[no-any-return]
 
+    def compare_failures(self, error: Exception, where: str) -> None:
+        """Return if every rank failed at this point, so that a script that catches the error goes on in step.
+
+        Without a collective: the ranks that did not fail are elsewhere.
+
+        Raises:
+            LockstepError: if this rank failed and others did not.
+        """
+        key = f"ddp_patch/failure/{self._attempt}/{where}"
+        try:
+            self._store.add(key, 1)
+            end = time.monotonic() + _FAILURE_WAIT
+            while self._store.add(key, 0) < self.placement.world_size and time.monotonic() < end:
+                time.sleep(0.05)
+            if self._store.add(key, 0) == self.placement.world_size:
+                return
+        except RuntimeError:  # the store is gone, and with it the job
+            return
+        self.out_of_step = (
+            f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
+            f"{self.placement.rank} and not for those of all ranks, so that a script that catches it would go on "
+            "out of step. Leave such rows out of the dataset."
+        )
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"ddp_patch/out_of_step/{self._attempt}", self.out_of_step)
+        raise LockstepError(self.out_of_step) from error
+
+    def explain(self, error: RuntimeError | None) -> Exception | None:
+        """Say why a collective must not begin (with no error), or why it failed.
+
+        Returns:
+            what to raise; None if nothing is known to be wrong.
+        """
+        if error is None:
+            return LockstepError(self.out_of_step) if self.out_of_step else None
+        with contextlib.suppress(RuntimeError):
+            key = f"ddp_patch/out_of_step/{self._attempt}"
+            if self._store.check([key]):
+                return LockstepError(self._store.get(key).decode())
+        return error
+
     def release(self, keeps_group: bool) -> None:
         """Make room for a script that distributes itself, with the generators it would have had.
 
@@ -171,6 +218,8 @@ class Job:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 stream.flush()
+        if self.out_of_step and not self.crash.failed:
+            self.crash(LockstepError, LockstepError(self.out_of_step), None)
         if not self.crash.failed:
             self._wait_for_the_others()
         for call in reversed(self.closing):
@@ -247,16 +296,6 @@ def _check_order(placement: Placement) -> None:
             f"{placement.local_rank}, whose device is cuda:{placement.local_rank}. Move ddp_patch.enable() above the "
             "first line that uses CUDA."
         )
-
-
-def _mixed_precision() -> str:
-    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if asked not in ("", "no"):
-        raise LaunchError(
-            f"accelerate launch asks for mixed_precision={asked}, which is not applied to an unchanged script, so the "
-            "numbers would not be the ones asked for. Write --mixed_precision no, and torch.autocast in the script."
-        )
-    return "no"
 
 
 def _destroy_group() -> None:

@@ -45,6 +45,8 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         return result
 
     def grad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
+            return wrapped(*args, **kwargs)
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         sources = inputs if isinstance(inputs, (list, tuple)) else [inputs]
         with replicas.backwards.grad():

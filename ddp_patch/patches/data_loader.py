@@ -6,6 +6,7 @@ keeps answering ``len``, ``batch_size``, ``sampler`` and ``dataset`` as before.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import weakref
@@ -29,6 +30,8 @@ from ..replica.replicas import Replicas
 from ..replica.streams import rank_seed
 from ..structure import leaves, map_items
 
+_numbers = itertools.count(1)
+
 
 def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
     """Rows for ``DataLoader``."""
@@ -50,7 +53,7 @@ def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
         sampler = shadow.batch_sampler
         if isinstance(sampler, DealtBatches):
             sampler.check_next = first
-        return Batches(wrapped.__func__(shadow), sampler, replicas, world)
+        return Batches(wrapped.__func__(shadow), sampler, replicas, world, job)
 
     return [Patch("torch.utils.data.dataloader", "DataLoader.__iter__", iterate, "deals the rows of each batch")]
 
@@ -140,6 +143,7 @@ class DealtBatches:
         self.world = world
         self.deals = deals
         self.check_next = False
+        self.number = next(_numbers)  # the same loader has the same number on every rank
         self.sizes: deque[tuple[int, Layout | None]] = deque()  # of the batches under way, oldest first
         self._replicas = replicas
 
@@ -169,7 +173,7 @@ class DealtBatches:
 class Batches:
     """A loader's iterator: what it yields is the global batch."""
 
-    def __init__(self, iterator: Any, sampler: Any, replicas: Replicas, world: World) -> None:
+    def __init__(self, iterator: Any, sampler: Any, replicas: Replicas, world: World, job: Job) -> None:
         """Wrap torch's iterator.
 
         Args:
@@ -177,7 +181,10 @@ class Batches:
             sampler: the DealtBatches that it draws from; anything else if the loader was left alone.
             replicas: learns the size of the batch the script is working on.
             world: the ranks the batch is dealt to.
+            job: tells whether a failure was that of all ranks.
         """
+        self._job = job
+        self._fetched = 0
         self._iterator = iterator
         self._sampler = sampler if isinstance(sampler, DealtBatches) else None
         self._replicas = replicas
@@ -194,8 +201,15 @@ class Batches:
 
     def __next__(self) -> Any:
         """Fetch the next batch."""
+        self._fetched += 1
         try:
             data = next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._sampler is not None and self._sampler.deals:
+                self._job.compare_failures(error, f"batch {self._fetched} of loader {self._sampler.number}")
+            raise
         finally:
             self._replicas.stream.leave()
         if self._sampler is None:

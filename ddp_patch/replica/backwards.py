@@ -50,6 +50,11 @@ class Backwards:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether autograd is at work for the script."""
+        return self._running or self.hooks.passing
+
     # --- backwards --------------------------------------------------------------------------------------------------
 
     @contextmanager

@@ -99,9 +99,14 @@ class GradientSync:
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
 
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward of the script is running."""
+        return self._before is not _IDLE
+
     def reached(self, anchor: Tensor) -> None:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
-        if self._reached or self._before is _IDLE:
+        if self._reached or not self.in_backward:
             return  # torch.autograd.grad accumulates nowhere
         self._reached = True
         wanted = self.rhythm.backward()

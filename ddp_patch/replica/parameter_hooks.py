@@ -118,6 +118,8 @@ class ParameterHooks:
             parameter = held_by_itself()
             if grad is None or parameter is None:
                 return None  # the anchor's: one process would not have called the hook
+            if not self._hooks[parameter].before:
+                return None  # the last one was removed
             if not self._is_trained(parameter):
                 return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]
             if self.passing:

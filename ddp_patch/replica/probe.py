@@ -80,11 +80,19 @@ def _trial(
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
     with torch.no_grad():
         dims = compare(rows, whole, entry.layout, vector)
+    if dims is None and isinstance(module, torch.jit.ScriptModule):
+        return Verdict("view", f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:
         return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
     if not _same_state(on_rows, on_whole):
         return Verdict("view", "its forward keeps values of the batch on the module")
     return Verdict("rows", "its rows were seen to be independent", dims)
+
+
+def _scripted(module: nn.Module) -> str:
+    names = {str(getattr(layer, "original_name", type(layer).__name__)) for layer in module.modules()}
+    mixing = sorted(name for name in names if "Norm" in name)
+    return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
 
 
 def _twin(module: nn.Module) -> nn.Module:

@@ -41,7 +41,7 @@ class Replica:
     def run(self, entry: Entry) -> Any:
         """Compute this rank's rows, under DDP where gradients are wanted."""
         sync = self._training_sync() if torch.is_grad_enabled() else None
-        if sync is None:
+        if sync is None or sync.in_backward:  # activation checkpointing computes a forward again, for its values only
             return self.module(*entry.args, **entry.kwargs)
         only_parameters = not any(
             isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in leaves((entry.args, entry.kwargs))

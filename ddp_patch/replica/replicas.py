@@ -45,6 +45,7 @@ class Replicas:
         self._optimized_ids: set[int] | None = None
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
         self.on_rows = False  # a module is computing this rank's rows
+        self._calls = 0  # model calls on rows so far, the same number on every rank
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class Replicas:
         """Tell whether every optimized parameter has its replica, so that calls need not be watched any more."""
         optimized = self._optimized()
         found = {id(p) for replica in self._replicas.values() for p in replica.module.parameters()}
-        return bool(optimized) and optimized <= found
+        return bool(optimized) and optimized <= found and not self._job.precision.asked
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ class Replicas:
             return False
         verdict = self._verdicts.get(module, {}).get(module.training)
         if verdict is not None:
-            return verdict.kind == "whole"
+            return verdict.kind == "whole" or self._job.precision.asked
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((args, kwargs))):
             return False
         optimized = self._optimized()
@@ -93,11 +94,16 @@ class Replicas:
         self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run a module that owns optimized parameters, and settle how it runs from now on."""
+        return self._job.precision.applied(self._call_found, run, module, args, kwargs)
+
+    def _call_found(
+        self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         entry = self._enter(module, args, kwargs)
         verdict = self._verdicts.get(module, {}).get(module.training)
         if entry is None or (verdict is not None and verdict.kind == "whole"):
             return self._call_whole(run, args, kwargs)
-        verdict = self._judge(module, args, kwargs, entry)
+        _, verdict = self._judge(module, args, kwargs, entry)
         if verdict.kind == "whole":
             return self._call_whole(run, args, kwargs)
         if verdict.kind == "view":
@@ -113,15 +119,28 @@ class Replicas:
         return enter(module, args, kwargs, self.rows, self._options.batch_dims, memory, dim)
 
     def _judge(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool = False
-    ) -> Verdict:
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        entry: Entry,
+        dim: int | None = None,
+        vector: bool = False,
+    ) -> tuple[Entry, Verdict]:
+        """Give the verdict on a module, and how it is entered if a guess about its arguments was wrong."""
         verdicts = self._verdicts.setdefault(module, {})
         if module.training not in verdicts:
             with self._deciding():
-                verdict = verdicts[module.training] = judge(module, args, kwargs, entry, vector)
+                verdict = judge(module, args, kwargs, entry, vector)
+                if verdict.kind != "rows" and entry.guessed:
+                    self._memory[module].update(dict.fromkeys(entry.guessed))
+                    again = self._enter(module, args, kwargs, dim)
+                    assert again is not None
+                    entry, verdict = again, judge(module, args, kwargs, again, vector)
+            verdicts[module.training] = verdict
             if verdict.kind != "rows":
                 self._world.ledger.whole_modules[_described(module)] = verdict.reason
-        return verdicts[module.training]
+        return entry, verdicts[module.training]
 
     def make(self, module: nn.Module, why: str) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""
@@ -145,6 +164,17 @@ class Replicas:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
         if self.inside:
             return run(*args, **kwargs)
+        return self._job.precision.applied(self._call, replica, run, args, kwargs, dim, vector)
+
+    def _call(
+        self,
+        replica: Replica,
+        run: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dim: int | None,
+        vector: bool,
+    ) -> Any:
         module = replica.module
         if self.hooks.inside(module):
             self._world.ledger.whole_modules[_described(module)] = (
@@ -176,7 +206,7 @@ class Replicas:
         entry = self._enter(replica.module, args, kwargs, dim)
         if entry is None:
             return self._call_whole(run, args, kwargs)
-        verdict = self._judge(replica.module, args, kwargs, entry, vector)
+        entry, verdict = self._judge(replica.module, args, kwargs, entry, dim, vector)
         if verdict.kind == "view":
             return run(*args, **kwargs)
         if verdict.kind == "whole":
@@ -204,8 +234,12 @@ class Replicas:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         with self._deciding(), self.stream.entered():
             self.on_rows = True
+            self._calls += 1
             try:
                 outputs = replica.run(entry)
+            except Exception as error:
+                self._job.compare_failures(error, f"call {self._calls} of {_described(replica.module)}")
+                raise
             finally:
                 self.on_rows = False
         return leave(replica.module, outputs, entry, dims, vector)

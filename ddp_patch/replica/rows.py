@@ -24,7 +24,7 @@ class Entry:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     layout: Layout  # of the first batch argument
-    passed: frozenset[int]  # ids of tensors that went in as they were
+    guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
 
 
 def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -86,7 +86,7 @@ def _enter_with(
                 f"{tuple(batch.shape)}. Call it once per batch."
             )
     dims = {batch._layout.dim for batch in found}
-    passed: set[int] = set()
+    guessed: list[tuple[str, int]] = []
 
     def cut(name: str, leaf: Any) -> Any:
         if isinstance(leaf, BatchTensor):
@@ -99,13 +99,12 @@ def _enter_with(
             at = known if known is not None and leaf.shape[known] == layout.total else None
         else:
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
-        if at is None:
-            passed.add(id(leaf))
-            return leaf
-        return scatter(leaf, layout.at(at))
+            if at is not None and at not in dims and name not in batch_dims:
+                guessed.append(key)
+        return leaf if at is None else scatter(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
-    return Entry(new_args, new_kwargs, layout, frozenset(passed))
+    return Entry(new_args, new_kwargs, layout, tuple(guessed))
 
 
 def _plain_dim(
@@ -117,7 +116,8 @@ def _plain_dim(
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     expected = [dim for dim in fitting if dim in dims]
     if not expected:
-        return None
+        # Recurrent states are [L, B, H] beside [B, T, F]; the trial tells whether that was meant.
+        return fitting[0] if len(fitting) == 1 and leaf.dim() > 1 else None
     if len(fitting) > 1:
         raise BatchError(
             f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
@@ -136,7 +136,6 @@ def _enter_plain(
 ) -> Entry | None:
     """Deal plain tensors (GAN noise, say) where it is unmistakable; otherwise every rank computes the whole."""
     clear, dealt = True, False
-    passed: set[int] = set()
 
     def cut(name: str, leaf: Any) -> Any:
         nonlocal clear, dealt
@@ -150,13 +149,12 @@ def _enter_plain(
         elif fitting and at is None:
             clear = False
         if at is None:
-            passed.add(id(leaf))
             return leaf
         dealt = True
         return scatter(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
-    return Entry(new_args, new_kwargs, layout, frozenset(passed)) if clear and dealt else None
+    return Entry(new_args, new_kwargs, layout) if clear and dealt else None
 
 
 def _cut_all(

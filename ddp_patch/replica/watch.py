@@ -6,7 +6,8 @@ nothing is patched, and nothing costs anything, unless gradients are waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 _slot: Any = torch._C.TensorBase.grad  # below the property
 grad_of: Callable[[Tensor], Tensor | None] = _slot.__get__
 set_grad: Callable[[Tensor, Tensor | None], None] = _slot.__set__
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Watch:
@@ -28,7 +30,7 @@ class Watch:
     def start(self) -> None:
         """Stand before ``.grad``."""
         if self._planted is None:
-            self._planted = property(self._get, set_grad, _slot.__delete__)
+            self._planted = property(self._get, self._set, _slot.__delete__)
             torch.Tensor.grad = self._planted  # type: ignore[assignment]
 
     def stop(self) -> None:
@@ -40,4 +42,25 @@ class Watch:
 
     def _get(self, tensor: Tensor) -> Tensor | None:
         self._before_reading(tensor)
-        return grad_of(tensor)
+        if type(tensor) in _PLAIN:
+            return grad_of(tensor)
+        with self._aside():
+            return tensor.grad
+
+    def _set(self, tensor: Tensor, value: Tensor | None) -> None:
+        if type(tensor) in _PLAIN:
+            set_grad(tensor, value)
+        else:
+            with self._aside():
+                tensor.grad = value
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """For subclasses: torch names a function to ``__torch_function__`` by what it finds on the class."""
+        was_on = self._planted is not None
+        self.stop()
+        try:
+            yield
+        finally:
+            if was_on:
+                self.start()

@@ -367,7 +367,7 @@ def products(r):
         Call(lambda x, w: x.mm(w).relu(), [(x, 0), (w, None)]),
         Call(lambda z: torch.bmm(z, z.transpose(1, 2)), [(z, 0)]),
         Call(lambda z: z @ z.mT, [(z, 0)]),
-        Call(lambda x, w: F.linear(x, w.t()), [(x, 0), (w, None)], local=False),
+        Call(lambda x, w: F.linear(x, w.t()), [(x, 0), (w, None)]),
         Call(lambda x: x @ x.t(), [(x, 0)], local=False),
         Call(lambda x: torch.cdist(x, x), [(x * 3, 0)], local=False),
         Call(lambda x: torch.einsum("bi,ci->bc", x, x), [(x, 0)], local=False),

@@ -3,12 +3,16 @@
 import random
 import traceback
 
+import cases
+import network_cases
 import torch
-from cases import CASES, REPEATS
 
 from ddp_patch.batch.crossings import own_rows
 from ddp_patch.batch.tensor import BatchTensor, whole_of
 from ddp_patch.batch.world import Layout, World
+
+CASES = {**cases.CASES, **network_cases.CASES}
+REPEATS = {**cases.REPEATS, **network_cases.REPEATS}
 
 
 def tensors_in(value):

@@ -7,8 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES
-from check import check
+from check import CASES, check
 
 NAMES = list(CASES)
 GROUPS = [NAMES[start::8] for start in range(8)]

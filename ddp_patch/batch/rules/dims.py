@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..crossings import spread
 from ..tensor import BatchTensor, Rule, rows_of
 
 _MISSING = object()
@@ -67,39 +66,10 @@ def wrap(result: Any, make: Callable[[Tensor], Any]) -> Any:
     return type(result)([make(item) for item in result])
 
 
-def matmul(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x @ w`` with a global ``w``, and batched products of two batches. Products across rows gather."""
-    if len(args) != 2 or kwargs:
-        return NotImplemented
-    left, right = args
-    if not isinstance(left, BatchTensor):
-        return NotImplemented
-    if isinstance(right, BatchTensor):
-        same = left._layout == right._layout and left.dim() == right.dim() >= 3 and left._layout.dim < left.dim() - 2
-        return BatchTensor.from_rows(func(rows_of(left), rows_of(right)), left._layout) if same else NotImplemented
-    if left._layout.dim >= left.dim() - 1 or right.dim() > 2 or right.dim() == 0:
-        return NotImplemented
-    return BatchTensor.from_rows(func(rows_of(left), spread(right)), left._layout)
-
-
-def cosine_similarity(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Similarity of two batches row by row; ``x[:, None]`` against ``x[None]`` gathers."""
-    x1, x2 = (*args, kwargs.get("x1"), kwargs.get("x2"))[:2]
-    if not (isinstance(x1, BatchTensor) and isinstance(x2, BatchTensor)):
-        return NotImplemented
-    if x1._layout != x2._layout or x1.shape != x2.shape or len(args) < 2:
-        return NotImplemented
-    reduced = named_dims(x1, args, kwargs, 2, 1)
-    if reduced is None or x1._layout.dim in reduced:
-        return NotImplemented
-    dim = x1._layout.dim - sum(d < x1._layout.dim for d in reduced)
-    return BatchTensor.from_rows(func(rows_of(x1), rows_of(x2), *args[2:], **kwargs), x1._layout.at(dim))
-
-
 def one_hot(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Row-wise once the number of classes is given; otherwise it depends on the largest label of all rows."""
     classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
-    if not isinstance(args[0], BatchTensor) or classes == -1:
+    if not args or not isinstance(args[0], BatchTensor) or classes == -1:
         return NotImplemented
     return BatchTensor.from_rows(func(rows_of(args[0]), classes), args[0]._layout)
 
@@ -112,11 +82,4 @@ def _elementwise() -> Rule:
 
 def rules() -> list[tuple[Any, Rule]]:
     """Functions of dimensions that have a form of their own."""
-    functional = torch.nn.functional
-    return [
-        *((f, matmul) for f in (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)),
-        *((f, matmul) for f in (torch.bmm, Tensor.bmm)),
-        (functional.cosine_similarity, cosine_similarity),
-        (torch.cosine_similarity, cosine_similarity),
-        (functional.one_hot, one_hot),
-    ]
+    return [(torch.nn.functional.one_hot, one_hot)]

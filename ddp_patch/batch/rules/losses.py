@@ -94,7 +94,8 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
         value = local.get(name)
         if isinstance(value, Tensor) and value.dtype == narrow:
             local[name] = value.float()
-    return narrow  # type: ignore[no-any-return]
+    # Autocast has all of these in float32, and gives it back.
+    return None if torch.is_autocast_enabled(local["input"].device.type) else narrow
 
 
 def _narrow(loss: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -13,8 +13,26 @@ import torch
 import torch.nn.functional as F
 
 from ..tensor import RULES, Rule
-from . import autograd, dims, elementwise, factories, indexing, losses, metadata, reductions, shapes
+from . import (
+    autograd,
+    dims,
+    dropout,
+    elementwise,
+    factories,
+    indexing,
+    losses,
+    metadata,
+    networks,
+    products,
+    reductions,
+    sequences,
+    shapes,
+)
 
+# Rules that look at more than a name; a later one counts.
+_MODULES = (
+    metadata, elementwise, shapes, indexing, losses, factories, autograd, dims, networks, products, sequences, dropout,
+)  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
 
@@ -93,6 +111,18 @@ ALONG_DIMENSIONS: list[tuple[int, Any, list[str]]] = [
     (2, None, _words("norm vector_norm")),
 ]
 
+# Layers that treat every sample by itself, for 1, 2 and 3 dimensions of space; the samples are in dimension 0.
+OF_SAMPLES = _words("""
+conv{}d conv_transpose{}d avg_pool{}d lp_pool{}d adaptive_avg_pool{}d max_pool{}d max_pool{}d_with_indices
+adaptive_max_pool{}d adaptive_max_pool{}d_with_indices
+""")
+
+# The same under one name for any number of them.
+OF_SAMPLES_IN_ANY_SPACE = _words("interpolate local_response_norm channel_shuffle")
+
+# Layers that compute their last dimensions together: how many, and the names.
+OF_LAST_DIMENSIONS: list[tuple[int, list[str]]] = [(3, _words("pixel_shuffle pixel_unshuffle"))]
+
 
 def _fill() -> None:
     for name in ELEMENTWISE:
@@ -112,7 +142,15 @@ def _fill() -> None:
             _set(name, dims.along(name, position, default))
     for name in ("sum", "mean"):
         _set(name, reductions.over(name))
-    for module in (metadata, elementwise, shapes, indexing, losses, factories, autograd, dims):
+    for name in OF_SAMPLES:
+        for space in (1, 2, 3):
+            _set(name.format(space), networks.samples((space + 2,)))
+    for name in OF_SAMPLES_IN_ANY_SPACE:
+        _set(name, networks.samples((3, 4, 5)))
+    for mixed, names in OF_LAST_DIMENSIONS:
+        for name in names:
+            _set(name, networks.last_dims(mixed))
+    for module in _MODULES:
         for func, rule in module.rules():
             RULES[func] = rule
 

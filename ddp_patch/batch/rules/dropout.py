@@ -1,0 +1,47 @@
+"""Dropout: the mask is drawn whole, from the script's stream, as one process would; each rank keeps its rows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..tensor import BatchTensor, Rule, rows_of
+
+_NAMES = ("input", "p", "training", "inplace")
+
+
+def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.dropout(x, p)`` and its forms for channels: a product with a scaled mask of zeros and ones."""
+    given = _given(args, kwargs)
+    result = unchanged(func, args, kwargs)
+    if given is None or result is not NotImplemented:
+        return result
+    batch: BatchTensor = given["input"]
+    # Of a contiguous tensor of the global shape: the kernels draw in the order of memory.
+    mask = func(rows_of(batch).new_ones(batch.shape), given["p"], True)
+    return batch.mul_(mask) if given["inplace"] else batch * mask
+
+
+def unchanged(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.alpha_dropout(x, p, training=False)``: the batch itself. In training its noise is added as well: gathered."""
+    given = _given(args, kwargs)
+    return given["input"] if given is not None and (not given["training"] or given["p"] == 0) else NotImplemented
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Name the arguments; None for what torch refuses, or rules do not know."""
+    given = {"p": 0.5, "training": True, "inplace": False, **dict(zip(_NAMES, args, strict=False)), **kwargs}
+    given["training"] = given.pop("train", given["training"])
+    batch, p = given.get("input"), given["p"]
+    if not isinstance(batch, BatchTensor) or not batch.is_floating_point() or type(p) not in (int, float):
+        return None
+    return given if 0 <= p <= 1 and set(given) <= set(_NAMES) else None
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Dropout in torch's two homes."""
+    multiplied = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, torch.feature_dropout)
+    shifted = (F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout)
+    return [*((func, dropout) for func in multiplied), *((func, unchanged) for func in shifted)]

@@ -1,0 +1,203 @@
+"""Layers that treat every sample by itself: the rows meet the same weights, which a gradient sums over all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..crossings import scatter, spread
+from ..tensor import BatchTensor, Rule, rows_of
+from ..world import Layout
+from .dims import wrap
+from .losses import bound
+
+
+def on_rows(func: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a layer on the rows of ``batch``; every other tensor among the arguments is a weight that all rows meet."""
+    values = (*args, *kwargs.values())
+    if kwargs.get("out") is not None or sum(isinstance(value, BatchTensor) for value in values) != 1:
+        return NotImplemented
+
+    def own(value: Any) -> Any:
+        if value is batch:
+            return rows_of(batch)
+        return spread(value) if isinstance(value, Tensor) else value
+
+    result = func(*map(own, args), **{name: own(value) for name, value in kwargs.items()})
+    return wrap(result, lambda rows: BatchTensor.from_rows(rows, batch._layout))
+
+
+def aligned(operand: Any, layout: Layout) -> Tensor | None:
+    """Give this rank's rows of an operand that has one row per sample; None where that is not what it has."""
+    if isinstance(operand, BatchTensor):
+        return rows_of(operand) if operand._layout == layout else None
+    if operand.dim() <= layout.dim or operand.shape[layout.dim] != layout.total:
+        return None
+    return scatter(operand, layout)
+
+
+def samples(dims: Collection[int]) -> Rule:
+    """Make the rule of ``conv2d``, ``max_pool2d``, ...: samples in dimension 0 of an input with ``dims`` dimensions."""
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = args[0] if args else kwargs.get("input")
+        if not isinstance(batch, BatchTensor) or batch._layout.dim != 0 or batch.dim() not in dims:
+            return NotImplemented  # without a sample dimension, the batch would be the channels
+        return on_rows(func, batch, args, kwargs)
+
+    return rule
+
+
+def last_dims(mixed: int) -> Rule:
+    """Make the rule of ``linear``, ``pixel_shuffle``, ...: the last ``mixed`` dimensions are computed together."""
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = args[0] if args else kwargs.get("input")
+        if not isinstance(batch, BatchTensor) or batch._layout.dim >= batch.dim() - mixed:
+            return NotImplemented
+        return on_rows(func, batch, args, kwargs)
+
+    return rule
+
+
+def paired(dims: Collection[int]) -> Rule:
+    """Make the rule of ``grid_sample`` and ``max_unpool2d``: the first two arguments have a row per sample."""
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = next((value for value in args[:2] if isinstance(value, BatchTensor)), None)
+        if batch is None or batch._layout.dim != 0 or len(args) < 2 or args[0].dim() not in dims:
+            return NotImplemented
+        if any(isinstance(value, Tensor) for value in (*args[2:], *kwargs.values())):
+            return NotImplemented
+        pair = [aligned(value, batch._layout) for value in args[:2]]
+        if pair[0] is None or pair[1] is None:
+            return NotImplemented
+        return BatchTensor.from_rows(func(*pair, *args[2:], **kwargs), batch._layout)
+
+    return rule
+
+
+def layer_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.layer_norm(x, shape)`` and ``rms_norm`` normalise the last dimensions."""
+    shape = args[1] if len(args) > 1 else kwargs.get("normalized_shape")
+    return last_dims(len(shape))(func, args, kwargs) if isinstance(shape, (list, tuple)) else NotImplemented
+
+
+def group_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.group_norm(x, groups)`` normalises within a sample."""
+    if len(args) < 2 or args[0].dim() < 2 or math.prod(args[0].shape[1:]) <= args[1]:
+        return NotImplemented  # torch refuses groups of one value if there is one sample, as a rank may have
+    return samples(range(2, 6))(func, args, kwargs)
+
+
+def instance_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.instance_norm(x)``; statistics kept over the batches would mix the samples."""
+    given = bound(func, args, kwargs)
+    if given is None or (
+        given["use_input_stats"] and (given["running_mean"] is not None or given["running_var"] is not None)
+    ):
+        return NotImplemented
+    return samples((3, 4, 5))(func, args, kwargs)
+
+
+def batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.batch_norm`` with the kept statistics; in training it mixes the samples."""
+    given = bound(func, args, kwargs)
+    if given is None or given["training"] or not isinstance(given["input"], BatchTensor):
+        return NotImplemented
+    if given["input"]._layout.dim == 1 or given["running_mean"] is None or given["running_var"] is None:
+        return NotImplemented
+    return on_rows(func, given["input"], args, kwargs)
+
+
+def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.prelu(x, weight)`` with one weight, or one for each index of dimension 1."""
+    if len(args) != 2 or not isinstance(args[0], BatchTensor) or (args[0]._layout.dim == 1 and args[1].numel() != 1):
+        return NotImplemented
+    return on_rows(func, args[0], args, kwargs)
+
+
+def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.embedding(indices, weight)``. Sparse gradients, counts of the indices and renormed weights see all rows."""
+    given = bound(func, args, kwargs)
+    if given is None or given["max_norm"] is not None or given["scale_grad_by_freq"] or given["sparse"]:
+        return NotImplemented
+    return on_rows(func, given["input"], args, kwargs) if isinstance(given["input"], BatchTensor) else NotImplemented
+
+
+def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.embedding_bag(indices, weight)`` with a bag in each row; offsets cut bags across rows."""
+    given = bound(func, args, kwargs)
+    if given is None or given["max_norm"] is not None or given["scale_grad_by_freq"] or given["sparse"]:
+        return NotImplemented
+    batch, weight, per_sample = given["input"], given["weight"], given["per_sample_weights"]
+    if not isinstance(batch, BatchTensor) or isinstance(weight, BatchTensor) or given["offsets"] is not None:
+        return NotImplemented
+    if batch.dim() != 2 or batch._layout.dim != 0 or (per_sample is not None and per_sample.shape != batch.shape):
+        return NotImplemented
+    own = None if per_sample is None else aligned(per_sample, batch._layout)
+    if own is None and per_sample is not None:
+        return NotImplemented
+    local = {**given, "input": rows_of(batch), "weight": spread(weight), "per_sample_weights": own}
+    return BatchTensor.from_rows(func(**local), batch._layout)
+
+
+def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.pad(x, widths)`` of other dimensions than the batch's."""
+    given = bound(func, args, kwargs)
+    if given is None or not isinstance(given["input"], BatchTensor):
+        return NotImplemented
+    batch, widths = given["input"], given["pad"]
+    back = batch.dim() - 1 - batch._layout.dim  # widths begin with the last dimension
+    if not isinstance(widths, (list, tuple)) or any(widths[2 * back : 2 * back + 2]):
+        return NotImplemented
+    return on_rows(func, batch, args, kwargs)
+
+
+def affine_grid(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.affine_grid(theta, x.size())``: a grid for each sample."""
+    given = bound(func, args, kwargs)
+    if given is None or not isinstance(given["theta"], BatchTensor):
+        return NotImplemented
+    theta, size = given["theta"], given["size"]
+    if theta._layout.dim != 0 or theta.dim() != 3 or len(size) not in (4, 5) or size[0] != theta.shape[0]:
+        return NotImplemented
+    rows = rows_of(theta)
+    local = {**given, "theta": rows, "size": [rows.shape[0], *size[1:]]}
+    return BatchTensor.from_rows(func(**local), theta._layout)
+
+
+def unfold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.unfold(2, size, step)``: windows along another dimension than the batch's."""
+    if len(args) != 4 or type(args[1]) is not int or not -args[0].dim() <= args[1] < args[0].dim():
+        return NotImplemented
+    if not isinstance(args[0], BatchTensor) or args[1] % args[0].dim() == args[0]._layout.dim:
+        return NotImplemented
+    return on_rows(func, args[0], args, kwargs)
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Layers whose arguments decide, or whose names mean something else elsewhere in torch."""
+    return [
+        *((func, layer_norm) for func in (F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm)),
+        *((func, group_norm) for func in (F.group_norm, torch.group_norm)),
+        *((func, prelu) for func in (torch.prelu, Tensor.prelu)),
+        *((func, paired((4, 5))) for func in (F.grid_sample, torch.grid_sampler)),
+        (F.max_unpool1d, paired((3,))),
+        (F.max_unpool2d, paired((4,))),
+        (F.max_unpool3d, paired((5,))),
+        (F.instance_norm, instance_norm),
+        (F.batch_norm, batch_norm),
+        (F.embedding, embedding),
+        (F.embedding_bag, embedding_bag),
+        (F.pad, pad),
+        (F.affine_grid, affine_grid),
+        (F.unfold, samples((4,))),
+        (F.fold, samples((3,))),
+        (Tensor.unfold, unfold),
+    ]

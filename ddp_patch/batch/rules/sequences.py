@@ -1,0 +1,121 @@
+"""Attention and recurrent layers, whose samples lie in another dimension for each argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..crossings import spread
+from ..tensor import BatchTensor, Rule, rows_of
+from ..world import Layout
+from .elementwise import common_layout, cutter
+from .losses import bound
+from .networks import aligned
+
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.scaled_dot_product_attention(q, k, v, mask)`` without dropout; a mask may be global."""
+    given = {**dict(zip(_ATTENTION, args, strict=False)), **kwargs}
+    inputs, mask = [given.pop(name, None) for name in _ATTENTION[:3]], given.pop("attn_mask", None)
+    batch = next((value for value in inputs if isinstance(value, BatchTensor)), None)
+    if batch is None or len(args) > len(_ATTENTION) or given.get("dropout_p", 0.0) != 0:
+        return NotImplemented
+    layout, dims = batch._layout, batch.dim()
+    if layout.dim >= dims - (3 if given.get("enable_gqa") else 2):
+        return NotImplemented
+    own = [aligned(value, layout) if value.dim() == dims else None for value in inputs]
+    if any(value is None for value in own):
+        return NotImplemented
+    if mask is not None:
+        if mask.dim() > dims or common_layout([batch, mask]) is None:
+            return NotImplemented
+        mask = cutter(layout, dims)(mask)
+    return BatchTensor.from_rows(func(*own, attn_mask=mask, **given), layout)
+
+
+def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.multi_head_attention_forward``, of ``nn.MultiheadAttention`` and ``nn.Transformer*``, without dropout."""
+    given = bound(func, args, kwargs)
+    if given is None or (given["dropout_p"] != 0 and given["training"]):
+        return NotImplemented
+    inputs = {name: given[name] for name in ("query", "key", "value")}
+    batch = next((value for value in inputs.values() if isinstance(value, BatchTensor)), None)
+    if batch is None or batch._layout.dim != 1 or any(value.dim() != 3 for value in inputs.values()):
+        return NotImplemented
+    layout, mask, padding = batch._layout, given["attn_mask"], given["key_padding_mask"]
+    # One object for one object: the body asks whether key is value to project them together.
+    distinct = {id(value): aligned(value, layout) for value in inputs.values()}
+    local = {name: distinct[id(value)] for name, value in inputs.items()}
+    if padding is not None:
+        local["key_padding_mask"] = aligned(padding, layout.at(0))
+    if mask is not None and mask.dim() == 3:
+        local["attn_mask"] = aligned(mask, layout.times(given["num_heads"], 0))
+    if any(value is None for value in local.values()):
+        return NotImplemented
+    weights = {name: value for name, value in given.items() if isinstance(value, Tensor) and name not in local}
+    if any(isinstance(value, BatchTensor) for value in weights.values()) or not {"static_k", "static_v"}.isdisjoint(
+        weights
+    ):
+        return NotImplemented
+    output, shares = func(**{**given, **local, **{name: spread(value) for name, value in weights.items()}})
+    return BatchTensor.from_rows(output, layout), shares if shares is None else BatchTensor.from_rows(
+        shares, layout.at(0)
+    )
+
+
+def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` on padded sequences, without dropout between layers."""
+    # The forms for packed sequences have batch sizes or states where these have states or weights.
+    several = func == torch.lstm
+    if kwargs or len(args) != 9 or isinstance(args[1], (list, tuple)) != several:
+        return NotImplemented
+    batch, states, weights, _, layers, dropout, training, _, batch_first = args
+    if not isinstance(batch, BatchTensor) or not isinstance(weights, (list, tuple)) or batch.dim() != 3:
+        return NotImplemented
+    layout = batch._layout
+    if layout.dim != (0 if batch_first else 1) or (dropout != 0 and training and layers > 1):
+        return NotImplemented
+    own = _states(states, layout.at(1), 3)
+    if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
+        return NotImplemented
+    result = func(rows_of(batch), own if several else own[0], [spread(weight) for weight in weights], *args[3:])
+    dims = [layout, *[layout.at(1)] * len(own)]
+    return tuple(BatchTensor.from_rows(rows, at) for rows, at in zip(result, dims, strict=True))
+
+
+def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``nn.LSTMCell``, ``nn.GRUCell`` and ``nn.RNNCell``: one step of ``[B, features]``."""
+    if kwargs or len(args) < 4 or not isinstance(args[0], BatchTensor):
+        return NotImplemented
+    batch, weights = args[0], args[2:]
+    if batch.dim() != 2 or batch._layout.dim != 0:
+        return NotImplemented
+    own = _states(args[1], batch._layout, 2)
+    if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
+        return NotImplemented
+    states = own if isinstance(args[1], (list, tuple)) else own[0]
+    result = func(rows_of(batch), states, *[w if w is None else spread(w) for w in weights])
+    if isinstance(result, Tensor):
+        return BatchTensor.from_rows(result, batch._layout)
+    return tuple(BatchTensor.from_rows(rows, batch._layout) for rows in result)
+
+
+def _states(states: Any, layout: Layout, dims: int) -> list[Tensor] | None:
+    given = states if isinstance(states, (list, tuple)) else [states]
+    own = [aligned(state, layout) if state.dim() == dims else None for state in given]
+    return None if any(state is None for state in own) else [state for state in own if state is not None]
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Layers of sequences and their rules."""
+    return [
+        (F.scaled_dot_product_attention, attention),
+        (F.multi_head_attention_forward, multi_head_attention),
+        *((func, recurrent) for func in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)),
+        *((func, cell) for func in (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)),
+    ]

@@ -1,0 +1,17 @@
+"""torch.compile: what it traces is the script's code, not ours. Functions on batches break its graph there instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrapt
+
+
+def keep_dynamo_out() -> None:
+    """Have TorchDynamo skip this package, as soon as somebody imports it (that takes a second or two)."""
+    # torch 2.13; torch.compiler.disable on every function of ours would cost microseconds per tensor operation.
+    wrapt.register_post_import_hook(_skip_us, "torch._dynamo.trace_rules")
+
+
+def _skip_us(trace_rules: Any) -> None:
+    trace_rules.add(__name__.partition(".")[0])

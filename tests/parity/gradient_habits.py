@@ -1,0 +1,864 @@
+"""Loops that reach gradients by every path that scripts take; each compares weights, buffers and optimizer state."""
+
+import copy
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.habits import data, mlp
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import SGD, Optimizer
+from torch.utils.checkpoint import checkpoint
+
+
+def everything(*things):
+    """Sums and sums of squares of all state that a loop leaves behind."""
+    said = []
+    for thing in things:
+        held = thing.state_dict()
+        if isinstance(thing, nn.Module):
+            said += [v for p in thing.parameters() for v in ([-1.0] if p.grad is None else both(p.grad))]
+            said += [v for value in held.values() for v in both(value)]
+        else:
+            for _, entry in sorted(held["state"].items()):
+                for _, value in sorted(entry.items()):
+                    if isinstance(value, torch.Tensor):
+                        said += both(value)
+    return said
+
+
+def both(tensor):
+    tensor = tensor.detach().to_dense().double() if tensor.is_sparse else tensor.detach().double()
+    return [tensor.sum().item(), (tensor**2).sum().item()]
+
+
+def loop(model, step, *optimizers, epochs=2, batch_size=8):
+    said = []
+    for _ in range(epochs):
+        for x, y in data(batch_size):
+            said.append(float(step(x, y)))
+    return said + everything(model, *optimizers)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+        self.head = nn.Linear(6, 3)
+        self.spare = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+    def encode(self, x):
+        return torch.tanh(self.features(x))
+
+
+def several_forwards_before_one_backward():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        a, b, c = model(x), model(x.flip(1)), model(x * 0.5)
+        loss = F.cross_entropy(a, y) + (a - b).pow(2).mean() + F.triplet_margin_loss(a, b, c)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def several_backwards_on_a_retained_graph():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        out = model(x)
+        first, second = F.cross_entropy(out, y), out.pow(2).mean()
+        optimizer.zero_grad()
+        first.backward(retain_graph=True)
+        first.backward(retain_graph=True)
+        second.backward()
+        optimizer.step()
+        return first
+
+    return loop(model, step, optimizer)
+
+
+def backward_on_a_list():
+    model = nn.DataParallel(mlp())
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out = model(x)
+        losses = [F.cross_entropy(out, y), out.abs().mean(), out.pow(2).sum(1)]
+        optimizer.zero_grad()
+        torch.autograd.backward(losses, [None, None, torch.full((len(x),), 0.1)])
+        optimizer.step()
+        return losses[0]
+
+    return loop(model, step, optimizer)
+
+
+def backward_from_a_vector():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        optimizer.zero_grad()
+        losses.backward(gradient=torch.linspace(0, 1, len(x)))
+        optimizer.step()
+        return losses.mean()
+
+    return loop(model, step, optimizer)
+
+
+def methods_and_parts_called_from_outside():
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        z = model.encode(x)
+        loss = loss + F.cross_entropy(model.head(model.features(x)), y) + z.pow(2).mean()
+        loss = loss + F.cross_entropy(F.linear(z, model.head.weight), y) + model.forward(x).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def parts_of_a_data_parallel_module():
+    model = nn.DataParallel(Net())
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        loss = F.cross_entropy(model.module.head(model.module.encode(x)), y)
+        if len(x) % 4:
+            loss = loss + F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def weight_penalties():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        (1e-2 * sum(p.abs().sum() for p in model.parameters())).backward()
+        loss = F.cross_entropy(model(x), y) + 1e-2 * sum(p.pow(2).sum() for p in model.parameters())
+        loss.backward()
+        (1e-2 * model[0].weight.norm()).backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def penalty_between_forward_and_backward():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        (1e-1 * model[2].weight.pow(2).sum()).backward()
+        model(x).sum()  # a forward that nobody goes back from
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def unused_parameters():
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05, weight_decay=0.1)
+    seen = []
+
+    def step(x, y):
+        optimizer.zero_grad()
+        z = model.features(x) if len(seen) % 3 == 2 else None
+        loss = F.cross_entropy(model(x), y)
+        if z is not None:
+            loss = loss + F.cross_entropy(model.spare(z), y)
+        loss.backward()
+        seen.append([p.grad is None for p in model.parameters()])
+        optimizer.step()
+        return loss + sum(map(sum, seen))
+
+    return loop(model, step, optimizer)
+
+
+class Depth(nn.Module):
+    """Runs a layer or not, as the step says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 3)
+        self.calls = 0
+
+    def forward(self, x, skip):
+        for index, layer in enumerate(self.layers):
+            x = x if index == skip else torch.tanh(layer(x)) + x
+        return self.head(x)
+
+
+def layers_that_are_skipped():
+    model = Depth()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    steps = []
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x, skip=len(steps) % 4), y)
+        optimizer.zero_grad()
+        loss.backward()
+        steps.append(sum(p.grad is None for p in model.parameters()))
+        optimizer.step()
+        return loss + steps[-1]
+
+    return loop(model, step, optimizer)
+
+
+class Experts(nn.Module):
+    """Routes each row to an expert: some ranks use some experts only."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 3)
+        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(3))
+
+    def forward(self, x):
+        choice = self.gate(x).argmax(1)
+        out = x.new_zeros(len(x), 3)
+        for index, expert in enumerate(self.experts):
+            rows = (choice == index).nonzero().squeeze(1)
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out * self.gate(x).softmax(1)
+
+
+def experts_that_some_rows_use():
+    model = Experts()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def growing_and_freezing():
+    model = Net()
+    optimizer = SGD([{"params": model.features.parameters(), "lr": 0.3}, {"params": model.head.parameters()}], 0.1)
+    others = []
+
+    def step(x, y):
+        turn = len(others)
+        if turn == 1:
+            model.features.requires_grad_(False)
+        if turn == 2:
+            model.features.requires_grad_(True)
+            model.head = nn.Linear(6, 3)
+            optimizer.add_param_group({"params": model.head.parameters(), "lr": 0.2})
+        if turn == 3:
+            model.features.add_module("more", nn.Linear(6, 6))
+            others.append(SGD(model.features.more.parameters(), 0.5, momentum=0.9))
+        loss = F.cross_entropy(model(x), y)
+        for each in [optimizer, *filter(None, others)]:
+            each.zero_grad()
+        loss.backward()
+        for each in [optimizer, *filter(None, others)]:
+            each.step()
+        others.append(None)
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def two_models_one_optimizer():
+    encoder, head = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], 0.05)
+
+    def step(x, y):
+        loss = F.cross_entropy(head(encoder(x)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(encoder, step, optimizer) + everything(head)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = nn.Linear(4, 6), nn.Linear(6, 4)
+        self.up.weight = nn.Parameter(self.down.weight.t().contiguous())
+        self.twice = nn.Linear(4, 4)
+        self.twice.weight = nn.Parameter(torch.eye(4))
+        self.again = self.twice
+
+    def forward(self, x):
+        return self.again(self.up(torch.tanh(self.down(self.twice(x)))))
+
+
+def tied_weights():
+    model = Tied()
+    other = nn.Linear(4, 4)
+    other.weight = model.twice.weight
+    optimizer = (
+        SGD({*model.parameters(), *other.parameters()}, 0.1, momentum=0.9)
+        if False
+        else SGD([*model.parameters(), other.bias], 0.1, momentum=0.9)
+    )
+
+    def step(x, y):
+        loss = F.mse_loss(model(x), x) + other(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + everything(other)
+
+
+def hooks_on_parameters():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    seen = []
+    model[0].weight.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
+    handle = model[2].bias.register_hook(lambda grad: seen.append(grad.norm().item()))
+    model[2].weight.register_hook(lambda grad: 2 * grad)
+    model[2].weight.register_hook(lambda grad: grad.sign() * grad.abs().sqrt())
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        optimizer.step()
+        if len(seen) == 6:
+            handle.remove()
+        return loss
+
+    return loop(model, step, optimizer) + seen
+
+
+def hooks_there_before_training():
+    model = mlp()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: torch.clamp(grad, -0.02, 0.02))
+    model = nn.DataParallel(model)
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def optimizer_in_backward():
+    model = mlp()
+    each = {p: SGD([p], 0.1, momentum=0.9) for p in model.parameters()}
+
+    def update(parameter):
+        each[parameter].step()
+        each[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return loop(model, step)
+
+
+def hook_on_an_output():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+    seen = []
+
+    def step(x, y):
+        out = model(x)
+        out.register_hook(lambda grad: seen.append(grad.norm().item()) or grad * 2)
+        loss = F.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + seen
+
+
+def hooks_on_modules():
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.3)
+    seen, features = [], {}
+    model.features.register_forward_hook(lambda module, args, out: features.update(z=out))
+    model.head.register_full_backward_hook(lambda module, inputs, outputs: seen.append(outputs[0].norm().item()))
+    model.register_forward_pre_hook(lambda module, args: (args[0] * len(args[0]) / 8,))
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss = loss + 0.1 * features["z"].std(0).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + seen
+
+
+def hook_on_the_model_itself():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+    seen = []
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    handle = model.register_forward_hook(lambda module, args, out: seen.append(out.max().item()) or out * 2)
+    said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    handle.remove()
+    return said + loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1) + seen
+
+
+def trained(model, optimizer, x, y):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def loading_and_casting():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+    saved = copy.deepcopy(model.state_dict())
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    model.load_state_dict(saved)
+    said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    model.float()
+    said += [round(v, 4) for v in loop(model, lambda x, y: trained(model, optimizer, x.float(), y), epochs=1)[:3]]
+    model.load_state_dict(saved)
+    model.double()
+    model.load_state_dict(saved)
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    return said + loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+
+
+def gradient_penalty():
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = F.cross_entropy(out, y) + (grad.norm(dim=1) - 1).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def attack_on_the_input():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        x = x.clone()
+        x.requires_grad_()
+        F.cross_entropy(model(x), y).backward()
+        attacked = (x + 0.1 * x.grad.sign()).detach()
+        return trained(model, optimizer, attacked, y)
+
+    return loop(model, step, optimizer)
+
+
+class SecondOrder(Optimizer):
+    """Scales by Hutchinson's estimate of the diagonal of the Hessian, with a fixed probe."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self):
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        grads = [p.grad for p in parameters]
+        probes = [torch.ones_like(p) for p in parameters]
+        products = torch.autograd.grad(grads, parameters, probes)
+        with torch.no_grad():
+            for p, g, h in zip(parameters, grads, products, strict=True):
+                p -= self.param_groups[0]["lr"] * g.detach() / (h.abs() + 1)
+
+
+def second_order_optimizer():
+    model = mlp()
+    optimizer = SecondOrder(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward(create_graph=True)
+        optimizer.step()
+        return loss
+
+    return loop(model, step)
+
+
+def inner_steps_by_functional_call():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        names, values = zip(*model.named_parameters(), strict=True)
+        loss = F.cross_entropy(model(x), y)
+        grads = torch.autograd.grad(loss, values, create_graph=True)
+        fast = {name: value - 0.5 * grad for name, value, grad in zip(names, values, grads, strict=True)}
+        outer = F.cross_entropy(torch.func.functional_call(model, fast, (x.flip(1),)), y)
+        optimizer.zero_grad()
+        outer.backward()
+        optimizer.step()
+        return outer
+
+    return loop(model, step, optimizer)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.reentrant = reentrant
+        self.first = nn.Linear(4, 6)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 6), nn.BatchNorm1d(6))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.block, self.first(x), use_reentrant=self.reentrant))
+
+
+def checkpointing():
+    model = Checkpointed(False)
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def reentrant_checkpointing():
+    model = Checkpointed(True)
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def checkpointing_the_model():
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+
+    def step(x, y):
+        out = checkpoint(model, x.clone().requires_grad_(), use_reentrant=True)
+        loss = F.cross_entropy(out + checkpoint(model, x, use_reentrant=False), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def checkpointing_dropout():
+    """The masks differ from one process's; computed again they must be the same, or gradients and loss disagree."""
+    model = nn.Sequential(nn.Linear(4, 64, bias=False), nn.Dropout(0.5))
+    optimizer = SGD(model.parameters(), 0.0)
+    x, _ = next(iter(data(8)))
+    out = checkpoint(model, x, use_reentrant=False)
+    optimizer.zero_grad()
+    out.sum().backward()
+    # d out.sum() / d W . W = out.sum() for a linear map, whatever the mask.
+    return [(model[0].weight.grad * model[0].weight).sum().item() - out.sum().item()]
+
+
+def norms_by_parametrization():
+    model = nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)),
+        nn.Tanh(),
+        nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)),
+        nn.Tanh(),
+        nn.utils.spectral_norm(nn.Linear(6, 3)),
+    )
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def clipping():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.5, momentum=0.9)
+    norms = []
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(float(clip_grad_norm_(model.parameters(), 0.05)))
+        clip_grad_value_(model[2].parameters(), 0.01)
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + norms
+
+
+def without_an_optimizer():
+    model = nn.DataParallel(mlp())
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        said = sum(p.grad.norm().item() for p in model.parameters())
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.3)
+        return loss + said
+
+    return loop(model, step)
+
+
+def closures():
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.5, max_iter=4)
+
+    def step(x, y):
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return loop(model, step)
+
+
+def every_optimizer():
+    said = []
+    for kind in sorted(vars(torch.optim).values(), key=str):
+        if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
+            continue
+        if kind in (Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam):  # they have cases of their own
+            continue
+        torch.manual_seed(0)
+        model = mlp()
+        trainable = [p for p in model.parameters() if p.dim() == 2] if kind.__name__ == "Muon" else model.parameters()
+        optimizer = kind(trainable, lr=0.01)
+        said += loop(model, lambda x, y, m=model, o=optimizer: trained(m, o, x, y), optimizer, epochs=1)
+    return said
+
+
+class Sharpness(SGD):
+    """Two steps with a gradient each (Foret et al. 2021)."""
+
+    def up(self):
+        self.held = []
+        for p in self.param_groups[0]["params"]:
+            self.held.append(0.05 * p.grad / (p.grad.norm() + 1e-12))
+            p.data.add_(self.held[-1])
+        self.zero_grad()
+
+    def down(self):
+        for p, shift in zip(self.param_groups[0]["params"], self.held, strict=True):
+            p.data.sub_(shift)
+        self.step()
+
+
+def sharpness_aware():
+    model = mlp()
+    optimizer = Sharpness(model.parameters(), 0.3, momentum=0.9)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.up()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.down()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def gradient_surgery():
+    """Keeps gradients of one loss over the backward of another."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out = model(x)
+        optimizer.zero_grad()
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        first = [p.grad for p in model.parameters()]
+        optimizer.zero_grad()
+        out.pow(2).mean().backward()
+        for p, kept in zip(model.parameters(), first, strict=True):
+            p.grad = p.grad + kept * (kept * p.grad).sum().sign()
+        optimizer.step()
+        return out.sum()
+
+    return loop(model, step, optimizer)
+
+
+def accumulated(read):
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    norms = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        for i, (x, y) in enumerate(batches := list(data(2))):
+            loss = F.cross_entropy(model(x), y) / 4
+            loss.backward()
+            if read and i % 3 == 1:
+                norms.append(model[0].weight.grad.norm().item())
+            if i % 4 == 3 or i == len(batches) - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    return norms + everything(model, optimizer)
+
+
+def accumulation():
+    return accumulated(read=False)
+
+
+def accumulation_with_readings():
+    return accumulated(read=True)
+
+
+def accumulation_thrown_away():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    for _ in range(3):
+        for i, (x, y) in enumerate(data(2)):
+            F.cross_entropy(model(x), y).backward()
+            if i % 4 == 2:
+                optimizer.step()
+            if i % 4 == 3:
+                optimizer.zero_grad(set_to_none=i % 8 == 3)
+    return everything(model, optimizer)
+
+
+def skipped_by_the_scaler():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    steps = []
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scale = float("inf") if len(steps) in (2, 3) else 1.0
+        scaler.scale(loss * scale if scale == 1 else (loss + model[0].weight[0, 0] * scale)).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        steps.append(scaler.get_scale())
+        return steps[-1]
+
+    return loop(model, step, optimizer)
+
+
+def critic_and_generator():
+    critic, generator = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), nn.Linear(2, 4)
+    first, second = SGD(critic.parameters(), 0.1, momentum=0.9), SGD(generator.parameters(), 0.1, momentum=0.9)
+
+    def step(x, y):
+        critic.zero_grad()
+        real = F.softplus(-critic(x)).mean()
+        real.backward()
+        noise = torch.randn(len(x), 2)
+        fake = generator(noise)
+        F.softplus(critic(fake.detach())).mean().backward()
+        first.step()
+        generator.zero_grad()
+        loss = F.softplus(-critic(fake)).mean()
+        loss.backward()
+        second.step()
+        return real + loss
+
+    torch.manual_seed(5)
+    return loop(critic, step, first, second) + everything(generator)
+
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 4, sparse=True)
+        self.bags = nn.EmbeddingBag(20, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, words, with_bags):
+        z = self.words(words).mean(1)
+        return self.head(z + self.bags(words) if with_bags else z)
+
+
+def sparse_gradients():
+    model = Bag()
+    sparse = torch.optim.SparseAdam([model.words.weight, model.bags.weight], 0.1)
+    dense = SGD(model.head.parameters(), 0.3)
+    said = []
+    for turn in range(3):
+        for x, y in data():
+            words = (x.abs() * 7).long().clamp(max=19)
+            loss = F.cross_entropy(model(words, turn == 1), y)
+            sparse.zero_grad()
+            dense.zero_grad()
+            loss.backward()
+            said.append(float(loss))
+            sparse.step()
+            dense.step()
+    return said + everything(model, sparse)
+
+
+def only_some_inputs():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward(inputs=[model[2].weight, model[2].bias], retain_graph=True)
+        said = sum(p.grad is None for p in model.parameters()) + model[2].bias.grad.norm()
+        loss.backward(inputs=list(model[0].parameters()))
+        optimizer.step()
+        return loss + said
+
+    return loop(model, step, optimizer)
+
+
+HABITS = [
+    value
+    for name, value in list(globals().items())
+    if callable(value)
+    and getattr(value, "__module__", "") == __name__
+    and not isinstance(value, type)
+    and name not in ("everything", "both", "loop", "trained", "accumulated")
+]
+
+
+def run(name):
+    torch.manual_seed(0)
+    return globals()[name]()

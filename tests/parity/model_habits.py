@@ -1,0 +1,380 @@
+"""Models of every shape: what goes in, what comes out, what they keep, and what torch makes of them."""
+
+import collections
+import dataclasses
+import io
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import loop, trained
+from parity.habits import mlp
+from torch.optim import SGD
+
+
+class Tagger(nn.Module):
+    """Sequence first: ``[T, B, F] -> [T, B, C]`` and states ``[L, B, H]``."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(1, 5, num_layers=2)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x, state=None):
+        out, state = self.rnn(x, state)
+        return self.head(out), state
+
+
+def sequence_first():
+    model = Tagger()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out, (h, c) = model(x.t().unsqueeze(2))
+        loss = F.cross_entropy(out[-1], y) + h.pow(2).mean() + c[0].abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def states_from_zeros():
+    model = Tagger()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        zeros = torch.zeros(2, len(x), 5), torch.zeros(2, len(x), 5)
+        out, state = model(x.t().unsqueeze(2), zeros)
+        out, _ = model(x.t().unsqueeze(2), tuple(s.detach() for s in state))
+        loss = F.cross_entropy(out.mean(0), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def states_carried_between_batches():
+    model = nn.GRU(4, 3, batch_first=True)
+    optimizer = SGD(model.parameters(), 0.3)
+    held = {}
+
+    def step(x, y):
+        state = held.get(len(x))
+        out, state = model(x.unsqueeze(1), state)
+        held[len(x)] = state.detach()
+        loss = F.cross_entropy(out[:, -1], y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.look = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x, causal, padding=None):
+        x = x.unsqueeze(1) + torch.linspace(0, 1, 5)[None, :, None]
+        z = self.encoder(x, mask=causal, src_key_padding_mask=padding)
+        z, weights = self.look(z, z, z)
+        return self.head(z.mean(1)), weights
+
+
+def attention_with_masks():
+    model = Attention()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    causal = torch.triu(torch.full((5, 5), float("-inf")), diagonal=1)
+
+    def step(x, y):
+        padding = torch.zeros(len(x), 5)
+        padding[:, 4] = float("-inf")
+        out, weights = model(x, causal, padding=padding)
+        loss = F.cross_entropy(out, y) + weights.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    extra: dict
+
+
+class ModelOutput(collections.OrderedDict):
+    """Like transformers': items as attributes and by position."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, key):
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+class Structured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, pair, *, options, scale=None, names=(), extra=None):
+        x = pair.left * options["gain"] + pair.right[0] + (0 if extra is None else extra["shift"])
+        logits = self.net(x) * (1 if scale is None else scale) / self.temperature
+        out = ModelOutput(logits=logits, temperature=self.temperature, names=list(names))
+        return Output(logits, {"out": out, "classes": logits.argmax(1), "none": None})
+
+
+def structures_in_and_out():
+    model = nn.DataParallel(Structured())
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out = model(Pair(x, [x * 0.1, "text"]), options={"gain": 0.5}, scale=2.0, names=("a",), extra={"shift": x})
+        held = out.extra["out"]
+        loss = F.cross_entropy(held.logits, y) + 0.1 * held["temperature"] ** 2
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss + (out.extra["classes"] == y).sum() + len(held[2])
+
+    return loop(model, step, optimizer)
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x, y=None):
+        logits = self.net(x)
+        if y is None:
+            return logits
+        return F.cross_entropy(logits, y), logits
+
+
+def loss_and_logits_from_forward():
+    model = WithLoss()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss, logits = model(x, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            said = (model(x).argmax(1) == y).float().mean()
+        model.train()
+        return loss + said + logits.detach().std()
+
+    return loop(model, step, optimizer)
+
+
+def plain_tensors_in():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        noise = torch.randn(len(x), 4)
+        loss = F.cross_entropy(model(noise), y) + model(torch.ones(3, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    torch.manual_seed(3)
+    return loop(model, step, optimizer)
+
+
+class Keeper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+        self.kept = None
+
+    def forward(self, x):
+        self.kept = self.net[1](self.net[0](x))
+        return self.net[2](self.kept)
+
+
+def activations_kept_on_the_module():
+    model = Keeper()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y) + model.kept.std(0).mean() + model.kept.shape[0] / 100
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+class Codebook(nn.Module):
+    """Buffers that follow the batch, as vector quantisation and batch renormalisation have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+                self.count += len(x)
+        return self.net(x - self.mean)
+
+
+def buffers_that_follow_the_batch():
+    model = Codebook()
+    optimizer = SGD(model.parameters(), 0.3)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def compiled_models():
+    model = mlp()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = SGD(compiled.parameters(), 0.3, momentum=0.9)
+    said = loop(compiled, lambda x, y: trained(compiled, optimizer, x, y), optimizer, epochs=1)
+    other = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    other.compile(backend="eager")
+    optimizer = SGD(other.parameters(), 0.1, momentum=0.9)
+    return said + loop(other, lambda x, y: trained(other, optimizer, x, y), optimizer, epochs=1)
+
+
+def compiled_loss():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    @torch.compile(backend="eager")
+    def criterion(out, y):
+        return F.cross_entropy(out, y) + out.pow(2).mean()
+
+    def step(x, y):
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def scripted_models():
+    model = torch.jit.script(mlp())
+    optimizer = SGD(model.parameters(), 0.3)
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+    other = torch.jit.script(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)))
+    optimizer = SGD(other.parameters(), 0.1)
+    return said + loop(other, lambda x, y: trained(other, optimizer, x, y), optimizer)
+
+
+def traced_model():
+    model = torch.jit.trace(mlp(), torch.zeros(2, 4))
+    optimizer = SGD(model.parameters(), 0.3)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def saved_and_loaded_between():
+    # No bias before BatchNorm: its gradient is rounding, which Adam would blow up to a step.
+    body = [nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 3)]
+    model = nn.DataParallel(nn.Sequential(*body))
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    held = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "whole": model.module}, held)
+    held.seek(0)
+    saved = torch.load(held, weights_only=False)
+    said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    other = nn.DataParallel(saved["whole"])
+    optimizer = torch.optim.Adam(other.parameters(), 0.05)
+    return said + loop(other, lambda x, y: trained(other, optimizer, x, y), optimizer, epochs=1)
+
+
+def frozen_in_data_parallel():
+    body = nn.DataParallel(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)).requires_grad_(False))
+    head = nn.Linear(6, 3)
+    optimizer = SGD(head.parameters(), 0.3)
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        loss = F.cross_entropy(head(body(x)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss + x.grad.norm()
+
+    return loop(head, step, optimizer) + [v.double().sum().item() for v in body.state_dict().values()]
+
+
+def autocast():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).float()
+    optimizer = SGD(model.parameters(), 0.1)
+    kinds = []
+
+    def step(x, y):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(x.float())
+            loss = F.cross_entropy(out, y)
+        kinds.append([out.dtype, loss.dtype] == [torch.bfloat16, torch.float32])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return round(loss.item(), 1)
+
+    said = loop(model, step, optimizer, epochs=1)
+    return [sum(kinds), *(round(value, 1) for value in said[:3])]
+
+
+def one_row_and_none():
+    """Batches of one row, and modules that take no batch at all."""
+    model = mlp()
+    table = nn.Embedding(3, 3)
+    optimizer = SGD([*model.parameters(), *table.parameters()], 0.3)
+
+    def step(x, y):
+        prior = table(torch.arange(3)).mean(0)
+        loss = F.cross_entropy(model(x) + prior, y) + F.cross_entropy(model(x[:1]), y[:1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer, batch_size=7)
+
+
+HABITS = [
+    value
+    for value in list(globals().values())
+    if callable(value) and getattr(value, "__module__", "") == __name__ and not isinstance(value, type)
+]
+
+
+def run(name):
+    torch.manual_seed(0)
+    return globals()[name]()

@@ -1,0 +1,250 @@
+"""When gradients travel: counts of collectives and bytes, and what DDP is told."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+GRADIENTS = ("gradient bucket", "gradient average")
+
+
+def net(width=64):
+    return nn.Sequential(nn.Linear(16, width), nn.Tanh(), nn.Linear(width, 4))
+
+
+def batches(count, size=4):
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(count * size, 16, generator=g), torch.randint(0, 4, (count * size,), generator=g)
+    return DataLoader(TensorDataset(x, y), size)
+
+
+def counted(ledger):
+    return {name: [ledger.collectives[name], ledger.collective_bytes[name]] for name in ledger.collectives}
+
+
+def current_ledger():
+    from ddp_patch.batch.world import World
+
+    return World.get().ledger
+
+
+def gradient_bytes(held):
+    return sum(size for name, (_, size) in held.items() if name in GRADIENTS)
+
+
+def accumulating(every, steps=6, ragged=0, read=False):
+    """Bytes of gradients for each optimizer step, and the collectives of the last one."""
+    torch.manual_seed(0)
+    ledger, model = current_ledger(), net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    per_step, before, norm = [], 0, 0.0
+    for i, (x, y) in enumerate(batches(every * steps + ragged)):
+        (F.cross_entropy(model(x), y) / every).backward()
+        if read:
+            norm += model[0].weight.grad.norm().item()
+        if i % every == every - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+            now = gradient_bytes(counted(ledger))
+            per_step.append(now - before)
+            before = now
+    return {
+        "bytes": per_step,
+        "deferred": ledger.deferred,
+        "late": ledger.late,
+        "patched": "grad" in vars(torch.Tensor),
+    }
+
+
+def test_accumulation_is_learned_from_the_first_step(ranks):
+    once = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"]
+    often = ranks.call(accumulating, 2, 8).ok().results[0]
+    assert often["bytes"][0] == pytest.approx(8 * once[-1], rel=0.05)
+    for size in often["bytes"][1:]:
+        assert size == pytest.approx(once[-1], rel=0.05)
+    assert often["deferred"] == 7 * 5
+    assert not often["patched"]
+
+
+def test_accumulation_can_be_declared(ranks):
+    once = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"]
+    declared = ranks.call(accumulating, 2, 8, enable={"accumulate": 8}).ok().results[0]
+    assert declared["bytes"] == [pytest.approx(once[-1], rel=0.05)] * 6
+
+
+def test_a_ragged_end_costs_one_late_average(ranks):
+    late = ranks.call(ragged_epochs, 2).ok().results[0]
+    assert late == [1, 1]
+
+
+def ragged_epochs():
+    """Late averages in each of two epochs of 4 + 4 + 2 backwards, after one that is learned from."""
+    torch.manual_seed(0)
+    ledger, model = current_ledger(), net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    late = []
+    for _ in range(3):
+        before = ledger.late
+        loader = batches(10)
+        for i, (x, y) in enumerate(loader):
+            F.cross_entropy(model(x), y).backward()
+            if i % 4 == 3 or i == len(loader) - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+        late.append(ledger.late - before)
+    return late[1:]
+
+
+def test_gradients_that_are_read_between_are_averaged_where_they_are_read(ranks):
+    read = ranks.call(accumulating, 2, 4, 6, 0, True).ok().results[0]
+    often = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"][-1]
+    assert read["bytes"][-1] == pytest.approx(4 * often, rel=0.05)
+
+
+# --- collectives per step ---------------------------------------------------------------------------------------------
+
+
+def plain_loop():
+    return per_step(lambda model, spare, x, y: F.cross_entropy(model(x), y).backward())
+
+
+def with_unused_parameters():
+    return per_step(lambda model, spare, x, y: F.cross_entropy(model(x), y).backward(), spare=True)
+
+
+def reading_a_metric():
+    def step(model, spare, x, y):
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        (out.argmax(1) == y).sum().item()
+        loss.item()
+
+    return per_step(step)
+
+
+class Spare(nn.Module):
+    def __init__(self, spare):
+        super().__init__()
+        self.net = net()
+        self.spare = nn.Linear(4, 4) if spare else None
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def per_step(step, spare=False, warm=3, steps=5):
+    torch.manual_seed(0)
+    ledger, model = current_ledger(), Spare(spare)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = {}
+    for i, (x, y) in enumerate(batches(warm + steps)):
+        if i == warm:
+            before = counted(ledger)
+        optimizer.zero_grad()
+        step(model, spare, x, y)
+        optimizer.step()
+    after = counted(ledger)
+    return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
+
+
+def adversaries(warm=3, steps=5):
+    torch.manual_seed(0)
+    ledger = current_ledger()
+    critic, generator = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)), nn.Linear(2, 16)
+    first, second = torch.optim.SGD(critic.parameters(), 0.1), torch.optim.SGD(generator.parameters(), 0.1)
+    for i, (x, _) in enumerate(batches(warm + steps)):
+        if i == warm:
+            before = counted(ledger)
+        fake = generator(torch.randn(len(x), 2))
+        first.zero_grad()
+        F.softplus(-critic(x)).mean().backward()
+        F.softplus(critic(fake.detach())).mean().backward()
+        first.step()
+        second.zero_grad()
+        F.softplus(-critic(fake)).mean().backward()
+        second.step()
+    after = counted(ledger)
+    return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
+
+
+@pytest.mark.parametrize(
+    ("loop", "wanted"),
+    [
+        (plain_loop, {"all_reduce": 1, "gradient bucket": 1}),
+        (with_unused_parameters, {"all_reduce": 1, "gradient bucket": 1}),
+        (reading_a_metric, {"all_reduce": 2, "gradient bucket": 1}),
+        (adversaries, {"all_reduce": 3, "gradient bucket": 2}),  # three losses, two optimizer steps
+    ],
+)
+def test_collectives_per_step(ranks, loop, wanted):
+    for result in ranks.call(loop, 2).ok().results:
+        assert result == wanted
+
+
+# --- what DDP is told -------------------------------------------------------------------------------------------------
+
+
+def as_ddp_sees_it():
+    """One step under the options given, with the DDP instance that it made."""
+    import gc
+
+    torch.manual_seed(0)
+    called = []
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    for module, name in [
+        (default_hooks, "fp16_compress_hook"),
+        (default_hooks, "bf16_compress_hook"),
+        (powerSGD_hook, "powerSGD_hook"),
+    ]:
+        original = getattr(module, name)
+        setattr(module, name, lambda state, bucket, f=original, n=name: called.append(n) or f(state, bucket))
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for x, y in batches(4):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    (ddp,) = [o for o in gc.get_objects() if type(o) is nn.parallel.DistributedDataParallel]
+    shared = model[0].weight.grad.untyped_storage().data_ptr() == model[0].bias.grad.untyped_storage().data_ptr()
+    return {
+        "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20,
+        "gradient_as_bucket_view": [ddp.gradient_as_bucket_view, shared],
+        "static_graph": ddp.static_graph,
+        "find_unused_parameters": ddp.find_unused_parameters,
+        "called": sorted(set(called)),
+        "losses": losses,
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "seen"),
+    [
+        ("bucket_cap_mb", 0.5, 0.5),
+        ("gradient_as_bucket_view", True, [True, True]),
+        ("gradient_as_bucket_view", False, [False, False]),
+        ("static_graph", True, True),
+        ("find_unused_parameters", True, True),
+    ],
+)
+def test_options_arrive_at_ddp_and_change_no_number(ranks, option, value, seen):
+    plain = ranks.call(as_ddp_sees_it, 2).ok().results[0]
+    result = ranks.call(as_ddp_sees_it, 2, enable={option: value}).ok().results[0]
+    assert result[option] == seen
+    assert result["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"), [("fp16", "fp16_compress_hook"), ("bf16", "bf16_compress_hook"), ("powersgd", "powerSGD_hook")]
+)
+def test_compression_hooks_carry_the_gradients(ranks, name, hook):
+    plain = ranks.call(as_ddp_sees_it, 2).ok().results[0]
+    assert plain["called"] == []
+    result = ranks.call(as_ddp_sees_it, 2, enable={"comm_hook": name}).ok().results[0]
+    assert result["called"] == [hook]
+    assert result["losses"] == pytest.approx(plain["losses"], rel=1e-2)

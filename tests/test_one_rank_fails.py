@@ -1,0 +1,118 @@
+"""Failures of one rank's rows: never a hang, and an error on every rank that says what happened where."""
+
+import pytest
+
+SCRIPT = """
+import os, sys
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+where, catches = {where!r}, {catches!r}
+torch.manual_seed(0)
+done = []
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if where == "dataset" and index == 7:
+            raise ValueError("a bad row")
+        return torch.tensor([1.0, index]), index % 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x):
+        if len(done) == 1 and (where == "every rank" or (where == "one rank" and os.environ.get("RANK", "1") == "1")):
+            raise ValueError("a bad value")
+        return self.layer(x)
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+batches = iter(DataLoader(Rows(), 4))
+while True:
+    try:
+        x, y = next(batches)
+        loss = F.cross_entropy(model(x), y)
+    except StopIteration:
+        break
+    except ValueError:
+        done.append("skipped")
+        if not catches:
+            raise
+        continue
+    except RuntimeError:
+        done.append("skipped")
+        if not catches:
+            raise
+        continue
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    done.append(round(loss.item(), 4))
+print(done)
+"""
+
+
+def write(tmp_path, where, catches):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(where=where, catches=catches))
+    return script
+
+
+@pytest.mark.parametrize("where", ["dataset", "one rank"])
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_failure_of_some_rows_ends_the_job_with_its_place(ranks, tmp_path, where, catches):
+    outcome = ranks.script(write(tmp_path, where, catches), 2, timeout=40, grace=15)
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    said = "".join(outcome.stderr)
+    assert said.count("the job ends.") == 1, said
+    assert "LockstepError: train.py:" in said
+    assert {"dataset": "batch 2 of loader", "one rank": "of Net (9 parameters)"}[where] in said
+    assert "raised ValueError (a bad" in said
+    assert "rows of rank 1" in said
+
+
+def test_a_failure_of_every_rank_is_the_scripts_own_to_catch(ranks, tmp_path):
+    script = write(tmp_path, "every rank", True)
+    alone = ranks.script(script, 1).ok().stdout[0]
+    assert "skipped" in alone
+    assert ranks.script(script, 3, timeout=40).ok().stdout == [alone, "", ""]
+
+
+def nonfinite_rows():
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    x = torch.ones(8, 2)
+    x[7, 1] = float("nan")
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for (rows,) in DataLoader(TensorDataset(x), 4):
+        loss = F.mse_loss(model(rows), torch.zeros(len(rows), 1))
+        if not torch.isfinite(loss):
+            said.append("stop")
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(round(loss.item(), 6))
+    return said
+
+
+def test_a_loss_that_is_not_finite_for_one_ranks_rows_is_seen_by_all(ranks):
+    wanted = nonfinite_rows()
+    assert wanted[-1] == "stop"
+    assert ranks.call(nonfinite_rows, 2).ok().results == [wanted, wanted]
