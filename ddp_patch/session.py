@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,6 +85,9 @@ class Session:
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
+        # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+        self._filter = warnings.filters[0]
         self._remove_hooks = optimizer.hooks(self._replicas, self._world)
         for existing in optimizers:
             self._replicas.optimizes(existing)
@@ -114,6 +118,8 @@ class Session:
             remember_used(self.job)
         for remove in self._remove_hooks:
             remove()
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         World.current = None
         self._patcher.undo()
         self._on_stop()

@@ -28,10 +28,7 @@ def map_items(function: Callable[[Any], Any], value: Any) -> Any:
             return value
         if type(value) is dict:
             return changed
-        twin = copy.copy(value)
-        for key, item in changed.items():
-            twin[key] = item
-        return twin
+        return _like(value, changed)
     if is_container(value):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         changed = {name: function(item) for name, item in fields.items()}
@@ -42,6 +39,24 @@ def map_items(function: Callable[[Any], Any], value: Any) -> Any:
             object.__setattr__(clone, name, item)
         return clone
     return value
+
+
+def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
+    """Give a dict of the same class with other entries, which may be its attributes as well (ModelOutput, AttrDict)."""
+    try:
+        twin = copy.copy(value)
+    except TypeError:  # a dataclass with required fields cannot be made empty
+        twin = type(value)(**changed)
+    for key, item in changed.items():
+        twin[key] = item
+    if getattr(value, "__dict__", None) is value:
+        twin.__dict__ = twin
+        return twin
+    held = getattr(twin, "__dict__", {})
+    for key, item in changed.items():
+        if isinstance(key, str) and held.get(key) is value[key]:
+            held[key] = item
+    return twin
 
 
 def is_container(value: Any) -> bool:

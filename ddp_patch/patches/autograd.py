@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..batch.crossings import total
 from ..batch.promise import promise_of, root_of
 from ..batch.tensor import BatchTensor, whole_of
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
+from ..replica.gradients import average
 from ..replica.replicas import Replicas
 from ..structure import leaves, map_leaves
 
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+
+
+_GRAD = (
+    "outputs",
+    "inputs",
+    "grad_outputs",
+    "retain_graph",
+    "create_graph",
+    "only_inputs",
+    "allow_unused",
+    "is_grads_batched",
+    "materialize_grads",
+)
+# torch's own words
+_UNUSED = (
+    "One of the differentiated Tensors appears to not have been used in the graph. "
+    "Set allow_unused=True if this is the desired behavior."
+)
 
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
@@ -47,15 +65,22 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
     def grad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
             return wrapped(*args, **kwargs)
-        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-        sources = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        given = dict(zip(_GRAD, args, strict=False)) | kwargs
+        inputs = given["inputs"]
+        sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        trained = [index for index, source in enumerate(sources) if replicas.backwards.trains(source)]
+        if not trained:
+            return wrapped(**given)
+        # A parameter may be unused by the rows of some ranks only.
         with replicas.backwards.grad():
-            values = wrapped(*args, **kwargs)
-        hooks, trains = replicas.backwards.hooks, replicas.backwards.trains
-        return tuple(
-            hooks.on(source, total(value) / world.size) if value is not None and trains(source) else value
-            for value, source in zip(values, sources, strict=True)
-        )
+            values = list(wrapped(**{**given, "allow_unused": True}))
+        lead = given["grad_outputs"][0].shape[:1] if given.get("is_grads_batched") else ()
+        averaged = average([sources[index] for index in trained], [values[index] for index in trained], world, lead)
+        for index, value in zip(trained, averaged, strict=True):
+            values[index] = None if value is None else replicas.backwards.hooks.on(sources[index], value)
+        if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
+            raise RuntimeError(_UNUSED)
+        return tuple(values)
 
     def variable(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not (args and isinstance(args[0], BatchTensor)):

@@ -70,7 +70,7 @@ class Backwards:
             yield
             return
         for sync in self._syncs:
-            hooked = any(parameter in self.hooks for parameter in sync.parameters)
+            hooked = self.hooks.on_any(sync.parameters)
             sync.begin(everywhere and not recorded and not hooked, self._stepping)
         assumed = self._assume(promise) if promise is not None and everywhere else None
         self._running, failed = True, True
@@ -99,7 +99,7 @@ class Backwards:
         if not self._may_assume:
             return None
         for sync in self._syncs:
-            if sync.may_be_scaled(promise.source) and not any(p in self.hooks for p in sync.parameters):
+            if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
                 promise.assumed = True
                 return sync
         return None
@@ -125,7 +125,7 @@ class Backwards:
             if not failed:
                 self.hooks.release(sync.parameters, recorded)
             sync.end(failed, recorded)
-            if not failed and any(self.hooks.has_after(parameter) for parameter in sync.parameters):
+            if not failed and self.hooks.after_any(sync.parameters):
                 self._settle(sync)
                 self.hooks.release_after(sync.parameters)
             self._note(sync)

@@ -59,8 +59,9 @@ def batch_norm(
         if int(count) < 2:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {rows.shape}")
         with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
+            # Through .data, as torch's kernel counts no version: another forward's backward may still need them.
+            running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.data.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
     return _normalise(rows, weight, bias, mean, var, count, eps)
 
 

@@ -11,8 +11,9 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -133,6 +134,7 @@ class GradientSync:
         elif self._reached or self._signature() != self._before:
             if recorded:
                 self._average_recorded()
+                self.pending = False
             else:
                 self.pending = True
         self._before = _IDLE
@@ -199,18 +201,10 @@ class GradientSync:
     def _average_recorded(self) -> None:
         """Average differentiably, for ``backward(create_graph=True)``."""
         for part in _parts(self.parameters):
-            grads = [grad_of(parameter) for parameter in part]
-            flags = torch.tensor([float(grad is not None) for grad in grads], device=part[0].device)
-            used = self._world.all_reduce(flags).tolist()
-            flat = torch.cat(
-                [(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(part, grads, strict=True)]
-            )
-            flat = total(flat) / self._world.size
-            start = 0
-            for parameter, anywhere in zip(part, used, strict=True):
-                if anywhere:
-                    set_grad(parameter, flat[start : start + parameter.numel()].view_as(parameter).clone())
-                start += parameter.numel()
+            means = average(part, [grad_of(parameter) for parameter in part], self._world)
+            for parameter, mean in zip(part, means, strict=True):
+                if mean is not None:
+                    set_grad(parameter, mean)
         self._average_sparse()
 
     def _average_sparse(self) -> None:
@@ -293,6 +287,39 @@ class _Tie(torch.autograd.Function):
 
 _anchor: Callable[..., Tensor] = _Anchor.apply
 _tie: Callable[..., tuple[Tensor, ...]] = _Tie.apply
+
+
+def average(
+    sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World, lead: Sequence[int] = ()
+) -> list[Tensor | None]:
+    """Average gradients over the ranks, differentiably; None stays None where no rank has one.
+
+    Args:
+        sources: what the gradients are of.
+        values: this rank's gradients.
+        world: the ranks.
+        lead: dimensions that the gradients have before those of their sources (``is_grads_batched``).
+    """
+    flags = torch.tensor([float(value is not None) for value in values], device=world.device)
+    used = world.all_reduce(flags).tolist()
+    means: list[Tensor | None] = [None] * len(sources)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for index, (source, anywhere) in enumerate(zip(sources, used, strict=True)):
+        if anywhere:
+            kinds.setdefault(source.dtype, []).append(index)
+    for indices in kinds.values():
+        parts = [values[index] for index in indices]
+        flat = torch.cat(
+            [
+                (sources[index].new_zeros(*lead, *sources[index].shape) if part is None else part).reshape(-1)
+                for index, part in zip(indices, parts, strict=True)
+            ]
+        )
+        flat = total(flat) / world.size
+        sizes = [math.prod(lead) * sources[index].numel() for index in indices]
+        for index, piece in zip(indices, flat.split(sizes), strict=True):
+            means[index] = piece.view(*lead, *sources[index].shape).clone()  # the script may write to it
+    return means
 
 
 def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

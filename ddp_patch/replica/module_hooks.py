@@ -48,6 +48,11 @@ def has_own(module: nn.Module) -> bool:
     return any(held[kind] and any(not _is_torchs(hook) for hook in held[kind].values()) for kind in _KINDS)
 
 
+def drop_own(module: nn.Module) -> None:
+    """Take the script's hooks off a copy of a module."""
+    vars(module).update({kind: _only(vars(module)[kind], torchs=True) for kind in _KINDS})
+
+
 def around(
     module: nn.Module,
     run: Callable[..., Any],

@@ -60,17 +60,20 @@ class ParameterHooks:
         self._hooks: Any = WeakIdKeyDictionary()
         self._held: Any = WeakIdKeyDictionary()  # parameter -> this rank's share, in the order of arrival
         self._accumulated: Any = WeakIdKeyDictionary()
+        self.any = False  # a parameter carries or carried hooks; asked at every step, so it is kept cheap
         self.passing = False  # torch.autograd.grad is running: its results meet the hooks once they are global
 
-    def __contains__(self, parameter: Tensor) -> bool:
-        """Tell whether a parameter carries hooks of the script's."""
-        hooks = self._hooks.get(parameter)
-        return hooks is not None and bool(hooks.before or hooks.after)
+    def on_any(self, parameters: list[Any]) -> bool:
+        """Tell whether one of these parameters carries hooks of the script's."""
+        return self.any and any(self._kind(parameter, "before", "after") for parameter in parameters)
 
-    def has_after(self, parameter: Tensor) -> bool:
-        """Tell whether a parameter carries hooks that want to see its accumulated gradient."""
+    def after_any(self, parameters: list[Any]) -> bool:
+        """Tell whether one of these parameters carries hooks that want to see its accumulated gradient."""
+        return self.any and any(self._kind(parameter, "after") for parameter in parameters)
+
+    def _kind(self, parameter: Tensor, *kinds: str) -> bool:
         hooks = self._hooks.get(parameter)
-        return hooks is not None and bool(hooks.after)
+        return hooks is not None and any(getattr(hooks, kind) for kind in kinds)
 
     def add(self, parameter: Tensor, hook: Callable[[Tensor], Any], after: bool, register: Any) -> RemovableHandle:
         """Keep a hook that the script registers.
@@ -82,6 +85,7 @@ class ParameterHooks:
             register: torch's own method, bound to the parameter.
         """
         hooks = self._hooks.setdefault(parameter, Hooks())
+        self.any = True
         kind = hooks.after if after else hooks.before
         if after not in hooks.ours:
             hooks.ours.add(after)
@@ -92,6 +96,7 @@ class ParameterHooks:
 
     def adopt(self, parameter: Any) -> None:
         """Take over hooks that were there before the session; the script's handles go on removing them."""
+        self.any = self.any or bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
         hooks = self._hooks.get(parameter)
         if (hooks is None or False not in hooks.ours) and parameter._backward_hooks:
             hooks = self._hooks.setdefault(parameter, Hooks())
@@ -143,7 +148,9 @@ class ParameterHooks:
 
     def release(self, parameters: list[Any], recorded: bool) -> None:
         """Average the shares of a replica's parameters and let the script's hooks see the means."""
-        hooked = [p for p in parameters if p in self and self._hooks[p].before]
+        if not self.any:
+            return
+        hooked = [p for p in parameters if self._kind(p, "before")]
         for parameter in self._in_order(hooked, self._held):
             own = self._held.pop(parameter, None)
             share = torch.zeros_like(parameter) if own is None else own
@@ -155,7 +162,7 @@ class ParameterHooks:
 
     def release_after(self, parameters: list[Any]) -> None:
         """Call the hooks that wait for accumulated gradients, now that these are global."""
-        hooked = [p for p in parameters if self.has_after(p)]
+        hooked = [p for p in parameters if self._kind(p, "after")]
         for parameter in self._in_order(hooked, self._accumulated):
             self._accumulated.pop(parameter, None)
             for hook in list(self._hooks[parameter].after.values()):

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.world import World
 from ..structure import leaves, map_leaves
+from . import module_hooks
 from .rows import Entry, compare, detached, whole_arguments
 
 
@@ -62,17 +63,17 @@ def _trial(
     module: nn.Module, whole_args: tuple[Any, ...], whole_kwargs: dict[str, Any], entry: Entry, vector: bool
 ) -> Verdict:
     try:
-        on_whole, on_rows = _twin(module), _twin(module)
+        on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
         return Verdict("whole", f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})")
     draws = _ConstantDraws()
     try:
-        with _undisturbed(), draws:
+        with undisturbed(), draws:
             whole = on_whole(*detached(whole_args), **detached(whole_kwargs))
     except Exception as error:  # noqa: BLE001 — the real call will raise it where the author can see it
         return Verdict("whole", f"it cannot be tried on rows, since the trial raised {type(error).__name__}")
     try:
-        with _undisturbed(), draws:
+        with undisturbed(), draws:
             rows = on_rows(*detached(entry.args), **detached(entry.kwargs))
     except Exception as error:  # noqa: BLE001 — it works on the whole and not on rows: it needs the whole
         return Verdict("view", f"on rows it raises {type(error).__name__}")
@@ -95,11 +96,11 @@ def _scripted(module: nn.Module) -> str:
     return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
 
 
-def _twin(module: nn.Module) -> nn.Module:
+def trial_copy(module: nn.Module) -> nn.Module:
+    """Copy a module for a trial call: without the script's hooks, BatchNorm and dropout at rest."""
     twin = copy.deepcopy(module)
     for layer in twin.modules():
-        layer._forward_hooks.clear()  # the author's hooks are for real calls
-        layer._backward_hooks.clear()
+        module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, (_BatchNorm, _DropoutNd)):
             layer.eval()
         if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
@@ -159,7 +160,7 @@ def _same_values(mine: Any, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Leave generators and standard output as they were, and keep no activations."""
     numpy = sys.modules.get("numpy")
     states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()

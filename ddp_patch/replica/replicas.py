@@ -36,8 +36,10 @@ class Replicas:
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
-        # module -> verdict by training mode, since many forwards differ in it
-        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[bool, Verdict]] = weakref.WeakKeyDictionary()
+        # module -> verdict by training mode, in which many forwards differ, and by what becomes of scalars
+        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], Verdict]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -82,7 +84,7 @@ class Replicas:
         """Tell whether a module call should be taken over: the outermost owner of optimized parameters, on a batch."""
         if self.inside or not self.discovering or id(module) in self._replicas:
             return False
-        verdict = self._verdicts.get(module, {}).get(module.training)
+        verdict = self._verdicts.get(module, {}).get((module.training, False))
         if verdict is not None:
             return verdict.kind == "whole" or self._job.precision.asked
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((args, kwargs))):
@@ -100,7 +102,7 @@ class Replicas:
         self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         entry = self._enter(module, args, kwargs)
-        verdict = self._verdicts.get(module, {}).get(module.training)
+        verdict = self._verdicts.get(module, {}).get((module.training, False))
         if entry is None or (verdict is not None and verdict.kind == "whole"):
             return self._call_whole(run, args, kwargs)
         _, verdict = self._judge(module, args, kwargs, entry)
@@ -129,7 +131,8 @@ class Replicas:
     ) -> tuple[Entry, Verdict]:
         """Give the verdict on a module, and how it is entered if a guess about its arguments was wrong."""
         verdicts = self._verdicts.setdefault(module, {})
-        if module.training not in verdicts:
+        mode = module.training, vector
+        if mode not in verdicts:
             with self._deciding():
                 verdict = judge(module, args, kwargs, entry, vector)
                 if verdict.kind != "rows" and entry.guessed:
@@ -137,10 +140,10 @@ class Replicas:
                     again = self._enter(module, args, kwargs, dim)
                     assert again is not None
                     entry, verdict = again, judge(module, args, kwargs, again, vector)
-            verdicts[module.training] = verdict
+            verdicts[mode] = verdict
             if verdict.kind != "rows":
                 self._world.ledger.whole_modules[_described(module)] = verdict.reason
-        return entry, verdicts[module.training]
+        return entry, verdicts[mode]
 
     def make(self, module: nn.Module, why: str) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -171,12 +172,19 @@ def _cut_all(
 
 def argument_names(module: nn.Module, count: int) -> list[str]:
     """Names of a forward's positional arguments, as the script's author wrote them."""
-    try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):  # a ScriptModule, a C function
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    forward = module.forward
+    names = _positional(getattr(forward, "__func__", forward))
+    names = names[1:] if hasattr(forward, "__func__") else names
     return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
+
+
+@functools.lru_cache(1024)
+def _positional(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a ScriptModule, a C function
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Mapping[str, int | None], vector: bool = False) -> Any:

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 import io
+import itertools
 import types
 
 import torch
@@ -184,6 +185,55 @@ def packed_sequences():
     return train(
         model, lambda x, lengths, y: F.cross_entropy(model(x, lengths), y), lambda: DataLoader(dataset, batch_size=8)
     )
+
+
+class AttrDict(dict):
+    """The idiom of configurations and of many models' outputs: entries are attributes, and the other way round."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+@dataclasses.dataclass
+class Required(collections.OrderedDict):
+    """As ModelOutput, with a field that has no default."""
+
+    logits: torch.Tensor
+    extra: object = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+class OfDicts(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = nn.Linear(4, 3), kind
+
+    def forward(self, batch):
+        return self.kind(logits=self.layer(batch if isinstance(batch, torch.Tensor) else batch.logits))
+
+
+def dicts_with_attributes():
+    said = []
+    for kind, given in itertools.product((Output, AttrDict, Required), (True, False)):
+        model = DataParallel(OfDicts(kind))
+
+        def loss(model, kind, given, x, y):
+            out = model(kind(logits=x) if given else x)
+            assert type(out) is kind
+            assert out.logits.shape == out["logits"].shape == (len(y), 3)
+            return F.cross_entropy(out.logits, y) + out["logits"].pow(2).mean()
+
+        said += train(model, functools.partial(loss, model, kind, given))
+    return said
 
 
 def no_arguments():
@@ -542,6 +592,7 @@ HABITS = [
     lists_of_uneven_tensors,
     objects_with_tensors,
     packed_sequences,
+    dicts_with_attributes,
     no_arguments,
     scalars_among_the_outputs,
     sequence_first_by_transposing,

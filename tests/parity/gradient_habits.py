@@ -261,6 +261,81 @@ def experts_that_some_rows_use():
     return loop(model, step, optimizer)
 
 
+class SomeExperts(Experts):
+    """Asks which experts a rank's rows need, so that some of them are missing from a rank's graph."""
+
+    def forward(self, x):
+        choice = self.gate(x).argmax(1)
+        out = x.new_zeros(len(x), 3)
+        for index, expert in enumerate(self.experts):
+            rows = (choice == index).nonzero().squeeze(1)
+            if len(rows):
+                out[rows] = expert(x[rows])
+        return out * self.gate(x).softmax(1)
+
+
+def gradients_of_experts():
+    model = SomeExperts()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        grads = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, create_graph=True)
+        penalty = sum(grad.pow(2).sum() for grad in grads if grad is not None)
+        optimizer.zero_grad()
+        (loss + 0.1 * penalty).backward()
+        optimizer.step()
+        return loss + sum(grad is None for grad in grads)
+
+    return loop(model, step, optimizer, batch_size=4)
+
+
+def recorded_after_dropped():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            p.grad = None
+        loss = F.cross_entropy(model(x), y)
+        loss.backward(create_graph=True)
+        sum(p.grad.pow(2).sum() for p in model.parameters()).backward()
+        optimizer.step()
+        for p in model.parameters():
+            p.grad = None
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def hooks_are_not_tried():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    calls = []
+    model[2].register_forward_pre_hook(lambda module, args: calls.append(float(args[0].sum())))
+    model.register_forward_pre_hook(lambda module, args: calls.append(float(args[0].sum())))
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer) + calls
+
+
+def statistics_of_two_forwards():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        model.eval()
+        a = model(x)
+        model.train()
+        b = model(x)
+        loss = F.cross_entropy(a, y) + F.cross_entropy(b, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
 def growing_and_freezing():
     model = Net()
     optimizer = SGD([{"params": model.features.parameters(), "lr": 0.3}, {"params": model.head.parameters()}], 0.1)

@@ -1079,9 +1079,9 @@ class Script:
         return self.optimizers[0].step(closure)
 
     def remember(self, loss):
-        if ["best", 1] in self.program["events"] or ["best", 2] in self.program["events"]:
-            if loss.item() < self.best:
-                self.best, self.best_state = loss.item(), copy.deepcopy(self.model.state_dict())
+        keeps = any(name == "best" for name, _ in self.program["events"])
+        if keeps and loss.item() < self.best:
+            self.best, self.best_state = loss.item(), copy.deepcopy(self.model.state_dict())
 
     def happen(self, x, y):
         """Do what the script does at this step beside training; tell whether it stops."""

@@ -1,0 +1,55 @@
+"""Model calls that cannot be followed: an error on every rank that names module and argument."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.first_rows = False
+
+    def forward(self, x, other=None):
+        out = self.layer(x)
+        if other is not None:
+            out = out + other.sum(-1)[: len(out), None]
+        return out[:1] if self.first_rows else out
+
+
+def said(kind):
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
+    other = DataLoader(TensorDataset(torch.randn(24, 4)), 6)
+    try:
+        for (x,), (y,) in zip(loader, other, strict=False):
+            if kind == "two batches":
+                model(x, y)
+            elif kind == "ambiguous":
+                model(x, torch.ones(8, 8))
+            else:
+                model(x).sum().backward()
+                optimizer.step()
+                model.first_rows = True
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("two batches", ["Net was called with rows of two different batches", "(8, 4)", "(6, 4)"]),
+        ("ambiguous", ["Net: dimensions 0 and 1 of 'other'", "cannot be told", "batch_dims={'other': None}"]),
+        ("not followed", ["Net returned a tensor of shape (1, 3)", "cannot be told which rows"]),
+    ],
+)
+def test_a_call_that_cannot_be_followed_is_refused_on_every_rank(ranks, kind, words):
+    for result in ranks.call(said, 2, kind, timeout=30).ok().results:
+        assert result.startswith("BatchError: ")
+        for word in words:
+            assert word in result
