@@ -176,7 +176,8 @@ class Whole(nn.Linear):
         self.kept = x.mean(0)
         return super().forward(x - self.kept)
 
-for model in (nn.Linear(4, 3), nn.DataParallel(nn.Linear(4, 3)), Whole(4, 3)):
+for make in (nn.Linear, Whole, lambda *sizes: nn.DataParallel(nn.Linear(*sizes))):
+    model = make(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for x, y in DataLoader(TensorDataset(torch.randn(16, 4), torch.randint(0, 3, (16,))), 8):
         if "by hand" in sys.argv:

@@ -95,13 +95,13 @@ def nonfinite_rows():
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
-    x = torch.ones(8, 2)
+    x = torch.ones(8, 2, dtype=torch.float64)
     x[7, 1] = float("nan")
-    model = nn.Linear(2, 1)
+    model = nn.Linear(2, 1, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     said = []
     for (rows,) in DataLoader(TensorDataset(x), 4):
-        loss = F.mse_loss(model(rows), torch.zeros(len(rows), 1))
+        loss = F.mse_loss(model(rows), torch.zeros(len(rows), 1, dtype=torch.float64))
         if not torch.isfinite(loss):
             said.append("stop")
             break
