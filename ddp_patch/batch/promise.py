@@ -1,7 +1,8 @@
-"""A loss that is still on its way: the ranks' sum travels while the script goes on to ``backward``.
+"""A loss whose sum over the ranks nobody has asked for yet.
 
-Waiting for it between forward and backward would be a second point in every step where the ranks wait for the slowest.
-The value arrives meanwhile; whoever looks at it waits for the rest of the way, and it is a plain tensor from then on.
+Summing it between forward and backward would be a second point in every step where the ranks wait for the slowest. So
+it travels with the last bucket of gradients, if the backward that starts from it sends one, or by itself when somebody
+looks at it. From then on it is a plain tensor.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .crossings import spread
@@ -18,48 +18,55 @@ from .world import World
 
 
 class Promise:
-    """A sum over the ranks under way, and the mean that it becomes."""
+    """A sum over the ranks, and the mean that it becomes."""
 
     def __init__(self, partial: Tensor, count: Tensor | None, divisor: float) -> None:
-        """Send this rank's part off.
+        """Keep this rank's part.
 
         Args:
             partial: what is summed, 0-dim.
             count: this rank's part of what the sum is divided by, 0-dim; None if the divisor is known.
             divisor: the known one, or what the count is if no row was left out.
         """
-        world = World.get()
         parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
-        self._sum = torch.stack(parts)
-        self._divisor: float | Tensor | None = divisor if count is None else None
+        self.part = torch.stack(parts)
         self.expected = divisor
-        self.source: Any = None  # the node that made the logits of a loss
+        self.source: Any = None  # the node that made the rows it was computed of
         self.assumed = False  # a backward went on with the expected divisor
-        world.ledger.count("all_reduce", self._sum.numel() * self._sum.element_size())
-        with world.collective():
-            self._work: Any = dist.all_reduce(self._sum, group=world.group, async_op=True)
+        self._divisor: float | None = divisor if count is None else None
+        self._sum: Tensor | None = None
+
+    def arrived(self, total: Tensor) -> None:
+        """Take the sum of all ranks' parts, which travelled with something else."""
+        self._sum = total
 
     def wait(self) -> Tensor:
-        """Give the value, once it is there."""
-        if self._work is not None:
-            with World.get().collective():
-                self._work.wait()
-            self._work = None
+        """Give the value; one all_reduce, if it did not arrive by other means."""
+        if self._sum is None:
+            self._sum = World.get().all_reduce(self.part)
         divisor = self._sum[1] if self._divisor is None else self._divisor
         return self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
 
     @property
     def divisor(self) -> float | Tensor:
         """What the sum is divided by: the expected value while a backward relies on it, the true one otherwise."""
-        if self._divisor is None and self.assumed:
+        if self._divisor is not None:
+            return self._divisor
+        if self.assumed:
             return self.expected
         self.wait()
-        return self._sum[1] if self._divisor is None else self._divisor
+        assert self._sum is not None
+        return self._sum[1]
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the divisor is not known yet."""
-        return self._divisor is None and self._work is not None
+        """Tell whether the sum is not known yet."""
+        return self._sum is None
+
+    @property
+    def has_count(self) -> bool:
+        """Tell whether the divisor is summed over the ranks as well."""
+        return self._divisor is None
 
 
 class _Promised(torch.autograd.Function):
@@ -79,7 +86,7 @@ _promised: Callable[[Tensor, Promise], Tensor] = _Promised.apply
 
 
 class PromisedTensor(Tensor):
-    """A 0-dim tensor whose value is on its way."""
+    """A 0-dim tensor whose value is summed when somebody looks at it."""
 
     _promise: Promise
 
@@ -110,18 +117,18 @@ _BLIND = {
 } | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point}
 
 
-def promised(partial: Tensor, divisor: float, count: Tensor | None = None, logits: Tensor | None = None) -> Tensor:
-    """Sum 0-dim partial results over the ranks and divide. One all_reduce, which nobody waits for yet.
+def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+    """Sum 0-dim partial results over the ranks and divide, once somebody looks.
 
     Args:
         partial: this rank's part of the sum.
         divisor: what to divide by, on all ranks the same; if there is a count, what that is when no row is left out.
         count: this rank's part of the divisor.
-        logits: what a loss was computed of, if its backward may begin before the count is known.
+        rows: what it was computed of.
     """
     promise = Promise(partial, count, divisor)
-    if logits is not None and logits.grad_fn is not None:
-        promise.source = logits.grad_fn
+    if rows is not None:
+        promise.source = rows.grad_fn
     value = _promised(partial, promise)
     value.__class__ = PromisedTensor
     value._promise = promise  # type: ignore[attr-defined]
@@ -148,6 +155,6 @@ def root_of(value: Any) -> Any:
 
 
 def promise_of(root: Any) -> Promise | None:
-    """The promise that a backward's only root stands for, if its divisor is still open."""
+    """The promise that a backward's only root stands for, if its sum is not known yet."""
     promise: Promise | None = getattr(root, "_promise", None) if isinstance(root, Tensor) else None
     return promise if promise is not None and promise.is_open else None

@@ -64,14 +64,14 @@ class Backwards:
         Args:
             everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
             recorded: with ``create_graph``.
-            promise: the loss that it starts from, if the divisor of that is still on its way.
+            promise: the loss that it starts from, if that was not summed yet.
         """
         if self._running:
             yield
             return
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.parameters)
-            sync.begin(everywhere and not recorded and not hooked, self._stepping)
+            sync.begin(everywhere and not recorded and not hooked, self._stepping, promise)
         assumed = self._assume(promise) if promise is not None and everywhere else None
         self._running, failed = True, True
         try:
@@ -96,7 +96,7 @@ class Backwards:
 
     def _assume(self, promise: Promise) -> GradientSync | None:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
-        if not self._may_assume:
+        if not (self._may_assume and promise.has_count and promise.expected == promise.expected):
             return None
         for sync in self._syncs:
             if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.crossings import total
+from ..batch.promise import Promise
 from ..batch.world import Layout, World
 from ..structure import leaves, map_leaves
 from .rhythm import Rhythm
@@ -67,7 +68,9 @@ class GradientSync:
         self._may_arm = self._armed = self._reached = self._reduced = False
         self._flags: Tensor | None = None
         self._flags_sent: Any = None
+        self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket
         self._before: Any = _IDLE  # gradients when the backward began
+        self._rider: Promise | None = None
         if ddp is not None:
             self._group = ddp.process_group
             # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
@@ -89,13 +92,17 @@ class GradientSync:
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
-    def begin(self, may_arm: bool, must_reduce: bool) -> None:
+    def begin(self, may_arm: bool, must_reduce: bool, promise: Promise | None) -> None:
         """A backward of the script begins.
 
         Args:
             may_arm: it accumulates into every leaf it reaches, and is not recorded.
             must_reduce: it is known that somebody looks at the gradients right away.
+            promise: the loss that it starts from, if that was not summed yet.
         """
+        # Only if the backward is sure to come by this replica, on every rank.
+        self._rider = promise if promise is not None and getattr(promise.source, "sync", None) is self else None
+        self._riding = None
         self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
@@ -137,12 +144,15 @@ class GradientSync:
                 self.pending = False
             else:
                 self.pending = True
-        self._before = _IDLE
+        self._before, self._rider = _IDLE, None
         self._may_arm = self._armed = False
 
     def _finish_reduction(self) -> None:
         self.pending = False
         flags, self._flags = self._flags, None
+        if self._riding is not None:
+            promise, total_of_parts = self._riding
+            promise.arrived(total_of_parts)
         if self._flags_sent is not None:
             self._flags_sent.wait()
             self._flags_sent = None
@@ -245,11 +255,14 @@ class GradientSync:
             work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
             sent: torch.futures.Future[Tensor] = work.get_future()
             return sent.then(lambda _: buffer)
+        last = [buffer, cast(Tensor, self._flags)]
+        rider = self._rider
+        if rider is not None and rider.is_open and rider.part.dtype == buffer.dtype:
+            self._riding = rider, rider.part.to(buffer.device, copy=True)
+            last.append(self._riding[1])
         options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
-        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(
-            [buffer, cast(Tensor, self._flags)], options
-        ).get_future()
+        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(last, options).get_future()
         return done.then(lambda _: buffer)
 
 

@@ -42,7 +42,8 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
             return BatchTensor.from_rows(func(**local), layout)
         if reduction == "mean":
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
-            return _narrow(promised(func(**{**local, "reduction": "sum"}), shape.numel()), narrow)
+            loss = func(**{**local, "reduction": "sum"})
+            return _narrow(promised(loss, shape.numel(), rows=local["input"]), narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
             return _narrow(promised(func(**{**local, "reduction": "sum"}), given["input"].shape[0]), narrow)
         return _narrow(promised(func(**local), 1), narrow) if reduction == "sum" else NotImplemented
@@ -76,8 +77,7 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kept = target != given["ignore_index"]
     if weight is None:
         count = kept.sum().to(loss.dtype)
-        logits = None if narrow else local["input"]
-        return _narrow(promised(loss, given["target"].numel(), count, logits), narrow)
+        return _narrow(promised(loss, given["target"].numel(), count, local["input"]), narrow)
     count = (local["weight"][target.where(kept, 0)] * kept).sum().to(loss.dtype)
     if not weight.requires_grad:
         return _narrow(promised(loss, math.nan, count), narrow)

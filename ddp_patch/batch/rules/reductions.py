@@ -30,7 +30,7 @@ def over(name: str) -> Rule:
             return NotImplemented
         if name == "sum":
             partial = func(rows_of(batch), *args[1:], **kwargs)
-            return total(partial) if partial.dim() else promised(partial, 1)
+            return total(partial) if partial.dim() else promised(partial, 1, rows=rows_of(batch))
         rows = rows_of(batch)
         dtype = kwargs.get("dtype") or rows.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
@@ -41,7 +41,7 @@ def over(name: str) -> Rule:
         partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
             return (total(partial) / reduced).to(dtype)
-        mean = promised(partial, reduced)
+        mean = promised(partial, reduced, rows=rows)
         return mean if wide == dtype else mean.to(dtype)
 
     return rule
