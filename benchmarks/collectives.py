@@ -48,8 +48,8 @@ def classify(model, every=1, metric=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for i, (x, y) in enumerate(loader(every)):
         out = model(x)
-        loss = F.cross_entropy(out, y) / every
-        loss.backward()
+        loss = F.cross_entropy(out, y)
+        (loss / every if every > 1 else loss).backward()
         if metric:
             (out.argmax(1) == y).sum().item()
             loss.item()
