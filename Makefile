@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test programs check bench format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,6 +16,10 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# The suite runs 40 of these; PROGRAMS_FIRST=1000 tries others.
+programs: .venv/ready
+	PROGRAMS_COUNT=$${PROGRAMS_COUNT:-200} $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/parity/test_programs.py
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 import ddp_patch; ddp_patch.enable()
 """
 
-from .api import disable, enable, is_enabled, report
+from .api import deal, disable, enable, is_enabled, report
 from .errors import (
     BatchError,
     DdpPatchError,
@@ -26,6 +26,7 @@ __all__ = [
     "OrderError",
     "PatchError",
     "__version__",
+    "deal",
     "disable",
     "enable",
     "is_enabled",

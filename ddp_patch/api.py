@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class _State:
@@ -111,6 +112,22 @@ def disable() -> None:
 def is_enabled() -> bool:
     """Tell whether ddp_patch is enabled, on one process or several."""
     return _State.options is not None
+
+
+def deal(data: T, dim: int = 0) -> T:
+    """Make a batch of tensors that did not come from a DataLoader, so that each rank computes its own rows of them.
+
+    ``x, y = ddp_patch.deal(get_batch("train"))``. On one process, or while ddp_patch is not enabled, ``data`` itself.
+
+    Args:
+        data: a tensor ``[B, ...]``, or a structure (list, tuple, dict, dataclass) of tensors with one number of rows.
+            Every rank must hold the same values, as it does if they come from torch, numpy or random.
+        dim: the batch dimension.
+
+    Raises:
+        BatchError: when the tensors have different numbers of rows, or lack the dimension.
+    """
+    return data if _State.session is None else _State.session.deal(data, dim)
 
 
 def report() -> Report:

@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # the only name that a loader's iterators share
 
+from .batch.deal import deal_structure
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
 from .diagnosis.report import Report
@@ -96,6 +97,11 @@ class Session:
         job.closing.append(self.stop)
         self._running = True
         logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
+
+    def deal(self, data: Any, dim: int) -> Any:
+        """Make batches of tensors that every rank holds whole."""
+        dealt, self._replicas.rows = deal_structure(data, dim, self._world)
+        return dealt
 
     def report(self) -> Report:
         """Snapshot what happened so far."""

@@ -248,3 +248,18 @@ def test_compression_hooks_carry_the_gradients(ranks, name, hook):
     result = ranks.call(as_ddp_sees_it, 2, enable={"comm_hook": name}).ok().results[0]
     assert result["called"] == [hook]
     assert result["losses"] == pytest.approx(plain["losses"], rel=1e-2)
+
+
+def running_mean_of_one_step():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0), nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.arange(4.0).unsqueeze(1)), 4):
+        model(x).sum().backward()
+        optimizer.step()
+    return model[0].running_mean.item()
+
+
+def test_batch_norm_sees_this_ranks_rows_if_it_is_told_to(ranks):
+    assert ranks.call(running_mean_of_one_step, 2).ok().results == [1.5, 1.5]
+    assert ranks.call(running_mean_of_one_step, 2, enable={"sync_batchnorm": False}).ok().results == [0.5, 2.5]

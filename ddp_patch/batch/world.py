@@ -52,12 +52,16 @@ class World:
             dist.all_reduce(total, group=self.group)
         return total
 
-    @contextmanager
-    def collective(self) -> Iterator[None]:
-        """Surround a collective: a rank that is out of step must not begin it, and its failure is explained."""
+    def check(self) -> None:
+        """Raise if this rank is out of step with the others."""
         refused = self.explain(None)
         if refused is not None:
             raise refused
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Surround a collective: a rank that is out of step must not begin it, and its failure is explained."""
+        self.check()
         try:
             yield
         except RuntimeError as error:

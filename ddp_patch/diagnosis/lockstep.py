@@ -49,13 +49,13 @@ def compare_indices(world: World, indices: list[Any]) -> None:
         )
 
 
-def compare_parameters(world: World, module: torch.nn.Module) -> None:
+def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool = True) -> None:
     """Compare the ranks' parameters and buffers before DDP relies on them. DDP's own broadcast would hide a difference.
 
     Raises:
         LockstepError: on every rank, naming the first that differs.
     """
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    state = {**dict(module.named_parameters()), **(dict(module.named_buffers()) if with_buffers else {})}
     sums = [float(value.detach().double().sum()) for value in state.values() if value.dtype != torch.bool]
     names = [name for name, value in state.items() if value.dtype != torch.bool]
     given = world.share([names, sums])

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -180,18 +180,30 @@ class Job:
         raise LockstepError(self.out_of_step) from error
 
     def explain(self, error: RuntimeError | None) -> Exception | None:
-        """Say why a collective must not begin (with no error), or why it failed.
+        """Say why a collective failed; with no error, end this process if it is known to be out of step.
+
+        A script that caught the first error that said so cannot be helped: the other ranks wait for it.
 
         Returns:
             what to raise; None if nothing is known to be wrong.
         """
         if error is None:
-            return LockstepError(self.out_of_step) if self.out_of_step else None
+            if self.out_of_step:
+                self.crash(LockstepError, LockstepError(self.out_of_step), None)
+                self._leave_at_once()
+            return None
         with contextlib.suppress(RuntimeError):
             key = f"ddp_patch/out_of_step/{self._attempt}"
             if self._store.check([key]):
-                return LockstepError(self._store.get(key).decode())
+                self.out_of_step = self._store.get(key).decode()
+                return LockstepError(self.out_of_step)
         return error
+
+    def _leave_at_once(self) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError, OSError, AttributeError):
+                stream.flush()
+        os._exit(1)
 
     def release(self, keeps_group: bool) -> None:
         """Make room for a script that distributes itself, with the generators it would have had.
@@ -227,11 +239,7 @@ class Job:
         gc.collect()
         self.crash.uninstall()
         if self.crash.failed:
-            # destroy_process_group waits for collectives that the other ranks will never join.
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(ValueError, OSError, AttributeError):
-                    stream.flush()
-            os._exit(1)
+            self._leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
         if dist.is_initialized():
             dist.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -202,6 +202,7 @@ class Batches:
     def __next__(self) -> Any:
         """Fetch the next batch."""
         self._fetched += 1
+        self._world.check()
         try:
             data = next(self._iterator)
         except StopIteration:

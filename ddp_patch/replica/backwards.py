@@ -22,6 +22,7 @@ class Backwards:
 
     def __init__(self, world: World) -> None:
         """Start without replicas."""
+        self._world = world
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
         self._syncs: list[GradientSync] = []
         self._watch = Watch(self._before_reading)
@@ -75,7 +76,8 @@ class Backwards:
         assumed = self._assume(promise) if promise is not None and everywhere else None
         self._running, failed = True, True
         try:
-            yield
+            with self._world.collective():
+                yield
             failed = False
         finally:
             self._running = False

@@ -86,7 +86,8 @@ class Replica:
                 return None
         self._fewer = 0
         self.drop()
-        compare_parameters(self._world, self.module)
+        # BatchNorm's statistics are the ranks' own where the author wanted it so.
+        compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
         return self.sync
 

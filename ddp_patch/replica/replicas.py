@@ -238,6 +238,7 @@ class Replicas:
         with self._deciding(), self.stream.entered():
             self.on_rows = True
             self._calls += 1
+            self._world.check()
             try:
                 outputs = replica.run(entry)
             except Exception as error:

@@ -714,6 +714,23 @@ def without_an_optimizer():
     return loop(model, step)
 
 
+def without_an_optimizer_or_a_wrapper():
+    """Nothing says which module is the model, so that everything runs as written, on batches."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 3))
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        said = sum(p.grad.norm().item() for p in model.parameters())
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.3 * p.grad
+        return loss + said
+
+    return loop(model, step)
+
+
 def closures():
     model = mlp()
     optimizer = torch.optim.LBFGS(model.parameters(), 0.5, max_iter=4)

@@ -7,9 +7,7 @@ import pytest
 from parity.programs import compose, describe, perform, run_all
 
 CHUNK = 10
-FIRST, COUNT = (
-    int(os.environ.get(name, default)) for name, default in (("PROGRAMS_FIRST", 0), ("PROGRAMS_COUNT", 200))
-)
+FIRST, COUNT = (int(os.environ.get(name, default)) for name, default in (("PROGRAMS_FIRST", 0), ("PROGRAMS_COUNT", 40)))
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
