@@ -62,6 +62,7 @@ class Session:
         self.ledger = Ledger()
         self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
         self._replicas = Replicas(options, job, self._world)
+        self._world.compare_failures = job.compare_failures
         self._world.keeps_global = self._replicas.backwards.trains
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()

@@ -31,19 +31,20 @@ class Promise:
         parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
         self.part = torch.stack(parts)
         self.expected = divisor
-        self.source: Any = None  # the node that made the rows it was computed of
+        self.rows: Tensor | None = None  # what it was computed of, until it is summed
         self.assumed = False  # a backward went on with the expected divisor
         self._divisor: float | None = divisor if count is None else None
         self._sum: Tensor | None = None
 
     def arrived(self, total: Tensor) -> None:
         """Take the sum of all ranks' parts, which travelled with something else."""
-        self._sum = total
+        self._sum, self.rows = total, None
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
         if self._sum is None:
-            self._sum = World.get().all_reduce(self.part)
+            self.arrived(World.get().all_reduce(self.part))
+        assert self._sum is not None
         divisor = self._sum[1] if self._divisor is None else self._divisor
         return self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
 
@@ -57,6 +58,16 @@ class Promise:
         self.wait()
         assert self._sum is not None
         return self._sum[1]
+
+    @property
+    def source(self) -> Any:
+        """The node that made the rows it was computed of."""
+        return None if self.rows is None else self.rows.grad_fn
+
+    @property
+    def is_watched(self) -> bool:
+        """Tell whether somebody looks at the gradient of those rows."""
+        return self.rows is not None and bool(self.rows._backward_hooks or self.rows.retains_grad)
 
     @property
     def is_open(self) -> bool:
@@ -127,8 +138,7 @@ def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows:
         rows: what it was computed of.
     """
     promise = Promise(partial, count, divisor)
-    if rows is not None:
-        promise.source = rows.grad_fn
+    promise.rows = rows
     value = _promised(partial, promise)
     value.__class__ = PromisedTensor
     value._promise = promise  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BatchError
+from ..errors import BatchError, DdpPatchError
 from .crossings import gather, scatter
 from .world import Layout, World
 
@@ -58,7 +58,16 @@ class BatchTensor(Tensor):
         kwargs = kwargs or {}
         rule = RULES.get(func)
         if rule is not None:
-            result = rule(func, args, kwargs)
+            world = World.get()
+            world.operations += 1
+            operation = world.operations
+            try:
+                result = rule(func, args, kwargs)
+            except DdpPatchError:
+                raise
+            except Exception as error:  # a target out of range in one rank's rows, say
+                world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+                raise
             if result is not NotImplemented:
                 return result
         return on_whole(func, args, kwargs)

@@ -25,6 +25,9 @@ class World:
     ledger: Ledger = field(default_factory=Ledger)
     # What to raise instead of beginning a collective (None given), or for one that failed.
     explain: Callable[[RuntimeError | None], Exception | None] = lambda error: error
+    # Returns if every rank failed at a point of the script, and raises if only some did.
+    compare_failures: Callable[[Exception, str], None] = lambda error, where: None
+    operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from ..batch.promise import promise_of, root_of
-from ..batch.tensor import BatchTensor, whole_of
+from ..batch.tensor import BatchTensor, rows_of, whole_of
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
-from ..replica.gradients import average
+from ..replica.anchors import times
+from ..replica.averages import average
 from ..replica.replicas import Replicas
 from ..structure import leaves, map_leaves
 
@@ -43,10 +46,20 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
         promise = promise_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
         recorded = bool(given.get("create_graph"))
+        if given.get("inputs") is not None:
+            inputs = given["inputs"]
+            inputs = inputs.values() if isinstance(inputs, dict) else inputs
+            inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            given["inputs"] = [rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
         with replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
             wrapped(roots, **given)
 
     def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if replicas.on_rows and not instance.__module__.startswith("torch."):
+            # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
+            scaled = tuple(times(arg, world.size) if _wants_grad(arg) else arg for arg in args)
+            result = wrapped(*scaled, **kwargs)
+            return map_leaves(lambda leaf: times(leaf, 1 / world.size) if _wants_grad(leaf) else leaf, result)
         # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
         before = world.ledger.collectives["all_gather"], world.ledger.collective_bytes["all_gather"]
         whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
@@ -95,3 +108,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         Patch("torch.autograd", "backward", backward, "gradients are global when it returns"),
         Patch("torch.autograd.function", "Function.apply", apply, "gets the whole batch"),
     ]
+
+
+def _wants_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad

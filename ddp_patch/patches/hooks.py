@@ -10,6 +10,7 @@ from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
 from ..errors import BatchError
 from ..patcher import Patch
+from ..replica.probe import note_hook
 from ..replica.replicas import Replicas
 
 _ON_MODULES = (
@@ -27,6 +28,8 @@ def patches(replicas: Replicas) -> list[Patch]:
     def on_tensor(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(instance, BatchTensor):
             return rules.register_hook(wrapped, (instance, *args), kwargs)
+        if not instance.is_leaf:
+            note_hook()
         if instance.is_leaf and instance.requires_grad and not replicas.on_rows:
             return replicas.backwards.hooks.add(instance, _hook(args, kwargs), False, wrapped)
         if replicas.on_rows and not instance.is_leaf:

@@ -74,6 +74,7 @@ class Backwards:
             hooked = self.hooks.on_any(sync.parameters)
             sync.begin(everywhere and not recorded and not hooked, self._stepping, promise)
         assumed = self._assume(promise) if promise is not None and everywhere else None
+        source = None if promise is None else promise.source
         self._running, failed = True, True
         try:
             with self._world.collective():
@@ -85,7 +86,7 @@ class Backwards:
             if promise is not None:
                 promise.assumed = False
         if assumed is not None and promise is not None:
-            self._correct(assumed, promise)
+            self._correct(assumed, promise, source)
 
     @contextmanager
     def grad(self) -> Iterator[None]:
@@ -98,7 +99,7 @@ class Backwards:
 
     def _assume(self, promise: Promise) -> GradientSync | None:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
-        if not (self._may_assume and promise.has_count and promise.expected == promise.expected):
+        if promise.is_watched or not (self._may_assume and promise.has_count and promise.expected == promise.expected):
             return None
         for sync in self._syncs:
             if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
@@ -106,13 +107,13 @@ class Backwards:
                 return sync
         return None
 
-    def _correct(self, sync: GradientSync, promise: Promise) -> None:
+    def _correct(self, sync: GradientSync, promise: Promise, source: Any) -> None:
         true = float(promise.divisor)
         if true == promise.expected:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
         self._may_assume = False
-        if any(id(leaf) not in sync.ids for leaf in _leaves_below(promise.source)):
+        if any(id(leaf) not in sync.ids for leaf in _leaves_below(source)):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."

@@ -1,8 +1,8 @@
 """One invariant: nobody ever sees a gradient of a replica's parameters that is not the global one.
 
-Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs (``_Tie``),
-so a backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so
-every pass names every parameter (``_Anchor``), and the ranks' "I had a gradient" flags travel with the last bucket.
+Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs, so a
+backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so every
+pass visits every parameter (``anchors``), and the ranks' "I had a gradient" flags travel with the last bucket.
 
 Safe gear: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
 (``backwards``). For backwards that another one follows, that go past the model's outputs, that stop at ``inputs=`` or
@@ -11,9 +11,8 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -21,16 +20,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.crossings import total
 from ..batch.promise import Promise
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..structure import leaves, map_leaves
+from .anchors import anchor, tie
+from .averages import average, average_flat, average_sparse, in_parts
 from .rhythm import Rhythm
 from .watch import grad_of, set_grad
 
 Compress = Callable[[Any], torch.futures.Future[Tensor]]
 _IDLE = object()
-_FLAT = 25 * 2**20  # bytes averaged at once, DDP's own bucket size
 
 
 class GradientSync:
@@ -62,6 +61,8 @@ class GradientSync:
         self.rhythm = rhythm
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
+        self.broken = False  # a backward failed half way through DDP's pass
+        self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
         self._compress = compress
@@ -86,8 +87,8 @@ class GradientSync:
         tensors = [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if not tensors or not self.parameters:
             return output
-        anchor = _anchor(*self.parameters)
-        tied = dict(zip(map(id, tensors), _tie(self, anchor, only_parameters, *tensors), strict=True))
+        tied_tensors = tie(self, anchor(*self.parameters), only_parameters, *tensors)
+        tied = dict(zip(map(id, tensors), tied_tensors, strict=True))
         return map_leaves(lambda leaf: tied.get(id(leaf), leaf), output)
 
     # --- one backward -----------------------------------------------------------------------------------------------
@@ -106,6 +107,8 @@ class GradientSync:
         self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
+        # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
+        self._may_wait = self._before is None or self.pending
 
     @property
     def in_backward(self) -> bool:
@@ -121,7 +124,7 @@ class GradientSync:
         ddp = self._ddp()
         if ddp is None or not self._may_arm:
             return
-        if not (wanted or self._must_reduce):
+        if self._may_wait and not (wanted or self._must_reduce):
             self._world.ledger.deferred += 1
             return
         self._armed = True
@@ -134,7 +137,7 @@ class GradientSync:
         """The backward ended. What it did is the same on every rank, since they run the same script."""
         if failed:
             # DDP may have stopped half way: it is not relied on again.
-            self.safe = self.safe or self._armed
+            self.broken = self.broken or self._armed
             self.pending = self.pending or self._reached
         elif self._armed and self._reduced:
             self._finish_reduction()
@@ -144,6 +147,8 @@ class GradientSync:
                 self.pending = False
             else:
                 self.pending = True
+                if not self._may_wait:
+                    self.settle()
         self._before, self._rider = _IDLE, None
         self._may_arm = self._armed = False
 
@@ -160,7 +165,7 @@ class GradientSync:
             for parameter, used in zip(self.parameters, flags.tolist(), strict=True):
                 if not used:  # on no rank: one process would have left it None
                     set_grad(parameter, None)
-        self._average_sparse()
+        average_sparse(self.sparse, self._world)
 
     def _signature(self) -> list[tuple[int, int]] | None:
         grads = [grad_of(parameter) for parameter in (*self.parameters, *self.sparse)]
@@ -187,55 +192,18 @@ class GradientSync:
             return
         self.pending = False
         self._world.ledger.late += 1
-        for part in _parts(self.parameters):
-            self._average(part)
-        self._average_sparse()
-
-    def _average(self, parameters: list[nn.Parameter]) -> None:
-        grads = [grad_of(parameter) for parameter in parameters]
-        flags = torch.tensor([float(grad is not None) for grad in grads], device=parameters[0].device)
-        parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-        flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags.to(parameters[0].dtype)])
-        flat = self._world.all_reduce(flat)
-        self._world.ledger.count("gradient average", flat.numel() * flat.element_size())
-        used = flat[-len(parameters) :].tolist()
-        start = 0
-        for parameter, grad, anywhere in zip(parameters, grads, used, strict=True):
-            mean = flat[start : start + parameter.numel()].view_as(parameter) / self._world.size
-            start += parameter.numel()
-            if grad is not None:
-                grad.copy_(mean)
-            elif anywhere:
-                set_grad(parameter, mean)
+        for part in in_parts(self.parameters):
+            average_flat(part, self._world)
+        average_sparse(self.sparse, self._world)
 
     def _average_recorded(self) -> None:
         """Average differentiably, for ``backward(create_graph=True)``."""
-        for part in _parts(self.parameters):
+        for part in in_parts(self.parameters):
             means = average(part, [grad_of(parameter) for parameter in part], self._world)
             for parameter, mean in zip(part, means, strict=True):
                 if mean is not None:
                     set_grad(parameter, mean)
-        self._average_sparse()
-
-    def _average_sparse(self) -> None:
-        """Average gradients of ``nn.Embedding(sparse=True)``: every rank gets all ranks' entries."""
-        for parameter in self.sparse:
-            grad = grad_of(parameter)
-            own = None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
-            counts = [given[0] for given in self._world.share([-1 if own is None else own._nnz()])]
-            if max(counts) < 0:
-                continue
-            layout = Layout(tuple(max(0, count) for count in counts), 0, sum(max(0, count) for count in counts))
-            empty = torch.sparse_coo_tensor(
-                torch.zeros(1, 0, dtype=torch.long), parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape
-            )
-            own = (empty if own is None else own).coalesce()
-            if layout.total == 0:
-                set_grad(parameter, empty)
-                continue
-            indices = self._world.all_gather_rows(own.indices().t().contiguous(), layout).t()
-            values = self._world.all_gather_rows(own.values(), layout) / self._world.size
-            set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
+        average_sparse(self.sparse, self._world)
 
     # --- DDP's buckets ----------------------------------------------------------------------------------------------
 
@@ -264,90 +232,3 @@ class GradientSync:
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
         done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(last, options).get_future()
         return done.then(lambda _: buffer)
-
-
-class _Anchor(torch.autograd.Function):
-    """A value that depends on every parameter and passes no gradient on: each gets an undefined one."""
-
-    @staticmethod
-    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.count = len(parameters)
-        return parameters[0].new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return (None,) * ctx.count
-
-
-class _Tie(torch.autograd.Function):
-    """Pass outputs through, with the anchor as one more input; a backward that comes by arms DDP."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, sync: GradientSync, anchor: Tensor, only_parameters: bool, *outputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
-        # detach, not view_as: a view made by a custom function refuses in-place writes.
-        return tuple(output.detach() for output in outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        ctx.sync.reached(ctx.anchor)
-        return (None, None, None, *grads)
-
-
-_anchor: Callable[..., Tensor] = _Anchor.apply
-_tie: Callable[..., tuple[Tensor, ...]] = _Tie.apply
-
-
-def average(
-    sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World, lead: Sequence[int] = ()
-) -> list[Tensor | None]:
-    """Average gradients over the ranks, differentiably; None stays None where no rank has one.
-
-    Args:
-        sources: what the gradients are of.
-        values: this rank's gradients.
-        world: the ranks.
-        lead: dimensions that the gradients have before those of their sources (``is_grads_batched``).
-    """
-    flags = torch.tensor([float(value is not None) for value in values], device=world.device)
-    used = world.all_reduce(flags).tolist()
-    means: list[Tensor | None] = [None] * len(sources)
-    kinds: dict[torch.dtype, list[int]] = {}
-    for index, (source, anywhere) in enumerate(zip(sources, used, strict=True)):
-        if anywhere:
-            kinds.setdefault(source.dtype, []).append(index)
-    for indices in kinds.values():
-        parts = [values[index] for index in indices]
-        flat = torch.cat(
-            [
-                (sources[index].new_zeros(*lead, *sources[index].shape) if part is None else part).reshape(-1)
-                for index, part in zip(indices, parts, strict=True)
-            ]
-        )
-        flat = total(flat) / world.size
-        sizes = [math.prod(lead) * sources[index].numel() for index in indices]
-        for index, piece in zip(indices, flat.split(sizes), strict=True):
-            means[index] = piece.view(*lead, *sources[index].shape).clone()  # the script may write to it
-    return means
-
-
-def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters of one dtype and device, as many as are averaged at once."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in parameters:
-        kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-    for same in kinds.values():
-        part: list[nn.Parameter] = []
-        size = 0
-        for parameter in same:
-            part.append(parameter)
-            size += parameter.numel() * parameter.element_size()
-            if size >= _FLAT:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part

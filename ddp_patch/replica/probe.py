@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,8 @@ def _trial(
             rows = on_rows(*detached(entry.args), **detached(entry.kwargs))
     except Exception as error:  # noqa: BLE001 — it works on the whole and not on rows: it needs the whole
         return Verdict("view", f"on rows it raises {type(error).__name__}")
+    if draws.hooked:
+        return Verdict("view", "its forward registers hooks on activations, which see whole batches")
     if draws.looked:
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
     with torch.no_grad():
@@ -96,6 +98,12 @@ def _scripted(module: nn.Module) -> str:
     return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
 
 
+def note_hook() -> None:
+    """Note that a forward registers a hook on an activation, if this is a trial."""
+    if _ConstantDraws.running is not None:
+        _ConstantDraws.running.hooked = True
+
+
 def trial_copy(module: nn.Module) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, BatchNorm and dropout at rest."""
     twin = copy.deepcopy(module)
@@ -112,11 +120,23 @@ class _ConstantDraws(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 
     _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
+    running: ClassVar[_ConstantDraws | None] = None
     _READS = ("_local_scalar_dense", "is_nonzero", "equal")
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = False
+        self.hooked = False
+
+    def __enter__(self) -> Any:
+        """Begin to note."""
+        _ConstantDraws.running = self
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        """Note no more."""
+        _ConstantDraws.running = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().split("::")[-1].split(".")[0]

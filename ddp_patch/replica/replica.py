@@ -68,6 +68,7 @@ class Replica:
         sync = self.sync
         return (
             sync is not None
+            and not sync.broken
             and trainable_ids(self.module) == sync.ids
             and all(p.dtype is dtype for p, dtype in zip(sync.parameters, sync.dtypes, strict=True))
         )

@@ -1,0 +1,64 @@
+"""Nodes in a forward's graph that bring every backward to every parameter, and say when it comes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Anchor(torch.autograd.Function):
+    """A value that depends on every parameter and passes no gradient on: each gets an undefined one."""
+
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
+        """Name the parameters."""
+        ctx.set_materialize_grads(False)
+        ctx.count = len(parameters)
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Visit every parameter."""
+        return (None,) * ctx.count
+
+
+class Tie(torch.autograd.Function):
+    """Pass outputs through, with the anchor as one more input; a backward that comes by arms DDP."""
+
+    @staticmethod
+    def forward(ctx: Any, sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor) -> tuple[Tensor, ...]:
+        """Give outputs that share memory with those of the forward."""
+        ctx.set_materialize_grads(False)
+        ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
+        # detach, not view_as: a view made by a custom function refuses in-place writes.
+        return tuple(output.detach() for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Say so, before any parameter is visited."""
+        ctx.sync.reached(ctx.anchor)
+        return (None, None, None, *grads)
+
+
+class Times(torch.autograd.Function):
+    """Pass a tensor through and multiply its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        """Give a tensor that shares memory."""
+        ctx.factor = factor
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Multiply."""
+        return grads[0] * ctx.factor, None
+
+
+# Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
+anchor: Callable[..., Tensor] = Anchor.apply
+tie: Callable[..., tuple[Tensor, ...]] = Tie.apply
+times: Callable[[Tensor, float], Tensor] = Times.apply

@@ -1,0 +1,106 @@
+"""Averaging gradients outside DDP's pass: in flat parts, differentiably, and sparse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.crossings import total
+from ..batch.world import Layout, World
+from .watch import grad_of, set_grad
+
+_AT_ONCE = 25 * 2**20  # bytes, DDP's own bucket size
+
+
+def average_flat(parameters: list[nn.Parameter], world: World) -> None:
+    """Average the gradients of parameters of one dtype and device in place. One all_reduce."""
+    grads = [grad_of(parameter) for parameter in parameters]
+    flags = torch.tensor([float(grad is not None) for grad in grads], device=parameters[0].device)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+    flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags.to(parameters[0].dtype)])
+    flat = world.all_reduce(flat)
+    world.ledger.count("gradient average", flat.numel() * flat.element_size())
+    used = flat[-len(parameters) :].tolist()
+    start = 0
+    for parameter, grad, anywhere in zip(parameters, grads, used, strict=True):
+        mean = flat[start : start + parameter.numel()].view_as(parameter) / world.size
+        start += parameter.numel()
+        if grad is not None:
+            grad.detach().copy_(mean)
+        elif anywhere:
+            set_grad(parameter, mean)
+
+
+def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
+    """Average gradients of ``nn.Embedding(sparse=True)``: every rank gets all ranks' entries."""
+    for parameter in parameters:
+        grad = grad_of(parameter)
+        own = None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
+        counts = [given[0] for given in world.share([-1 if own is None else own._nnz()])]
+        if max(counts) < 0:
+            continue  # on no rank: one process would have left it None
+        layout = Layout(tuple(max(0, count) for count in counts), 0, sum(max(0, count) for count in counts))
+        if own is None:
+            nowhere = torch.zeros(1, 0, dtype=torch.long, device=parameter.device)
+            own = torch.sparse_coo_tensor(nowhere, parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape)
+            own = own.coalesce()
+        if layout.total == 0:
+            set_grad(parameter, own)
+            continue
+        indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
+        values = world.all_gather_rows(own.values(), layout) / world.size
+        set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
+
+
+def average(
+    sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World, lead: Sequence[int] = ()
+) -> list[Tensor | None]:
+    """Average gradients over the ranks, differentiably; None stays None where no rank has one.
+
+    Args:
+        sources: what the gradients are of.
+        values: this rank's gradients.
+        world: the ranks.
+        lead: dimensions that the gradients have before those of their sources (``is_grads_batched``).
+    """
+    flags = torch.tensor([float(value is not None) for value in values], device=world.device)
+    used = world.all_reduce(flags).tolist()
+    means: list[Tensor | None] = [None] * len(sources)
+    kinds: dict[torch.dtype, list[int]] = {}
+    for index, (source, anywhere) in enumerate(zip(sources, used, strict=True)):
+        if anywhere:
+            kinds.setdefault(source.dtype, []).append(index)
+    for indices in kinds.values():
+        parts = [values[index] for index in indices]
+        flat = torch.cat(
+            [
+                (sources[index].new_zeros(*lead, *sources[index].shape) if part is None else part).reshape(-1)
+                for index, part in zip(indices, parts, strict=True)
+            ]
+        )
+        flat = total(flat) / world.size
+        sizes = [math.prod(lead) * sources[index].numel() for index in indices]
+        for index, piece in zip(indices, flat.split(sizes), strict=True):
+            means[index] = piece.view(*lead, *sources[index].shape).clone()  # the script may write to it
+    return means
+
+
+def in_parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters of one dtype and device, as many as are averaged at once."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+    for same in kinds.values():
+        part: list[nn.Parameter] = []
+        size = 0
+        for parameter in same:
+            part.append(parameter)
+            size += parameter.numel() * parameter.element_size()
+            if size >= _AT_ONCE:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
