@@ -116,3 +116,28 @@ def test_a_loss_that_is_not_finite_for_one_ranks_rows_is_seen_by_all(ranks):
     wanted = nonfinite_rows()
     assert wanted[-1] == "stop"
     assert ranks.call(nonfinite_rows, 2).ok().results == [wanted, wanted]
+
+
+def bad_target():
+    import torch
+    import torch.nn.functional as F
+
+    import ddp_patch
+
+    x = ddp_patch.deal(torch.zeros(8, 3))
+    y = ddp_patch.deal(torch.tensor([0, 1, 2, 0, 1, 2, 7, 0]))
+    try:
+        F.cross_entropy(x, y)
+    except IndexError:
+        return "went on"
+    except ddp_patch.LockstepError as error:
+        return str(error)
+
+
+def test_a_target_out_of_range_in_one_ranks_rows_cannot_be_skipped(ranks):
+    outcome = ranks.call(bad_target, 2, timeout=40, grace=15)
+    assert not outcome.late
+    assert "went on" not in outcome.results
+    said = "".join(outcome.stderr) + str(outcome.results)
+    assert "cross_entropy (operation" in said
+    assert "Target 7 is out of bounds" in said

@@ -336,6 +336,126 @@ def statistics_of_two_forwards():
     return loop(model, step, optimizer)
 
 
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if Clamped.fails:
+            raise ValueError("a backward that fails")
+        return grad.clamp(-0.02, 0.02)
+
+
+Clamped.fails = False
+
+
+class WithFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.b(Clamped.apply(self.a(x)).tanh())
+
+
+def function_with_a_backward_that_clamps():
+    model = nn.DataParallel(WithFunction())
+    optimizer = SGD(model.parameters(), 0.1)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
+def backward_that_fails_once():
+    model = WithFunction()
+    optimizer = SGD(model.parameters(), 0.1)
+    turns = []
+
+    def step(x, y):
+        turns.append(None)
+        Clamped.fails = len(turns) == 2
+        try:
+            return trained(model, optimizer, x, y)
+        except ValueError:
+            return -1.0
+
+    return loop(model, step, optimizer)
+
+
+def logits_that_are_watched():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    norms = []
+
+    def step(x, y):
+        y = torch.where(x[:, 0] > 0.8, -100, y)
+        out = model(x)
+        out.retain_grad()
+        out.register_hook(lambda grad: grad.clamp(-0.05, 0.05))
+        loss = F.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(out.grad.norm().item())
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + norms
+
+
+def gradients_kept_over_steps():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    norms = []
+    x, y = next(iter(data()))
+    F.cross_entropy(model(x), y).backward()
+    kept = [p.grad for p in model.parameters()]
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        norms.extend(grad.norm().item() for grad in kept)
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + norms
+
+
+def a_batch_among_the_inputs():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        F.cross_entropy(model(x), y).backward(inputs=[x])
+        loss = F.cross_entropy(model((x + 0.1 * x.grad.sign()).detach()), y)
+        torch.autograd.backward(loss, inputs=list(model.parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+class Guarded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.seen = []
+
+    def forward(self, x):
+        h = self.a(x)
+        if h.requires_grad:
+            h.register_hook(lambda grad: self.seen.append(grad.norm().item()))
+        return self.b(h.tanh())
+
+
+def activations_that_are_hooked():
+    model = Guarded()
+    optimizer = SGD(model.parameters(), 0.1)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer) + model.seen
+
+
 def growing_and_freezing():
     model = Net()
     optimizer = SGD([{"params": model.features.parameters(), "lr": 0.3}, {"params": model.head.parameters()}], 0.1)
