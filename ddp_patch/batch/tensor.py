@@ -58,15 +58,17 @@ class BatchTensor(Tensor):
         kwargs = kwargs or {}
         rule = RULES.get(func)
         if rule is not None:
-            world = World.get()
-            world.operations += 1
-            operation = world.operations
+            world = World.current  # none after disable(), when a batch still knows its shape
+            operation = 0
+            if world is not None:
+                operation = world.operations = world.operations + 1
             try:
                 result = rule(func, args, kwargs)
             except DdpPatchError:
                 raise
             except Exception as error:  # a target out of range in one rank's rows, say
-                world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+                if world is not None:
+                    world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
                 raise
             if result is not NotImplemented:
                 return result

@@ -105,7 +105,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
     return [
         Patch("torch.autograd", "grad", grad, "averages gradients of the model's parameters"),
         Patch("torch.autograd.variable", "VariableMeta.__call__", variable, "Variable(batch) stays a batch"),
-        Patch("torch.autograd", "backward", backward, "gradients are global when it returns"),
+        Patch(
+            "torch.autograd", "backward", backward, "tells DDP when to reduce; gradients are global when somebody looks"
+        ),
         Patch("torch.autograd.function", "Function.apply", apply, "gets the whole batch"),
     ]
 

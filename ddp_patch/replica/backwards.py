@@ -87,6 +87,8 @@ class Backwards:
                 promise.assumed = False
         if assumed is not None and promise is not None:
             self._correct(assumed, promise, source)
+        if promise is not None:
+            promise.rows = None  # they hold the graph
 
     @contextmanager
     def grad(self) -> Iterator[None]:
@@ -125,9 +127,15 @@ class Backwards:
         if failed:
             self.hooks.forget()
         for sync in self._syncs:
-            if not failed:
-                self.hooks.release(sync.parameters, recorded)
-            sync.end(failed, recorded)
+            try:
+                if not failed:
+                    self.hooks.release(sync.parameters, recorded)
+            except BaseException:
+                failed = True  # a hook of the script's raised: what it left must not meet the next backward
+                self.hooks.forget()
+                raise
+            finally:
+                sync.end(failed, recorded)
             if not failed and self.hooks.after_any(sync.parameters):
                 self._settle(sync)
                 self.hooks.release_after(sync.parameters)

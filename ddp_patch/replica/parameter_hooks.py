@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..batch.crossings import total
 from ..batch.world import World
+from ..errors import BatchError
 from .watch import grad_of, set_grad
 
 # As they were before the session patched them.
@@ -131,6 +132,11 @@ class ParameterHooks:
                 return None
             if not self._is_due():
                 return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]
+            if grad.is_sparse:
+                raise BatchError(
+                    f"A hook on a parameter of shape {tuple(parameter.shape)} would see this rank's sparse gradient "
+                    "only. Write nn.Embedding(..., sparse=False), or change p.grad after backward."
+                )
             held = self._held.get(parameter)
             self._held[parameter] = grad if held is None else held + grad
             return torch.zeros_like(grad)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..batch.world import World
+from ..errors import DdpPatchError
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
@@ -241,6 +242,8 @@ class Replicas:
             self._world.check()
             try:
                 outputs = replica.run(entry)
+            except DdpPatchError:
+                raise
             except Exception as error:
                 self._job.compare_failures(error, f"call {self._calls} of {_described(replica.module)}")
                 raise
