@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent)
+_LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
 
 
 @dataclass
@@ -59,7 +60,7 @@ def script_line() -> str:
     outermost = "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and "site-packages" not in name and not name.startswith("<frozen"):
+        if not name.startswith(_LIBRARIES) and "site-packages" not in name and not name.startswith("<frozen"):
             return f"{Path(name).name}:{frame.f_lineno}"
         outermost = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]

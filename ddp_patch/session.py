@@ -17,7 +17,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # the only name tha
 
 from .batch.deal import deal_structure
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
+from .batch.tensor import BatchTensor
 from .batch.world import World
+from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
 from .errors import OrderError
 from .launch.job import Job
@@ -41,6 +43,7 @@ from .patches import (
 from .patches.output import Silence
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
+from .structure import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class Session:
         self.ledger = Ledger()
         self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
         self._replicas = Replicas(options, job, self._world)
-        self._world.compare_failures = job.compare_failures
+        self._world.compare_failures = job.attendance.compare_failures
         self._world.keeps_global = self._replicas.backwards.trains
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
@@ -90,6 +93,7 @@ class Session:
         # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         self._filter = warnings.filters[0]
+        self._lines_dealt: set[str] = set()  # where ``deal`` was seen to get the same on every rank
         self._remove_hooks = optimizer.hooks(self._replicas, self._world)
         for existing in optimizers:
             self._replicas.optimizes(existing)
@@ -102,6 +106,11 @@ class Session:
     def deal(self, data: Any, dim: int) -> Any:
         """Make batches of tensors that every rank holds whole."""
         dealt, self._replicas.rows = deal_structure(data, dim, self._world)
+        line = script_line()
+        if line not in self._lines_dealt:
+            self._lines_dealt.add(line)
+            whole = {path: leaf for path, leaf in leaves(data) if isinstance(leaf, torch.Tensor)}
+            compare_dealt(self._world, {p: leaf for p, leaf in whole.items() if not isinstance(leaf, BatchTensor)})
         return dealt
 
     def report(self) -> Report:

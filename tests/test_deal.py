@@ -1,5 +1,7 @@
 """ddp_patch.deal: a batch out of tensors that no loader made."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,11 +46,13 @@ def refused(kind):
     try:
         if kind == "sizes":
             ddp_patch.deal([torch.zeros(4, 2), torch.zeros(5, 2)])
+        elif kind == "ranks":
+            ddp_patch.deal({"x": torch.zeros(4), "y": torch.full((4, 2), float(os.environ["RANK"]))})
         elif kind == "dim":
             ddp_patch.deal(torch.zeros(4), dim=1)
         else:
             ddp_patch.deal(["text", torch.tensor(1.0)])
-    except ddp_patch.BatchError as error:
+    except ddp_patch.DdpPatchError as error:
         return str(error)
     return ""
 
@@ -83,6 +87,7 @@ def test_the_batch_dimension_can_be_another(ranks):
     [
         ("sizes", "4 in data[0], 5 in data[1]"),
         ("dim", "of shape (4,) has no such dimension"),
+        ("ranks", "data['y'] begins with [0.0, 0.0, 0.0] on rank 0, [1.0, 1.0, 1.0] on rank 1"),
         ("nothing", "without a tensor that has rows"),
     ],
 )

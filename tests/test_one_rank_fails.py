@@ -23,12 +23,23 @@ class Rows(Dataset):
         return torch.tensor([1.0, index]), index % 3
 
 
+def fails_in_backward(x):
+    def fail(gradient):
+        if os.environ.get("RANK", "1") == "1":
+            raise ValueError("a bad gradient")
+
+    x = x.clone().requires_grad_()
+    x.register_hook(fail)
+    return x
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(2, 3)
 
     def forward(self, x):
+        x = fails_in_backward(x) if len(done) == 1 and where == "backward" else x
         if len(done) == 1 and (where == "every rank" or (where == "one rank" and os.environ.get("RANK", "1") == "1")):
             raise ValueError("a bad value")
         return self.layer(x)
@@ -41,6 +52,8 @@ while True:
     try:
         x, y = next(batches)
         loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
     except StopIteration:
         break
     except ValueError:
@@ -53,8 +66,6 @@ while True:
         if not catches:
             raise
         continue
-    optimizer.zero_grad()
-    loss.backward()
     optimizer.step()
     done.append(round(loss.item(), 4))
 print(done)
@@ -67,7 +78,7 @@ def write(tmp_path, where, catches):
     return script
 
 
-@pytest.mark.parametrize("where", ["dataset", "one rank"])
+@pytest.mark.parametrize("where", ["dataset", "one rank", "backward"])
 @pytest.mark.parametrize("catches", [False, True])
 def test_a_failure_of_some_rows_ends_the_job_with_its_place(ranks, tmp_path, where, catches):
     outcome = ranks.script(write(tmp_path, where, catches), 2, timeout=40, grace=15)
@@ -76,7 +87,8 @@ def test_a_failure_of_some_rows_ends_the_job_with_its_place(ranks, tmp_path, whe
     said = "".join(outcome.stderr)
     assert said.count("the job ends.") == 1, said
     assert "LockstepError: train.py:" in said
-    assert {"dataset": "batch 2 of loader", "one rank": "of Net (9 parameters)"}[where] in said
+    place = {"dataset": "batch 2 of loader", "one rank": "of Net (9 parameters)", "backward": "backward 2 (after 1 b"}
+    assert place[where] in said
     assert "raised ValueError (a bad" in said
     assert "rows of rank 1" in said
 

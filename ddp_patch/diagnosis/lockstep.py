@@ -68,6 +68,31 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
             )
 
 
+def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:
+    """Compare tensors that every rank is to hold whole, before each keeps its own rows of them.
+
+    Raises:
+        LockstepError: on every rank, naming the first that differs.
+    """
+    given = world.share([{path: _digest(tensor) for path, tensor in tensors.items()}])
+    differing = [path for path in tensors if len({entry[0].get(path) for entry in given}) > 1]
+    shown = {path: repr(tensor.detach().flatten()[:3].tolist()) for path, tensor in tensors.items()}
+    others = world.share([differing, shown]) if any(entry[0] != given[0][0] for entry in given) else []
+    if others:
+        path = next((path for entry in others for path in entry[0]), "")
+        raise LockstepError(
+            f"{script_line()}: ddp_patch.deal(data): data{path} begins with "
+            f"{_by_rank([entry[1].get(path) for entry in others])}, and differs between ranks, so the batch would be "
+            "of no rank's values. Draw it from torch, numpy or random, whose generators agree on all ranks, and from "
+            "the same files."
+        )
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.blake2b(data.tobytes(), digest_size=16).hexdigest()}"
+
+
 def length(thing: Any) -> int | None:
     """``len(thing)``, or None for what has none."""
     try:

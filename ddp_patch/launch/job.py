@@ -8,7 +8,6 @@ import gc
 import os
 import random
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,18 +19,15 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in its __all__
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, LockstepError, OrderError
-from ..ledger import script_line
+from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
 from .precision import Precision
-
-_EXIT_WAIT = timedelta(seconds=30)
-_FAILURE_WAIT = 3.0  # seconds in which ranks that fail at the same point do so
 
 # destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
 # group after ours would read our addresses under the same keys. Ours live under a prefix.
@@ -87,7 +83,6 @@ class Job:
         self.placement = placement
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
-        self.out_of_step: str | None = None  # why this rank cannot go on with the others
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
         self.accelerator = Accelerator(
@@ -106,12 +101,8 @@ class Job:
         # Batches may live on the host as well as on the accelerator.
         backend = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
         self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
-        self._store = TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=_EXIT_WAIT
-        )
-        # A restarted job finds the keys of the attempt before in the agent's store.
-        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.crash = CrashHook(placement, self._is_first_failure, excepthook)
+        self.attendance = Attendance(placement.rank, placement.world_size)
+        self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
         self._share_random_state()
         if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
@@ -152,33 +143,6 @@ class Job:
         self.accelerator._models.clear()
         return wrapped  # type: ignore[no-any-return]
 
-    def compare_failures(self, error: Exception, where: str) -> None:
-        """Return if every rank failed at this point, so that a script that catches the error goes on in step.
-
-        Without a collective: the ranks that did not fail are elsewhere.
-
-        Raises:
-            LockstepError: if this rank failed and others did not.
-        """
-        key = f"ddp_patch/failure/{self._attempt}/{where}"
-        try:
-            self._store.add(key, 1)
-            end = time.monotonic() + _FAILURE_WAIT
-            while self._store.add(key, 0) < self.placement.world_size and time.monotonic() < end:
-                time.sleep(0.05)
-            if self._store.add(key, 0) == self.placement.world_size:
-                return
-        except RuntimeError:  # the store is gone, and with it the job
-            return
-        self.out_of_step = (
-            f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
-            f"{self.placement.rank} and not for those of all ranks, so that a script that catches it would go on "
-            "out of step. Leave such rows out of the dataset."
-        )
-        with contextlib.suppress(RuntimeError):
-            self._store.set(f"ddp_patch/out_of_step/{self._attempt}", self.out_of_step)
-        raise LockstepError(self.out_of_step) from error
-
     def explain(self, error: RuntimeError | None) -> Exception | None:
         """Say why a collective failed; with no error, end this process if it is known to be out of step.
 
@@ -187,23 +151,15 @@ class Job:
         Returns:
             what to raise; None if nothing is known to be wrong.
         """
-        if error is None:
-            if self.out_of_step:
-                self.crash(LockstepError, LockstepError(self.out_of_step), None)
-                self._leave_at_once()
-            return None
-        with contextlib.suppress(RuntimeError):
-            key = f"ddp_patch/out_of_step/{self._attempt}"
-            if self._store.check([key]):
-                self.out_of_step = self._store.get(key).decode()
-                return LockstepError(self.out_of_step)
-        return error
+        if error is not None:
+            return self.attendance.explained(error)
+        if self.attendance.out_of_step:
+            self._say_out_of_step()
+            leave_at_once()
+        return None
 
-    def _leave_at_once(self) -> NoReturn:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(ValueError, OSError, AttributeError):
-                stream.flush()
-        os._exit(1)
+    def _say_out_of_step(self) -> None:
+        self.crash(LockstepError, LockstepError(self.attendance.out_of_step), None)
 
     def release(self, keeps_group: bool) -> None:
         """Make room for a script that distributes itself, with the generators it would have had.
@@ -230,16 +186,16 @@ class Job:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 stream.flush()
-        if self.out_of_step and not self.crash.failed:
-            self.crash(LockstepError, LockstepError(self.out_of_step), None)
+        if self.attendance.out_of_step and not self.crash.failed:
+            self._say_out_of_step()
         if not self.crash.failed:
-            self._wait_for_the_others()
+            self.attendance.wait_for_the_end()
         for call in reversed(self.closing):
             call()
         gc.collect()
         self.crash.uninstall()
         if self.crash.failed:
-            self._leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
+            leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
         if dist.is_initialized():
             dist.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -262,32 +218,6 @@ class Job:
         if numpy and states[2] is not None:
             numpy.random.set_state(states[2])
 
-    def _is_first_failure(self) -> bool:
-        try:
-            return bool(self._store.add(f"ddp_patch/failed/{self._attempt}", 1) == 1)
-        except RuntimeError:  # the store went with the process that held it: nobody else will speak
-            return True
-
-    def _wait_for_the_others(self) -> None:
-        """Wait until every rank has come to its end, for a bounded time.
-
-        A rank that leaves with a non-zero exit code has the launcher end the others, whatever they still write.
-        """
-        key = f"ddp_patch/done/{self._attempt}"
-        try:
-            arrived = self._store.add(key, 1)
-            if arrived == self.placement.world_size:
-                self._store.set(f"{key}/all", "")
-            self._store.wait([f"{key}/all"], _EXIT_WAIT)
-            # The store may live in rank 0: it must be the last to go.
-            left = self._store.add(f"{key}/left", 1)
-            if left == self.placement.world_size:
-                self._store.set(f"{key}/gone", "")
-            if self.placement.rank == 0:
-                self._store.wait([f"{key}/gone"], _EXIT_WAIT)
-        except RuntimeError:  # a rank ended early or was killed; there is nobody to wait for
-            return
-
 
 def accelerator_count() -> int:
     """Count the visible accelerators that ranks can have one each of, without touching any."""
@@ -295,6 +225,14 @@ def accelerator_count() -> int:
         return 0
     kind = torch.accelerator.current_accelerator()
     return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
+
+
+def leave_at_once() -> NoReturn:
+    """End this process without the exit functions, which would wait for other ranks."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError, OSError, AttributeError):
+            stream.flush()
+    os._exit(1)
 
 
 def _check_order(placement: Placement) -> None:

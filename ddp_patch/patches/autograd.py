@@ -87,7 +87,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         # A parameter may be unused by the rows of some ranks only.
         with replicas.backwards.grad():
             values = list(wrapped(**{**given, "allow_unused": True}))
-        lead = given["grad_outputs"][0].shape[:1] if given.get("is_grads_batched") else ()
+        vectors = given.get("grad_outputs")
+        vector = vectors[0] if isinstance(vectors, (list, tuple)) else vectors
+        lead = vector.shape[:1] if vector is not None and given.get("is_grads_batched") else ()
         averaged = average([sources[index] for index in trained], [values[index] for index in trained], world, lead)
         for index, value in zip(trained, averaged, strict=True):
             values[index] = None if value is None else replicas.backwards.hooks.on(sources[index], value)

@@ -209,7 +209,7 @@ class Batches:
             raise
         except Exception as error:
             if self._sampler is not None and self._sampler.deals:
-                self._job.compare_failures(error, f"batch {self._fetched} of loader {self._sampler.number}")
+                self._world.compare_failures(error, f"batch {self._fetched} of loader {self._sampler.number}")
             raise
         finally:
             self._replicas.stream.leave()

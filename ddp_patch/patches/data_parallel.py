@@ -18,6 +18,7 @@ from ..launch.job import Job
 from ..patcher import Patch
 from ..replica.replicas import Replicas
 from ..replica.scalars import Scalars, batch_of
+from ..replica.verdicts import Call
 from ..structure import map_leaves
 
 _TO_CPU = -1  # torch's output_device for the host
@@ -104,11 +105,10 @@ def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
             args, kwargs = map_leaves(to_device, args), map_leaves(to_device, kwargs)
         replica = replicas.replica_of(module) or replicas.make(module, why)
         if not vector:
-            return replicas.call(replica, module, args, kwargs, dim)
+            return replicas.call(replica, Call(module, module, args, kwargs, dim))
         scalars.learn(module, args, kwargs, dim)
-        return scalars.as_vectors(
-            module, replicas.call(replica, module, args, kwargs, dim, True), *batch_of(args, kwargs, dim)
-        )
+        result = replicas.call(replica, Call(module, module, args, kwargs, dim, vector=True))
+        return scalars.as_vectors(module, result, *batch_of(args, kwargs, dim))
 
     def to_device(leaf: Any) -> Any:
         return leaf.to(job.device) if isinstance(leaf, Tensor) and leaf.device != job.device else leaf

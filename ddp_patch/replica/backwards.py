@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..batch.promise import Promise
 from ..batch.world import World
-from ..errors import BatchError
+from ..errors import BatchError, DdpPatchError
 from .gradients import GradientSync
 from .parameter_hooks import ParameterHooks
 from .watch import Watch
@@ -29,6 +29,7 @@ class Backwards:
         self._waiting: dict[int, GradientSync] = {}  # parameters whose gradients are this rank's own
         self._running = False
         self._stepping = False
+        self._count = 0  # backwards so far, the same number on every rank
         self._may_assume = True  # that losses have no targets to ignore; False once one had
         self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
@@ -76,10 +77,18 @@ class Backwards:
         assumed = self._assume(promise) if promise is not None and everywhere else None
         source = None if promise is None else promise.source
         self._running, failed = True, True
+        self._count += 1
         try:
             with self._world.collective():
                 yield
             failed = False
+        except DdpPatchError:
+            raise
+        except Exception as error:
+            # How far DDP came belongs to it: a bucket that some ranks began would meet the next one of the others.
+            buckets = self._world.ledger.collectives["gradient bucket"]
+            self._world.compare_failures(error, f"backward {self._count} (after {buckets} buckets of gradients)")
+            raise
         finally:
             self._running = False
             self._end(failed, recorded)

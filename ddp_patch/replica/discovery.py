@@ -6,6 +6,7 @@ from typing import Any
 
 from ..patcher import Patch, Patcher
 from .replicas import Replicas
+from .verdicts import Call
 
 
 class Discovery:
@@ -31,9 +32,10 @@ class Discovery:
         self._watching = False
 
     def _call(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._replicas.found_call(instance, args, kwargs):
-            return wrapped(*args, **kwargs)
-        result = self._replicas.call_found(wrapped, instance, args, kwargs)
+        call = Call(instance, wrapped, args, kwargs)
+        if not self._replicas.found(call):
+            return call.as_written()
+        result = self._replicas.call_found(call)
         if self._watching and self._replicas.everything_found():
             self._stop()
         return result

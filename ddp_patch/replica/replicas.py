@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +18,10 @@ from ..options import Options
 from ..structure import leaves
 from . import module_hooks, swap
 from .backwards import Backwards
-from .probe import Verdict, judge
 from .replica import Replica
-from .rows import Entry, enter, leave, whole_arguments
+from .rows import Entry, leave, whole_arguments
 from .streams import RankStream
+from .verdicts import Call, Verdicts, described
 
 
 class Replicas:
@@ -33,17 +34,11 @@ class Replicas:
         self.stream = RankStream(world.rank, world.device)
         self.backwards = Backwards(world)
         self.hooks = module_hooks.HookCensus()
+        self.verdicts = Verdicts(world, options.batch_dims)
         self._options = options
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
-        # module -> verdict by training mode, in which many forwards differ, and by what becomes of scalars
-        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], Verdict]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
-            weakref.WeakKeyDictionary()
-        )
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimized_ids: set[int] | None = None
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
@@ -81,70 +76,37 @@ class Replicas:
         """Whether a module that was already decided on is running."""
         return self._depth > 0
 
-    def found_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: the outermost owner of optimized parameters, on a batch."""
+        module = call.module
         if self.inside or not self.discovering or id(module) in self._replicas:
             return False
-        verdict = self._verdicts.get(module, {}).get((module.training, False))
+        verdict = self.verdicts.known(module)
         if verdict is not None:
             return verdict.kind == "whole" or self._job.precision.asked
-        if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((args, kwargs))):
+        if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
         optimized = self._optimized()
         return any(id(parameter) in optimized for parameter in module.parameters())
 
-    def call_found(
-        self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call_found(self, call: Call) -> Any:
         """Run a module that owns optimized parameters, and settle how it runs from now on."""
-        return self._job.precision.applied(self._call_found, run, module, args, kwargs)
+        return self._job.precision.applied(self._call_found, call)
 
-    def _call_found(
-        self, run: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        entry = self._enter(module, args, kwargs)
-        verdict = self._verdicts.get(module, {}).get((module.training, False))
+    def _call_found(self, call: Call) -> Any:
+        entry = self.verdicts.enter(call, self.rows)
+        verdict = self.verdicts.known(call.module)
         if entry is None or (verdict is not None and verdict.kind == "whole"):
-            return self._call_whole(run, args, kwargs)
-        _, verdict = self._judge(module, args, kwargs, entry)
+            return self._call_whole(call)
+        with self._deciding():
+            _, verdict = self.verdicts.on(call, entry, self.rows)
         if verdict.kind == "whole":
-            return self._call_whole(run, args, kwargs)
+            return self._call_whole(call)
         if verdict.kind == "view":
-            return run(*args, **kwargs)
-        replica = self.make(module, "outermost owner of optimized parameters that was called on a batch")
-        swap.swap(module, {"__call__": self._call_of(replica, type(module))})
-        return self.call(replica, run, args, kwargs)
-
-    def _enter(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int | None = None
-    ) -> Entry | None:
-        memory = self._memory.setdefault(module, {})
-        return enter(module, args, kwargs, self.rows, self._options.batch_dims, memory, dim)
-
-    def _judge(
-        self,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        entry: Entry,
-        dim: int | None = None,
-        vector: bool = False,
-    ) -> tuple[Entry, Verdict]:
-        """Give the verdict on a module, and how it is entered if a guess about its arguments was wrong."""
-        verdicts = self._verdicts.setdefault(module, {})
-        mode = module.training, vector
-        if mode not in verdicts:
-            with self._deciding():
-                verdict = judge(module, args, kwargs, entry, vector)
-                if verdict.kind != "rows" and entry.guessed:
-                    self._memory[module].update(dict.fromkeys(entry.guessed))
-                    again = self._enter(module, args, kwargs, dim)
-                    assert again is not None
-                    entry, verdict = again, judge(module, args, kwargs, again, vector)
-            verdicts[mode] = verdict
-            if verdict.kind != "rows":
-                self._world.ledger.whole_modules[_described(module)] = verdict.reason
-        return entry, verdicts[mode]
+            return call.as_written()
+        replica = self.make(call.module, "outermost owner of optimized parameters that was called on a batch")
+        swap.swap(call.module, {"__call__": self._call_of(replica, type(call.module))})
+        return self.call(replica, call)
 
     def make(self, module: nn.Module, why: str) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""
@@ -153,69 +115,43 @@ class Replicas:
             self._forget(key)
         replica = Replica(module, self._options, self._job, self._world, self.backwards)
         self._replicas[id(module)] = replica
-        self._world.ledger.replicas[_described(module)] = why
+        self._world.ledger.replicas[described(module)] = why
         return replica
 
-    def call(
-        self,
-        replica: Replica,
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        dim: int | None = None,
-        vector: bool = False,
-    ) -> Any:
+    def call(self, replica: Replica, call: Call) -> Any:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
-        if self.inside:
-            return run(*args, **kwargs)
-        return self._job.precision.applied(self._call, replica, run, args, kwargs, dim, vector)
+        return call.as_written() if self.inside else self._job.precision.applied(self._call, replica, call)
 
-    def _call(
-        self,
-        replica: Replica,
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        dim: int | None,
-        vector: bool,
-    ) -> Any:
-        module = replica.module
-        if self.hooks.inside(module):
-            self._world.ledger.whole_modules[_described(module)] = (
+    def _call(self, replica: Replica, call: Call) -> Any:
+        if self.hooks.inside(call.module):
+            self._world.ledger.whole_modules[described(call.module)] = (
                 "a module inside it has hooks, which see whole batches"
             )
-            return run(*args, **kwargs)
-        if not module_hooks.has_own(module):
-            return self._call_replica(replica, run, args, kwargs, dim, vector)
+            return call.as_written()
+        if not module_hooks.has_own(call.module):
+            return self._call_replica(replica, call)
 
         def inner(*args: Any, **kwargs: Any) -> Any:
-            return self._call_replica(replica, run, args, kwargs, dim, vector)
+            return self._call_replica(replica, call.of(args, kwargs))
 
-        return module_hooks.around(module, run, inner, args, kwargs)
+        return module_hooks.around(call.module, call.run, inner, call.args, call.kwargs)
 
-    def _call_replica(
-        self,
-        replica: Replica,
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        dim: int | None,
-        vector: bool,
-    ) -> Any:
-        if module_hooks.needs_whole(replica.module):
-            return self._call_whole(run, args, kwargs)
+    def _call_replica(self, replica: Replica, call: Call) -> Any:
+        if module_hooks.needs_whole(call.module):
+            return self._call_whole(call)
         if not replica.fits() and replica.is_substituted():
-            self._world.ledger.note(f"{_described(replica.module)}: functional_call computes the whole batch")
-            return self._call_whole(run, args, kwargs)
-        entry = self._enter(replica.module, args, kwargs, dim)
+            self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
+            return self._call_whole(call)
+        entry = self.verdicts.enter(call, self.rows)
         if entry is None:
-            return self._call_whole(run, args, kwargs)
-        entry, verdict = self._judge(replica.module, args, kwargs, entry, dim, vector)
+            return self._call_whole(call)
+        with self._deciding():
+            entry, verdict = self.verdicts.on(call, entry, self.rows)
         if verdict.kind == "view":
-            return run(*args, **kwargs)
+            return call.as_written()
         if verdict.kind == "whole":
-            return self._call_whole(run, args, kwargs)
-        return self._call_entered(replica, entry, verdict.dims, vector)
+            return self._call_whole(call)
+        return self._call_entered(replica, entry, verdict.dims, call.vector)
 
     def replica_of(self, module: nn.Module) -> Replica | None:
         """The replica that a module was given, if any."""
@@ -223,38 +159,34 @@ class Replicas:
 
     def _call_of(self, replica: Replica, original: type[nn.Module]) -> Callable[..., Any]:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            def run(*args: Any, **kwargs: Any) -> Any:
-                return original.__call__(module, *args, **kwargs)
-
+            made = Call(module, functools.partial(original.__call__, module), args, kwargs)
             if module is not replica.module:  # made by self.__class__(...)
-                return run(*args, **kwargs)
-            return self.call(replica, run, args, kwargs)
+                return made.as_written()
+            return self.call(replica, made)
 
         return call
 
-    def _call_entered(
-        self, replica: Replica, entry: Entry, dims: Mapping[str, int | None], vector: bool = False
-    ) -> Any:
+    def _call_entered(self, replica: Replica, entry: Entry, dims: Mapping[str, int | None], vector: bool) -> Any:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         with self._deciding(), self.stream.entered():
             self.on_rows = True
             self._calls += 1
-            self._world.check()
             try:
-                outputs = replica.run(entry)
+                with self._world.collective():  # DDP exchanges the order of its buckets in a forward
+                    outputs = replica.run(entry)
             except DdpPatchError:
                 raise
             except Exception as error:
-                self._job.compare_failures(error, f"call {self._calls} of {_described(replica.module)}")
+                self._world.compare_failures(error, f"call {self._calls} of {described(replica.module)}")
                 raise
             finally:
                 self.on_rows = False
         return leave(replica.module, outputs, entry, dims, vector)
 
-    def _call_whole(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = whole_arguments(args, kwargs)
+    def _call_whole(self, call: Call) -> Any:
+        args, kwargs = whole_arguments(call.args, call.kwargs)
         with self._deciding():
-            return run(*args, **kwargs)
+            return call.run(*args, **kwargs)
 
     @contextmanager
     def back_inside(self, inside: bool, on_rows: bool) -> Iterator[None]:
@@ -290,8 +222,3 @@ class Replicas:
         replica = self._replicas.pop(key)
         replica.drop(settle)
         swap.restore(replica.module)
-
-
-def _described(module: nn.Module) -> str:
-    count = sum(parameter.numel() for parameter in module.parameters())
-    return f"{swap.original_class(module).__name__} ({count:,} parameters)"

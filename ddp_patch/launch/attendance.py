@@ -1,0 +1,109 @@
+"""Which ranks are where, told through the job's store and so without a collective: failures, and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from datetime import timedelta
+
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+
+from ..errors import LockstepError
+from ..ledger import script_line
+
+_EXIT_WAIT = 30.0  # seconds
+_FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
+
+
+class Attendance:
+    """What this rank tells the others while they may be elsewhere in the script."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        """Connect to the store that the launcher made."""
+        self.out_of_step: str | None = None  # why this rank cannot go on with the others
+        self._rank = rank
+        self._world_size = world_size
+        self._store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=timedelta(seconds=_EXIT_WAIT),
+        )
+        # A restarted job finds the keys of the attempt before in the agent's store.
+        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+    def compare_failures(self, error: Exception, where: str) -> None:
+        """Return if every rank failed at this point, so that a script that catches the error goes on in step.
+
+        Without a collective: the ranks that did not fail are elsewhere.
+
+        Raises:
+            LockstepError: if this rank failed and others did not.
+        """
+        if is_lost_connection(error):
+            return  # another rank is gone: it says why, or whoever ended it does
+        try:
+            if self._all_came(f"failure/{where}", _FAILURE_WAIT):
+                return
+        except RuntimeError:  # the store is gone, and with it the job
+            return
+        self.out_of_step = (
+            f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
+            f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
+            "out of step. Leave such rows out of the dataset."
+        )
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._key("out_of_step"), self.out_of_step)
+        raise LockstepError(self.out_of_step) from error
+
+    def explained(self, error: RuntimeError) -> Exception:
+        """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""
+        with contextlib.suppress(RuntimeError):
+            key = self._key("out_of_step")
+            if self._store.check([key]):
+                self.out_of_step = self._store.get(key).decode()
+                return LockstepError(self.out_of_step)
+        if is_lost_connection(error):
+            self.out_of_step = f"{script_line()}: the connection to another rank was lost: {error}"
+        return error
+
+    def is_first_failure(self) -> bool:
+        """Tell whether no other rank asked this before."""
+        try:
+            return bool(self._store.add(self._key("failed"), 1) == 1)
+        except RuntimeError:  # the store went with the process that held it: nobody else will speak
+            return True
+
+    def wait_for_the_end(self) -> None:
+        """Wait until every rank has come to its end, for a bounded time.
+
+        A rank that leaves with a non-zero exit code has the launcher end the others, whatever they still write.
+        """
+        with contextlib.suppress(RuntimeError):  # a rank ended early or was killed; there is nobody to wait for
+            if self._all_came("done", _EXIT_WAIT):
+                # The store may live in rank 0: it must be the last to go.
+                self._all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
+
+    def _all_came(self, where: str, wait: float) -> bool:
+        """Come to a point, and tell whether all ranks do within a time.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        key = self._key(where)
+        if self._store.add(key, 1) == self._world_size:
+            self._store.set(f"{key}/all", "")
+        end = time.monotonic() + wait
+        # Not TCPStore.wait (torch 2.13): it writes a warning to stderr when its time is over.
+        while not (came := self._store.check([f"{key}/all"])) and time.monotonic() < end:
+            time.sleep(0.02)
+        return bool(came)
+
+    def _key(self, name: str) -> str:
+        return f"ddp_patch/{name}/{self._attempt}"
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Tell whether a collective failed because of its connections: gloo names its source file."""
+    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
