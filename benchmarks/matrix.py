@@ -93,7 +93,7 @@ def one_process(case: Case, rows: int, size: int, drawn: list[list[Any]]) -> Epo
     whole = getattr(dataset, "dataset", dataset)  # what random_split took its part from
     model = Linear()
     loader = DataLoader(whole, batch_sampler=batches, collate_fn=options.get("collate_fn"))
-    return epoch(replace(case, loader=DataLoader), model, Prepared(model, torch.optim.SGD(model.parameters()), loader))
+    return epoch(replace(case, loader=DataLoader), model, Prepared(model, torch.optim.SGD(model.parameters(), lr=0.0), loader))
 
 
 def global_batches(tool: str, ranks: list[Epoch]) -> list[list[int]]:

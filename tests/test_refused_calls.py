@@ -19,8 +19,22 @@ class Net(nn.Module):
         return out[:1] if self.first_rows else out
 
 
+def hook_on_a_sparse_gradient():
+    words = nn.EmbeddingBag(10, 3, sparse=True)
+    words.weight.register_hook(lambda gradient: gradient * 2)
+    optimizer = torch.optim.SparseAdam(list(words.parameters()), 0.1)
+    for (index,) in DataLoader(TensorDataset(torch.arange(16).view(8, 2) % 10), 4):
+        words(index).sum().backward()
+        optimizer.step()
+
+
 def said(kind):
     torch.manual_seed(0)
+    if kind == "sparse hook":
+        try:
+            hook_on_a_sparse_gradient()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loader = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
@@ -43,6 +57,7 @@ def said(kind):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
+        ("sparse hook", ["A hook on a parameter of shape (10, 3)", "sparse gradient", "sparse=False"]),
         ("two batches", ["Net was called with rows of two different batches", "(8, 4)", "(6, 4)"]),
         ("ambiguous", ["Net: dimensions 0 and 1 of 'other'", "cannot be told", "batch_dims={'other': None}"]),
         ("not followed", ["Net returned a tensor of shape (1, 3)", "cannot be told which rows"]),

@@ -25,7 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from . import module_hooks
-from .rows import Entry, compare, detached, whole_arguments
+from .comparison import compare
+from .rows import Entry, detached, whole_arguments
 
 
 @dataclass(frozen=True)

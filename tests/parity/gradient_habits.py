@@ -40,6 +40,13 @@ def loop(model, step, *optimizers, epochs=2, batch_size=8):
     return said + everything(model, *optimizers)
 
 
+def descend(loss, optimizer):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -61,10 +68,7 @@ def several_forwards_before_one_backward():
     def step(x, y):
         a, b, c = model(x), model(x.flip(1)), model(x * 0.5)
         loss = F.cross_entropy(a, y) + (a - b).pow(2).mean() + F.triplet_margin_loss(a, b, c)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -124,10 +128,7 @@ def methods_and_parts_called_from_outside():
         z = model.encode(x)
         loss = loss + F.cross_entropy(model.head(model.features(x)), y) + z.pow(2).mean()
         loss = loss + F.cross_entropy(F.linear(z, model.head.weight), y) + model.forward(x).abs().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -140,10 +141,7 @@ def parts_of_a_data_parallel_module():
         loss = F.cross_entropy(model.module.head(model.module.encode(x)), y)
         if len(x) % 4:
             loss = loss + F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -253,10 +251,7 @@ def experts_that_some_rows_use():
 
     def step(x, y):
         loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -328,10 +323,7 @@ def statistics_of_two_forwards():
         model.train()
         b = model(x)
         loss = F.cross_entropy(a, y) + F.cross_entropy(b, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -490,10 +482,7 @@ def two_models_one_optimizer():
 
     def step(x, y):
         loss = F.cross_entropy(head(encoder(x)), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(encoder, step, optimizer) + everything(head)
 
@@ -523,10 +512,7 @@ def tied_weights():
 
     def step(x, y):
         loss = F.mse_loss(model(x), x) + other(x).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer) + everything(other)
 
@@ -562,10 +548,7 @@ def hooks_there_before_training():
 
     def step(x, y):
         loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -598,10 +581,7 @@ def hook_on_an_output():
         out = model(x)
         out.register_hook(lambda grad: seen.append(grad.norm().item()) or grad * 2)
         loss = F.cross_entropy(out, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer) + seen
 
@@ -617,10 +597,7 @@ def hooks_on_modules():
     def step(x, y):
         loss = F.cross_entropy(model(x), y)
         loss = loss + 0.1 * features["z"].std(0).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer) + seen
 
@@ -638,10 +615,7 @@ def hook_on_the_model_itself():
 
 def trained(model, optimizer, x, y):
     loss = F.cross_entropy(model(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
+    return descend(loss, optimizer)
 
 
 def loading_and_casting():
@@ -669,10 +643,7 @@ def gradient_penalty():
         out = model(x)
         (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         loss = F.cross_entropy(out, y) + (grad.norm(dim=1) - 1).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -770,10 +741,7 @@ def checkpointing_the_model():
     def step(x, y):
         out = checkpoint(model, x.clone().requires_grad_(), use_reentrant=True)
         loss = F.cross_entropy(out + checkpoint(model, x, use_reentrant=False), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
 
@@ -1045,6 +1013,23 @@ def sparse_gradients():
     return said + everything(model, sparse)
 
 
+def jacobian_rows_at_once():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out = model(x)
+        share = torch.autograd.grad(
+            out.mean(0), model[2].weight, torch.eye(3), retain_graph=True, is_grads_batched=True
+        )
+        listed = torch.autograd.grad(
+            [out.sum(0)], [model[2].bias], [torch.eye(3)], retain_graph=True, is_grads_batched=True
+        )
+        return descend(F.cross_entropy(out, y) + share[0].pow(2).sum() + listed[0].sum(), optimizer)
+
+    return loop(model, step, optimizer)
+
+
 def only_some_inputs():
     model = mlp()
     optimizer = SGD(model.parameters(), 0.3)
@@ -1067,7 +1052,7 @@ HABITS = [
     if callable(value)
     and getattr(value, "__module__", "") == __name__
     and not isinstance(value, type)
-    and name not in ("everything", "both", "loop", "trained", "accumulated")
+    and name not in ("everything", "both", "loop", "descend", "trained", "accumulated")
 ]
 
 
