@@ -1,4 +1,4 @@
-"""``accelerate launch --mixed_precision bf16``: the model computes in bfloat16, as ``Accelerator.prepare`` has it."""
+"""``accelerate launch --mixed_precision bf16 | fp16``: the model computes in it, as ``Accelerator.prepare`` has it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from ..errors import LaunchError
 from ..structure import map_leaves
 
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Precision:
     """What the launcher asks model calls to compute in."""
@@ -23,19 +25,26 @@ class Precision:
             LaunchError: for a precision that an unchanged script cannot be given.
         """
         wish = os.environ.get("ACCELERATE_MIXED_PRECISION", "no") or "no"
-        if wish not in ("no", "bf16"):
+        if wish not in ("no", *_DTYPES):
             raise LaunchError(
-                f"accelerate launch asks for mixed_precision={wish}, which needs a gradient scaler around the steps "
-                "of the script. Write --mixed_precision bf16, or torch.autocast and torch.amp.GradScaler in the script."
+                f"accelerate launch asks for mixed_precision={wish}, whose modules an unchanged script does not have. "
+                "Write --mixed_precision bf16 or fp16."
             )
-        self.asked = wish == "bf16"
+        self.dtype = _DTYPES.get(wish)
+        self.when_applied: Callable[[], None] = lambda: None
         self._device_type = device_type
+
+    @property
+    def asked(self) -> bool:
+        """Whether models are to compute in another precision than the script's."""
+        return self.dtype is not None
 
     def applied(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call a model under autocast, and give its outputs back in float32. The script's own autocast goes first."""
-        if not self.asked or torch.is_autocast_enabled(self._device_type):
+        if self.dtype is None or torch.is_autocast_enabled(self._device_type):
             return call(*args)
-        with torch.autocast(self._device_type, torch.bfloat16):
+        self.when_applied()
+        with torch.autocast(self._device_type, self.dtype):
             outputs = call(*args)
         return map_leaves(_widened, outputs)
 

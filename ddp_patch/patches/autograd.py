@@ -51,6 +51,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             inputs = inputs.values() if isinstance(inputs, dict) else inputs
             inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             given["inputs"] = [rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
+        scale = replicas.backwards.loss_scale
+        if scale.active and not replicas.backwards.is_busy:
+            given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
         with replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
             wrapped(roots, **given)
 

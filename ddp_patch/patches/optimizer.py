@@ -51,7 +51,8 @@ def hooks(replicas: Replicas, world: World) -> list[Callable[[], None]]:
     """Register the step hooks; returns the functions that remove them."""
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        replicas.backwards.before_step(optimizer)
+        has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
+        replicas.backwards.before_step(optimizer, has_closure)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         replicas.backwards.after_step(optimizer)

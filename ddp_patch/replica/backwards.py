@@ -13,6 +13,7 @@ from ..batch.promise import Promise
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
 from .gradients import GradientSync
+from .loss_scale import LossScale, leaves_below
 from .parameter_hooks import ParameterHooks
 from .watch import Watch
 
@@ -24,6 +25,7 @@ class Backwards:
         """Start without replicas."""
         self._world = world
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
+        self.loss_scale = LossScale(world.ledger)
         self._syncs: list[GradientSync] = []
         self._watch = Watch(self._before_reading)
         self._waiting: dict[int, GradientSync] = {}  # parameters whose gradients are this rank's own
@@ -91,6 +93,8 @@ class Backwards:
             raise
         finally:
             self._running = False
+            if self.loss_scale.active:
+                self.loss_scale.end()
             self._end(failed, recorded)
             if promise is not None:
                 promise.assumed = False
@@ -124,7 +128,7 @@ class Backwards:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
         self._may_assume = False
-        if any(id(leaf) not in sync.ids for leaf in _leaves_below(source)):
+        if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
@@ -152,7 +156,7 @@ class Backwards:
 
     # --- who looks at gradients -------------------------------------------------------------------------------------
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer is about to step: what it reads must be global."""
         self._stepping = True
         ids = self._ids_of(optimizer)
@@ -160,10 +164,13 @@ class Backwards:
             if not sync.ids.isdisjoint(ids):
                 self._settle(sync)
                 sync.rhythm.step()
+        if self.loss_scale.active and not has_closure:
+            self.loss_scale.before_step(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
         """A step ended. The backwards of its closure, if it has one, were each looked at."""
         self._stepping = False
+        self.loss_scale.after_step()
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
@@ -218,16 +225,3 @@ class Backwards:
             ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             self._optimized[optimizer] = ids
         return ids
-
-
-def _leaves_below(node: Any) -> Iterator[Any]:
-    """Tensors that a graph accumulates gradients into."""
-    seen, stack = {node}, [node]
-    while stack:
-        for child, _ in stack.pop().next_functions:
-            if child is None or child in seen:
-                continue
-            seen.add(child)
-            stack.append(child)
-            if hasattr(child, "variable"):
-                yield child.variable

@@ -39,6 +39,8 @@ class Replicas:
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
+        if job.precision.dtype is torch.float16:
+            job.precision.when_applied = self.backwards.loss_scale.activate
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimized_ids: set[int] | None = None
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole

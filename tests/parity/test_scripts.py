@@ -22,13 +22,13 @@ def alone(ranks, script):
     return _noted()[script]
 
 
-def compare_text(ours, theirs):
+def compare_text(ours, theirs, precision=1e-9):
     ours, theirs = ours.splitlines(), theirs.splitlines()
     assert len(ours) == len(theirs), f"{len(ours)} lines instead of {len(theirs)}"
     for mine, wanted in zip(ours, theirs, strict=True):
         assert NUMBER.sub("#", mine) == NUMBER.sub("#", wanted)
         for a, b in zip(NUMBER.findall(mine), NUMBER.findall(wanted), strict=True):
-            assert float(a) == pytest.approx(float(b), rel=1e-9, abs=1e-9), f"{mine!r} instead of {wanted!r}"
+            assert float(a) == pytest.approx(float(b), rel=precision, abs=1e-9), f"{mine!r} instead of {wanted!r}"
 
 
 def compare_values(ours, theirs, where=""):

@@ -1,0 +1,120 @@
+"""Loss scaling for ``accelerate launch --mixed_precision fp16``, where the script has no GradScaler of its own.
+
+As in torch.amp.GradScaler, with its defaults: losses are scaled up before a backward, and a step whose gradients
+overflowed is left out. Gradients are scaled down as soon as the backward has ended, so the script, its clipping and its
+logging see true ones. Factors are powers of two: nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ledger import Ledger
+from .watch import grad_of, set_grad
+
+_GROWTH_INTERVAL = 2000  # steps without overflow after which the scale is doubled (torch.amp.GradScaler)
+
+
+class LossScale:
+    """Scales the backwards of a session."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Start with torch's initial scale, and idle until a model computes in half precision by our doing."""
+        self.active = False
+        self.value = 65536.0
+        self._ledger = ledger
+        self._good_steps = 0
+        self._leaves: list[Tensor] = []  # that the running backward accumulates into
+        self._withheld: list[tuple[Tensor, Tensor]] = []
+
+    def activate(self) -> None:
+        """Scale from now on."""
+        self.active = True
+
+    def begin(self, roots: Any, vectors: Any, inputs: Iterable[Tensor] | None) -> Any:
+        """Scale a backward that is about to begin; gradients it adds to are scaled for the time being.
+
+        Args:
+            roots: of the backward, a tensor or several.
+            vectors: the script's ``grad_tensors``.
+            inputs: the only leaves that get gradients, if the script names them.
+
+        Returns:
+            the ``grad_tensors`` to use.
+        """
+        roots = list(roots) if isinstance(roots, (list, tuple)) else [roots]
+        given = list(vectors) if isinstance(vectors, (list, tuple)) else [vectors] * len(roots)
+        self._leaves = list(_leaves_below(roots) if inputs is None else inputs)
+        self._multiply(self.value)
+        return [
+            vector * self.value
+            if vector is not None
+            else torch.full_like(root, self.value, requires_grad=False)
+            if root.numel() == 1
+            else None  # torch's own error
+            for root, vector in zip(roots, given, strict=True)
+        ]
+
+    def end(self) -> None:
+        """Scale the gradients of a backward down."""
+        self._multiply(1 / self.value)
+        self._leaves = []
+
+    def before_step(self, optimizer: Any) -> None:
+        """Withhold gradients that overflowed: optimizers leave out parameters without one."""
+        held = [
+            (parameter, grad)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if (grad := grad_of(parameter)) is not None
+        ]
+        if not held or all(bool(torch.isfinite(_values(grad)).all()) for _, grad in held):
+            self._good_steps += bool(held)
+            if self._good_steps == _GROWTH_INTERVAL:
+                self.value, self._good_steps = self.value * 2, 0
+            return
+        self.value, self._good_steps = self.value / 2, 0
+        self._ledger.overflows += 1
+        self._withheld = held
+        for parameter, _ in held:
+            set_grad(parameter, None)
+
+    def after_step(self) -> None:
+        """Give withheld gradients back, for the script to zero."""
+        for parameter, grad in self._withheld:
+            set_grad(parameter, grad)
+        self._withheld = []
+
+    def _multiply(self, factor: float) -> None:
+        grads = [grad for leaf in self._leaves if (grad := grad_of(leaf)) is not None]
+        if grads and math.isfinite(factor):
+            with torch.no_grad():
+                torch._foreach_mul_(grads, factor)
+
+
+def _values(grad: Tensor) -> Tensor:
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _leaves_below(roots: list[Tensor]) -> Iterator[Tensor]:
+    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    yield from (root for root in roots if root.is_leaf)
+    yield from leaves_below(nodes)
+
+
+def leaves_below(nodes: list[Any]) -> Iterator[Tensor]:
+    """Yield the tensors that a graph accumulates gradients into."""
+    seen, stack = set(nodes), list(nodes)
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is None or child in seen:
+                continue
+            seen.add(child)
+            stack.append(child)
+            if hasattr(child, "variable"):
+                yield child.variable
