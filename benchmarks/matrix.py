@@ -1,6 +1,6 @@
 """Which rows, and which gradient, does each tool make of a loader that was written for one process?
 
-    python benchmarks/matrix.py                          # about five minutes
+    python benchmarks/matrix.py                          # about three minutes
     python benchmarks/matrix.py --ranks 3 --only sampler
     python benchmarks/matrix.py --write matrix.md
 
@@ -13,29 +13,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import itertools
 import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import torch
-from matrix_cases import CASES, Case
-from matrix_rows import BATCH, Linear
-from matrix_tools import ONE_PROCESS, OURS, TOOLS, Prepared, epoch, measure
+from matrix_cases import CASES
+from matrix_rows import BATCH, PER_RANK
+from matrix_tools import OURS, TOOLS
+from matrix_verdicts import EXACT, READ, Epoch, facts, judge
 from torch.distributed import TCPStore
-from torch.utils.data import DataLoader
-
-EXACT = 1e-9  # relative; float64 sums in another order differ by 1e-16
-Epoch = dict[str, Any]  # what one rank saw, or how it failed
 
 
 @contextlib.contextmanager
@@ -75,95 +68,6 @@ def run(tool: str, numbers: list[int], rows: int, arguments: argparse.Namespace)
     return found
 
 
-def one_process(case: Case, rows: int, size: int, drawn: list[list[Any]]) -> Epoch:
-    """Give the epoch of one process whose batches have so many rows.
-
-    Args:
-        case: the loader.
-        rows: of the dataset.
-        size: rows of a full batch.
-        drawn: what the sampler of rank 0 drew; empty to let one process draw.
-    """
-    if not drawn:
-        return measure(ONE_PROCESS, case, rows, None if case.own_batches else size)
-    batches = drawn[0]
-    if not case.own_batches:
-        batches = [batches[at : at + size] for at in range(0, len(batches), size)]
-    dataset, options = case.build(rows, size)
-    whole = getattr(dataset, "dataset", dataset)  # what random_split took its part from
-    model = Linear()
-    loader = DataLoader(whole, batch_sampler=batches, collate_fn=options.get("collate_fn"))
-    return epoch(replace(case, loader=DataLoader), model, Prepared(model, torch.optim.SGD(model.parameters(), lr=0.0), loader))
-
-
-def global_batches(tool: str, ranks: list[Epoch]) -> list[list[int]]:
-    """Join what the ranks saw in each step; under ddp_patch each of them sees all of it."""
-    if tool == OURS:
-        return ranks[0]["batches"]
-    steps = itertools.zip_longest(*(rank["batches"] for rank in ranks), fillvalue=[])
-    return [list(itertools.chain(*parts)) for parts in steps]
-
-
-def judge(tool: str, case: Case, rows: int, ranks: list[Epoch]) -> str:
-    """Say in a few words what differs from one process."""
-    failed = [rank["error"] for rank in ranks if "error" in rank]
-    if failed:
-        return next((error for error in failed if error != "hang"), "hang")
-    batches = global_batches(tool, ranks)
-    size = max(map(len, batches))
-    alone = one_process(case, rows, size, ranks[0]["drawn"])
-    said = other_rows(case, rows, batches, ranks[0]["drawn"])
-    if not said and tool == OURS:
-        said = other_batches(case, rows, ranks, alone)
-    elif not said and case.seeds == "fixed" and not case.own_batches:
-        said = ["other order"] * (list(map(sorted, batches)) != list(map(sorted, alone["batches"])))
-    gradients = [torch.tensor(one["gradients"], dtype=torch.float64).mean(0) for one in (ranks[0], alone)]
-    error = ((gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max()).item()
-    if not error <= EXACT:
-        said.append(f"gradient {error:.2g}")
-    said += ["class lost"] * (not ranks[0]["class_kept"])
-    said += ["other texts"] * any(rank["wrong_names"] for rank in ranks)
-    return ", ".join(said) or "exact"
-
-
-def other_rows(case: Case, rows: int, batches: list[list[int]], drawn: list[list[Any]]) -> list[str]:
-    """Count what the epoch has too often, and what it lacks."""
-    expected = drawn[0] if drawn else measure(ONE_PROCESS, case, rows)["batches"]
-    if isinstance(expected[0], list):
-        expected = itertools.chain(*expected)
-    due, seen = Counter(expected), Counter(itertools.chain(*batches))
-    differences = {"twice": (seen - due).total(), "lost": (due - seen).total()}
-    return [f"{count} {word}" for word, count in differences.items() if count]
-
-
-def other_batches(case: Case, rows: int, ranks: list[Epoch], alone: Epoch) -> list[str]:
-    """Hold ddp_patch to what it promises: the very batches of one process, on every rank."""
-    if any(rank[key] != ranks[0][key] for rank in ranks for key in ("batches", "sizes", "correct", "length")):
-        return ["ranks differ"]
-    if case.seeds != "unseeded":
-        alone = measure(ONE_PROCESS, case, rows)
-    same = ("sizes", "correct", "length") if case.seeds == "unseeded" else ("batches", "sizes", "correct", "length")
-    return [f"other {key}" for key in same if ranks[0][key] != alone[key]]
-
-
-Facts = dict[str, Callable[[str, list[Epoch]], float]]
-FACTS: Facts = {  # of the epoch, as rank 0's script sees it
-    "rows of a full batch": lambda tool, ranks: max(map(len, global_batches(tool, ranks))),
-    "`len(loader)`": lambda tool, ranks: ranks[0]["length"],
-    "`correct / len(loader.dataset)`, all correct": lambda tool, ranks: (
-        ranks[0]["correct"] / ranks[0]["dataset_length"]
-    ),
-    "rows that rank 0 loads": lambda tool, ranks: len(ranks[0]["loaded"]),
-}
-FACTS_OF = "shuffle, seeded"
-
-
-def facts(tool: str, case: Case, rows: int, ranks: list[Epoch]) -> dict[str, str]:
-    """Count what a script reads off its loader; the name of each says what one process has."""
-    alone = measure(ONE_PROCESS, case, rows)
-    return {f"{name} (one process: {fact(OURS, [alone]):g})": f"{fact(tool, ranks):g}" for name, fact in FACTS.items()}
-
-
 def installed(package: str) -> str | None:
     """Give the version of a package, if it is there."""
     try:
@@ -180,13 +84,42 @@ def table(cells: dict[str, dict[str, str]]) -> str:
 
 
 NOTES = f"""\
-exact: every row that one process draws, once, and the gradient of the epoch to {EXACT:g}. Under ddp_patch also the very
-batches of one process, in its order, on every rank; the others may draw in another order where the script shuffles.
-twice, lost: rows too many and too few in one epoch, against the script's own batch of {BATCH} on one process.
-gradient: largest relative error of the mean over the epoch's steps at fixed parameters, against one process whose batch
-has as many rows as the tool's. other order: nothing shuffles, yet a global batch holds other rows than one process's.
-unseeded: the script seeds nothing, so that every process starts from a random state of its own; then rank 0's draw is
-what counts. hang: a rank waited for ever. class lost: the loader is no longer of the script's class."""
+- exact: every row that one process draws, as often as it does, and its gradient to {EXACT:g}. Under ddp_patch also
+  the very batches of one process, one by one, on every rank; the others may draw other ones if the case shuffles.
+- twice, lost: rows too many and too few in one epoch, against batch_size={BATCH} on one process.
+- gradient: largest relative error at fixed parameters. For the others of the mean over the epoch's steps, against one
+  process whose batches are the script's or as large as the tool's (see "rows of a full batch"), whichever is nearer.
+- other order: nothing shuffles, yet a global batch holds other rows than one process's. (Ignite shuffles by default.)
+- unseeded: the script seeds nothing, so every process starts from a random state of its own (these cells vary from run
+  to run); what rank 0's sampler drew is what counts.
+- sampler lost, class lost: the script's own sampler is not asked; the loader is no longer of the script's class.
+- hang: a rank waits for ever."""
+
+
+def failure(ranks: list[Epoch]) -> str:
+    """Give the message of the first rank that failed by an exception; empty if none did."""
+    errors = [rank for rank in ranks if rank.get("error", "hang") != "hang"]
+    return f"{errors[0]['error']}: {errors[0]['says'].strip():.160}" if errors else ""
+
+
+def measure_tool(tool: str, numbers: list[int], arguments: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+    """Measure the cases under one tool.
+
+    Returns:
+        its column of the table, and the messages of what it raised.
+    """
+    if installed(TOOLS[tool].package) is None:
+        return {}, []
+    rows = PER_RANK * arguments.ranks
+    cells, read, raised = {}, {}, {}
+    for number, ranks in run(tool, numbers, rows, arguments).items():
+        case = CASES[number]
+        cells[case.name] = judge(tool, case, rows, ranks)
+        if case.name in READ and not any("error" in rank for rank in ranks):
+            read |= facts(tool, case, rows, ranks)
+        if failure(ranks):
+            raised.setdefault(failure(ranks), []).append(case.name)
+    return cells | read, [f"- {tool}, {'; '.join(names)}: `{message}`" for message, names in raised.items()]
 
 
 def main() -> None:
@@ -197,37 +130,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="measure the cases whose names contain this")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
-    rows = 3 * BATCH * arguments.ranks  # so that every tool's global batches are full ones
     numbers = [number for number, case in enumerate(CASES) if arguments.only in case.name]
-    cells: dict[str, dict[str, str]] = {}
-    failures = []
-    for tool, how in TOOLS.items():
-        cells[tool], read = {}, {}
-        if installed(how.package) is None:
-            continue
-        found = run(tool, numbers, rows, arguments)
-        for number, ranks in found.items():
-            case = CASES[number]
-            cells[tool][case.name] = judge(tool, case, rows, ranks)
-            says = next((rank["says"] for rank in ranks if rank.get("error", "hang") != "hang"), "").strip()
-            if says:
-                failures.append(f"{tool}, {case.name}: {says.splitlines()[0]}")
-            if case.name == FACTS_OF and not any("error" in rank for rank in ranks):
-                read = facts(tool, case, rows, ranks)
-        cells[tool] |= read
+    measured = {tool: measure_tool(tool, numbers, arguments) for tool in TOOLS}
+    cells = {tool: column for tool, (column, _) in measured.items()}
     versions = ", ".join(f"{how.package} {installed(how.package) or 'not installed'}" for how in TOOLS.values())
+    head = (
+        f"Measured on {datetime.datetime.now().astimezone():%Y-%m-%d}: {versions}, Python {platform.python_version()}; "
+        f"{arguments.ranks} ranks on CPU, gloo, batch_size={BATCH}, {PER_RANK * arguments.ranks} rows."
+    )
     text = "\n\n".join(
-        [
-            f"{datetime.datetime.now().astimezone():%Y-%m-%d}: {versions}, Python {platform.python_version()}; "
-            f"{arguments.ranks} ranks on CPU, gloo, {rows} rows, batch_size={BATCH}",
-            table(cells),
-            NOTES,
-            "\n".join(failures),
-        ]
-    ).rstrip()
-    print(text)
+        [head, table(cells), NOTES, "\n".join(line for _, raised in measured.values() for line in raised)]
+    )
+    print(text.rstrip())
     if arguments.write:
-        arguments.write.write_text(text + "\n")
+        arguments.write.write_text(text.rstrip() + "\n")
     wrong = [CASES[number].name for number in numbers if cells[OURS].get(CASES[number].name) != "exact"]
     if wrong:
         raise SystemExit(f"ddp_patch is not exact: {', '.join(wrong)}.")

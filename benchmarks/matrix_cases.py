@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from matrix_rows import (
     BATCH,
+    PER_RANK,
     Named,
     OfSubset,
     Own,
@@ -62,6 +63,11 @@ def both(name: str, build: Callable[[int, int], tuple[Dataset, Options]], **opti
     return [Case(f"{name}, {seeds}", build, seeds, **options) for seeds in ("seeded", "unseeded")]
 
 
+def uneven(n: int) -> int:
+    """Take rows off until neither the batches nor the ranks come out even."""
+    return n - 3 if n // PER_RANK % 3 else n - 2
+
+
 def weights(n: int) -> Tensor:
     """Weigh every row differently."""
     return torch.arange(1.0, n + 1)
@@ -88,9 +94,9 @@ CASES = [
     Case("shuffle, generator=", generator, "seeded"),
     Case("batch_size=1", with_options(), batch=1),
     Case("two workers", with_options(num_workers=2)),
-    Case("uneven tail", lambda n, b: (Rows(n - 3), {"batch_size": b})),
-    Case("uneven tail, two workers", lambda n, b: (Rows(n - 3), {"batch_size": b, "num_workers": 2})),
-    Case("uneven tail, drop_last", lambda n, b: (Rows(n - 3), {"batch_size": b, "drop_last": True})),
+    Case("uneven tail", lambda n, b: (Rows(uneven(n)), {"batch_size": b})),
+    Case("uneven tail, two workers", lambda n, b: (Rows(uneven(n)), {"batch_size": b, "num_workers": 2})),
+    Case("uneven tail, drop_last", lambda n, b: (Rows(uneven(n)), {"batch_size": b, "drop_last": True})),
     Case("3 rows: less than a batch", lambda n, b: (Rows(3), {"batch_size": b})),
     Case("1 row: less than the ranks", lambda n, b: (Rows(1), {"batch_size": b})),
     *both("WeightedRandomSampler", with_sampler(lambda n: Weighted(weights(n), n))),
@@ -110,7 +116,7 @@ CASES = [
     ),
     Case("batch_size=None", lambda n, b: (Ready(n), {"batch_size": None}), own_batches=True),
     Case("IterableDataset", lambda n, b: (Stream(Rows(n)), {"batch_size": b})),
-    Case("IterableDataset, uneven tail", lambda n, b: (Stream(Rows(n - 3)), {"batch_size": b})),
+    Case("IterableDataset, uneven tail", lambda n, b: (Stream(Rows(uneven(n))), {"batch_size": b})),
     Case("IterableDataset, batch_size=None", lambda n, b: (Stream(Ready(n)), {"batch_size": None}), own_batches=True),
     Case("own collate_fn that pads", lambda n, b: (Sequences(n), {"batch_size": b, "collate_fn": pad}), loss=pad_loss),
     Case(

@@ -25,6 +25,7 @@ from torch.utils.data import (
 )
 
 BATCH = 4  # rows of a batch, as the script of the one process says
+PER_RANK = 3 * BATCH  # rows of the dataset, so that the global batches of every tool are full ones
 
 drawn: list[list[Any]] = []  # what this process's samplers drew, an epoch each: rows, or batches of rows
 loaded: list[int] = []  # the rows this process's dataset was asked for

@@ -113,6 +113,12 @@ def seed(seeds: str) -> None:
         random.seed(0)
 
 
+def untrained() -> tuple[Linear, torch.optim.Optimizer]:
+    """Make a model that stays as it is, so that every gradient is one at the same parameters."""
+    model = Linear()
+    return model, torch.optim.SGD(model.parameters(), lr=0.0)
+
+
 def measure(tool: Tool, case: Case, rows: int, batch: int | None = None) -> dict[str, Any]:
     """Run one epoch of the script.
 
@@ -127,8 +133,7 @@ def measure(tool: Tool, case: Case, rows: int, batch: int | None = None) -> dict
     started = tool.start(importlib.import_module(tool.module))
     seed(case.seeds)
     dataset, options = case.build(rows, batch or case.batch)
-    model = Linear()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # every gradient is one at the same parameters
+    model, optimizer = untrained()
     prepared = tool.prepare(started, Script(model, optimizer, dataset, options, case.loader))
     return epoch(case, model, prepared)
 
