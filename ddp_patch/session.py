@@ -36,6 +36,7 @@ from .patches import (
     data_parallel,
     hooks,
     losses,
+    modules,
     optimizer,
     parallel_functions,
     recompute,
@@ -83,9 +84,10 @@ class Session:
                 *autograd.patches(self._replicas, self._world),
                 *hooks.patches(self._replicas),
                 *losses.patches(),
+                *modules.patches(self._replicas),
                 *checkpoint.patches(self._world),
                 *recompute.patches(self._replicas),
-                *(batch_norm.patches(self._replicas) if options.sync_batchnorm else []),
+                *(batch_norm.patches(self._replicas, self._world) if options.sync_batchnorm else []),
             ]
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)

@@ -99,7 +99,9 @@ def total(partial: torch.Tensor) -> torch.Tensor:
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
-    if tensor.requires_grad and torch.is_grad_enabled() and not World.get().keeps_global(tensor):
+    if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).keeps_global(tensor):
+        if world.observation is not None:
+            world.observation.met(tensor)
         return _spread(tensor)
     return tensor
 

@@ -137,6 +137,9 @@ def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows:
         count: this rank's part of the divisor.
         rows: what it was computed of.
     """
+    seen = World.get().observation
+    if seen is not None:
+        seen.crossed()
     promise = Promise(partial, count, divisor)
     promise.rows = rows
     value = _promised(partial, promise)

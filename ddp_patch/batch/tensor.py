@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import batch_norm
 
 from ..errors import BatchError, DdpPatchError
+from ..structure import leaves
 from .crossings import gather, scatter
 from .world import Layout, World
 
@@ -38,6 +40,7 @@ class BatchTensor(Tensor):
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _is_slice: bool  # the whole is a view of another batch's
+    _is_aliased: bool  # its rows may be written to through ``.data``, which counts no version
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
@@ -62,6 +65,8 @@ class BatchTensor(Tensor):
             operation = 0
             if world is not None:
                 operation = world.operations = world.operations + 1
+                if world.observation is not None:
+                    world.observation.function, world.observation.is_known = function_name(func), True
             try:
                 result = rule(func, args, kwargs)
             except DdpPatchError:
@@ -72,7 +77,7 @@ class BatchTensor(Tensor):
                 raise
             if result is not NotImplemented:
                 return result
-        return on_whole(func, args, kwargs)
+        return _observed_on_whole(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch types its own as a C function
@@ -95,7 +100,9 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows, batch._whole, batch._layout = rows, whole, layout
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
-    batch._halved, batch._is_slice, batch._whole_copy = False, False, None
+    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
+    if World.current is not None and World.current.observation is not None:
+        World.current.observation.made(batch)
     return batch
 
 
@@ -126,6 +133,10 @@ def whole_of(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
     if _handed_out:
         _catch_up(batch)
+    if World.current is not None and World.current.observation is not None:
+        World.current.observation.crossed()
+    if batch._is_aliased and batch._rows is not None:
+        batch._whole = None
     if batch._whole is not None:
         if version(batch._whole) != batch._whole_seen:
             take_whole(batch)
@@ -205,6 +216,20 @@ def _shares_memory(result: Any, whole: Tensor) -> bool:
         and result.layout is torch.strided
         and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     )
+
+
+def _observed_on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    seen = None if World.current is None else World.current.observation
+    if seen is None:
+        return on_whole(func, args, kwargs)
+    if func is batch_norm:
+        with seen.paused():  # rows have the whole batch's statistics as well
+            return on_whole(func, args, kwargs)
+    seen.function, seen.is_known = function_name(func), func in RULES
+    result = on_whole(func, args, kwargs)
+    if not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
+        seen.read()
+    return result
 
 
 def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..errors import BatchError
 from ..ledger import Ledger
+from .observation import Observation
 
 
 @dataclass
@@ -30,6 +31,8 @@ class World:
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
+
+    observation: Observation | None = None  # of a forward that computes on batches
 
     current: ClassVar[World | None] = None
 
@@ -65,6 +68,8 @@ class World:
     def collective(self) -> Iterator[None]:
         """Surround a collective: a rank that is out of step must not begin it, and its failure is explained."""
         self.check()
+        if self.observation is not None:
+            self.observation.crossed()
         try:
             yield
         except RuntimeError as error:

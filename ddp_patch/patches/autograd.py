@@ -13,6 +13,7 @@ from ..errors import BatchError
 from ..patcher import Patch
 from ..replica.anchors import times
 from ..replica.averages import average
+from ..replica.functions import study
 from ..replica.replicas import Replicas
 from ..structure import leaves, map_leaves
 
@@ -59,11 +60,20 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
 
     def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if replicas.on_rows and not instance.__module__.startswith("torch."):
+            replicas.backwards.met_function()
             # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
             scaled = tuple(times(arg, world.size) if _wants_grad(arg) else arg for arg in args)
             result = wrapped(*scaled, **kwargs)
             return map_leaves(lambda leaf: times(leaf, 1 / world.size) if _wants_grad(leaf) else leaf, result)
         # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
+        seen = world.observation
+        if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
+            study(instance, args, seen, world)
+            with seen.paused():
+                return on_whole(wrapped, instance, args, kwargs)
+        return on_whole(wrapped, instance, args, kwargs)
+
+    def on_whole(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = world.ledger.collectives["all_gather"], world.ledger.collective_bytes["all_gather"]
         whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         if whole is not args:

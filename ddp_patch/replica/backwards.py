@@ -54,6 +54,10 @@ class Backwards:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
 
+    def met_function(self) -> None:
+        """A model computes an autograd function of the author's own, whose backward may clamp or normalise."""
+        self._may_assume = False  # gradients can no longer be scaled afterwards
+
     @property
     def is_busy(self) -> bool:
         """Whether autograd is at work for the script."""

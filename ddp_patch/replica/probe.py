@@ -12,7 +12,7 @@ import copy
 import io
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,11 +22,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..batch.world import World
 from ..structure import leaves, map_leaves
 from . import module_hooks
 from .comparison import compare
-from .rows import Entry, detached, whole_arguments
+from .rows import Entry, detached
 
 
 @dataclass(frozen=True)
@@ -39,30 +38,15 @@ class Verdict:
 
 
 def judge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool) -> Verdict:
-    """Decide, alike on every rank, how a module may be computed.
+    """Decide how a module may be computed, as far as this rank's rows tell. No collective.
 
     Args:
         module: the module that was called.
-        args: its positional arguments, as the script gave them.
+        args: its positional arguments, of the whole batch.
         kwargs: its keyword arguments.
         entry: the same cut to rows.
         vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
     """
-    whole_args, whole_kwargs = whole_arguments(args, kwargs)  # the one collective before the trial
-    own = _trial(module, whole_args, whole_kwargs, entry, vector)
-    verdicts = [given[0] for given in World.get().share([own])]
-    for kind in ("whole", "view"):
-        for verdict in verdicts:
-            if verdict.kind == kind:
-                return verdict  # type: ignore[no-any-return]
-    if any(verdict.dims != verdicts[0].dims for verdict in verdicts):
-        return Verdict("view", "its outputs differ in shape between ranks")
-    return own
-
-
-def _trial(
-    module: nn.Module, whole_args: tuple[Any, ...], whole_kwargs: dict[str, Any], entry: Entry, vector: bool
-) -> Verdict:
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
@@ -70,7 +54,7 @@ def _trial(
     draws = _ConstantDraws()
     try:
         with undisturbed(), draws:
-            whole = on_whole(*detached(whole_args), **detached(whole_kwargs))
+            whole = on_whole(*detached(args), **detached(kwargs))
     except Exception as error:  # noqa: BLE001 — the real call will raise it where the author can see it
         return Verdict("whole", f"it cannot be tried on rows, since the trial raised {type(error).__name__}")
     try:
@@ -112,9 +96,19 @@ def trial_copy(module: nn.Module) -> nn.Module:
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, (_BatchNorm, _DropoutNd)):
             layer.eval()
+        for parameter in layer.parameters(recurse=False):
+            _vary(parameter)
         if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
             vars(layer)["dropout"] = 0.0
     return twin
+
+
+def _vary(parameter: Tensor) -> None:
+    """Give a parameter that starts constant different entries: behind a head of zeros all rows look alike."""
+    with torch.no_grad():
+        if parameter.numel() > 1 and parameter.is_floating_point() and bool(parameter.min() == parameter.max()):
+            step = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
+            parameter.add_(0.05 * torch.cos(step).view_as(parameter))
 
 
 class _ConstantDraws(TorchDispatchMode):
@@ -183,15 +177,26 @@ def _same_values(mine: Any, other: Any) -> bool:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Leave generators and standard output as they were, and keep no activations."""
-    numpy = sys.modules.get("numpy")
-    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-    try:
+    with same_draws() as draw_again:
         # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
         keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
-        with keep_nothing, contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
+        try:
+            with keep_nothing, contextlib.redirect_stdout(io.StringIO()):
+                yield
+        finally:
+            draw_again()
+
+
+@contextlib.contextmanager
+def same_draws() -> Iterator[Callable[[], None]]:
+    """Give a function that sets the generators back to where they are now."""
+    numpy = sys.modules.get("numpy")
+    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+
+    def draw_again() -> None:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         if numpy and states[2] is not None:
             numpy.random.set_state(states[2])
+
+    yield draw_again

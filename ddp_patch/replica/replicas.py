@@ -80,28 +80,28 @@ class Replicas:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: the outermost owner of optimized parameters, on a batch."""
-        module = call.module
-        if self.inside or not self.discovering or id(module) in self._replicas:
+        if self.inside or not self.discovering or id(call.module) in self._replicas:
             return False
-        verdict = self.verdicts.known(module)
-        if verdict is not None:
-            return verdict.kind == "whole" or self._job.precision.asked
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
         optimized = self._optimized()
-        return any(id(parameter) in optimized for parameter in module.parameters())
+        return any(id(parameter) in optimized for parameter in call.module.parameters())
 
     def call_found(self, call: Call) -> Any:
-        """Run a module that owns optimized parameters, and settle how it runs from now on."""
+        """Run a module that owns optimized parameters, and settle how calls of this form run from now on."""
         return self._job.precision.applied(self._call_found, call)
 
     def _call_found(self, call: Call) -> Any:
         entry = self.verdicts.enter(call, self.rows)
-        verdict = self.verdicts.known(call.module)
-        if entry is None or (verdict is not None and verdict.kind == "whole"):
+        if entry is None:
             return self._call_whole(call)
-        with self._deciding():
-            _, verdict = self.verdicts.on(call, entry, self.rows)
+        verdict = self.verdicts.known(call, entry)
+        if verdict is None:
+            with self._deciding():
+                first = self.verdicts.first(call, entry, self.rows)
+            if first.ran:
+                return first.result
+            verdict = first.verdict
         if verdict.kind == "whole":
             return self._call_whole(call)
         if verdict.kind == "view":
@@ -147,10 +147,16 @@ class Replicas:
         entry = self.verdicts.enter(call, self.rows)
         if entry is None:
             return self._call_whole(call)
-        with self._deciding():
-            entry, verdict = self.verdicts.on(call, entry, self.rows)
+        verdict = self.verdicts.known(call, entry)
+        if verdict is None:
+            with self._deciding():
+                first = self.verdicts.first(call, entry, self.rows)
+            if first.ran:
+                return first.result
+            entry, verdict = first.entry, first.verdict
         if verdict.kind == "view":
-            return call.as_written()
+            with self._deciding():  # its own gradients are kept global as they are
+                return call.as_written()
         if verdict.kind == "whole":
             return self._call_whole(call)
         return self._call_entered(replica, entry, verdict.dims, call.vector)
@@ -183,7 +189,11 @@ class Replicas:
                 raise
             finally:
                 self.on_rows = False
-        return leave(replica.module, outputs, entry, dims, vector)
+        try:
+            return leave(replica.module, outputs, entry, dims, vector)
+        except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
+            self._world.compare_failures(error, f"the outputs of call {self._calls} of {described(replica.module)}")
+            raise
 
     def _call_whole(self, call: Call) -> Any:
         args, kwargs = whole_arguments(call.args, call.kwargs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..batch.crossings import gather, scatter
+from ..batch.crossings import gather, scatter, spread
 from ..batch.tensor import BatchTensor, rows_of, whole_of
 from ..batch.world import Layout, World
 from ..errors import BatchError
@@ -69,6 +69,21 @@ def enter(
     return _enter_plain(layout, module, args, kwargs, batch_dims)
 
 
+def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
+    own = iter([leaf for _, leaf in leaves((entry.args, entry.kwargs))])
+    total = entry.layout.total
+
+    def batch(leaf: Any) -> Any:
+        cut = next(own)
+        if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
+            return leaf
+        dim = next(i for i, (part, size) in enumerate(zip(cut.shape, leaf.shape, strict=True)) if part != size == total)
+        return BatchTensor.from_whole(leaf, entry.layout.at(dim))
+
+    return map_leaves(batch, args), map_leaves(batch, kwargs)
+
+
 def _enter_with(
     found: list[BatchTensor],
     module: nn.Module,
@@ -101,7 +116,7 @@ def _enter_with(
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
             if at is not None and at not in dims and name not in batch_dims:
                 guessed.append(key)
-        return leaf if at is None else scatter(leaf, layout.at(at))
+        return spread(leaf) if at is None else scatter(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
     return Entry(new_args, new_kwargs, layout, tuple(guessed))
@@ -139,8 +154,10 @@ def _enter_plain(
 
     def cut(name: str, leaf: Any) -> Any:
         nonlocal clear, dealt
-        if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
+        if not isinstance(leaf, Tensor):
             return leaf
+        if isinstance(leaf, nn.Parameter):
+            return spread(leaf)
         fitting = [dim for dim, size in enumerate(leaf.shape) if size == layout.total]
         at = layout.dim if fitting == [layout.dim] else None
         if name in batch_dims:
@@ -149,7 +166,7 @@ def _enter_plain(
         elif fitting and at is None:
             clear = False
         if at is None:
-            return leaf
+            return spread(leaf)
         dealt = True
         return scatter(leaf, layout.at(at))
 

@@ -1,19 +1,34 @@
-"""What was found out about each module: whether its rows may be computed apart, and which arguments are batches."""
+"""What was found out about each module: whether its rows may be computed apart, and which arguments are batches.
+
+A call of a form that was not seen before runs on batches, which is exact whatever the module does, and is observed. If
+every function kept the rows apart, the module is tried on copies too, since Python may calculate with the batch size.
+Calls of that form then run on rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..batch.observation import Observation
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..structure import leaves
 from . import swap
-from .probe import Verdict, judge
-from .rows import Entry, enter
+from .fingerprint import Fingerprints
+from .loss_scale import leaves_below
+from .probe import Verdict, judge, same_draws
+from .rows import Entry, as_batches, detached, enter, whole_arguments
+
+_MOST_FORMS = 16  # in which a module is tried; the others run on batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +51,29 @@ class Call:
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """What became of a call whose form was not seen before."""
+
+    ran: bool  # it was computed, on batches
+    result: Any
+    entry: Entry
+    verdict: Verdict
+
+
 class Verdicts:
-    """Judges a module at its first call in each mode, and remembers."""
+    """Judges a module at its first call in each form, and remembers."""
 
     def __init__(self, world: World, batch_dims: Mapping[str, int | None]) -> None:
         """Start without any verdict."""
+        self.fingerprints = Fingerprints()
         self._world = world
         self._batch_dims = batch_dims
-        # module -> verdict by training mode, in which many forwards differ, and by what becomes of scalars
-        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], Verdict]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = weakref.WeakKeyDictionary()
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
             weakref.WeakKeyDictionary()
         )
-
-    def known(self, module: nn.Module, vector: bool = False) -> Verdict | None:
-        """Give the verdict on a module in the mode it is in, if there is one."""
-        return self._verdicts.get(module, {}).get((module.training, vector))
 
     def enter(self, call: Call, rows: int | None) -> Entry | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -66,21 +85,114 @@ class Verdicts:
         memory = self._memory.setdefault(call.module, {})
         return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, call.dim)
 
-    def on(self, call: Call, entry: Entry, rows: int | None) -> tuple[Entry, Verdict]:
-        """Give the verdict on a module, and how it is entered if a guess about its arguments was wrong."""
-        known = self.known(call.module, call.vector)
-        if known is not None:
-            return entry, known
-        verdict = judge(call.module, call.args, call.kwargs, entry, call.vector)
+    def known(self, call: Call, entry: Entry) -> Verdict | None:
+        """Give the verdict on calls of this form, if there is one."""
+        return self._verdicts.get(call.module, {}).get(self._form(call, entry))
+
+    def first(self, call: Call, entry: Entry, rows: int | None) -> First:
+        """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
+        if call.vector or any(isinstance(layer, torch.jit.ScriptModule) for layer in call.module.modules()):
+            return self._tried(call, entry, rows)
+        form = self._form(call, entry)
+        tried = len(self._verdicts.get(call.module, {}))
+        if tried >= _MOST_FORMS:
+            verdict = Verdict("view", f"it is called in more than {_MOST_FORMS} forms (attributes, arguments)")
+            return First(False, None, entry, self._settle(call, form, verdict))
+        whole = detached(whole_arguments(call.args, call.kwargs))  # forward may write to its arguments
+        own = detached((entry.args, entry.kwargs))
+        args, kwargs = as_batches(call.args, call.kwargs, entry)
+        # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
+        known = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
+        seen = Observation(lambda tensor: all(id(leaf) in known for leaf in _leaves_of(tensor)))
+        given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+        try:
+            with self._restored_if_it_fails(call.module), self._observed(seen):
+                result = call.run(*args, **kwargs)
+        except Exception:  # noqa: BLE001 — below torch's functions batches are refused: rows may do, or raise it again
+            return self._tried(call, entry, rows)
+        seen.check_kept(result, given)
+        if seen.mixing is None:
+            verdict = judge(
+                call.module, whole[0], whole[1], dataclasses.replace(entry, args=own[0], kwargs=own[1]), False
+            )
+            if verdict.kind == "rows" and seen.unknown:
+                verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
+        else:
+            verdict = Verdict("view", seen.mixing)
+        verdict = self._agreed(verdict)
+        if verdict.kind != "rows" and entry.guessed:
+            self._memory[call.module].update(dict.fromkeys(entry.guessed))
+        else:
+            self._settle(call, form, verdict)
+        return First(True, result, entry, verdict)
+
+    def _tried(self, call: Call, entry: Entry, rows: int | None) -> First:
+        """Give the verdict on rows against whole, tried on copies, and how the call is entered."""
+
+        def judged(entry: Entry) -> Verdict:
+            args, kwargs = whole_arguments(call.args, call.kwargs)
+            return self._agreed(judge(call.module, args, kwargs, entry, call.vector))
+
+        verdict = judged(entry)
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
             again = self.enter(call, rows)
             assert again is not None
-            entry, verdict = again, judge(call.module, call.args, call.kwargs, again, call.vector)
-        self._verdicts.setdefault(call.module, {})[call.module.training, call.vector] = verdict
+            entry, verdict = again, judged(again)
+        return First(False, None, entry, self._settle(call, self._form(call, entry), verdict))
+
+    def _settle(self, call: Call, form: Any, verdict: Verdict) -> Verdict:
+        self._verdicts.setdefault(call.module, {})[form] = verdict
         if verdict.kind != "rows":
             self._world.ledger.whole_modules[described(call.module)] = verdict.reason
-        return entry, verdict
+        return verdict
+
+    def _agreed(self, own: Verdict) -> Verdict:
+        """Let the ranks agree on the most cautious of their verdicts."""
+        verdicts: list[Verdict] = [given[0] for given in self._world.share([own])]
+        for kind in ("whole", "view"):
+            for verdict in verdicts:
+                if verdict.kind == kind:
+                    return verdict
+        if any(verdict.dims != verdicts[0].dims for verdict in verdicts):
+            return Verdict("view", "its outputs differ in shape between ranks")
+        return own
+
+    def _form(self, call: Call, entry: Entry) -> Any:
+        state = self.fingerprints.of(call.module)
+        arguments = self.fingerprints.of_arguments(call.args, call.kwargs, entry)
+        return state, arguments, torch.is_grad_enabled(), call.vector
+
+    @contextmanager
+    def _observed(self, seen: Observation) -> Iterator[None]:
+        self._world.observation = seen
+        try:
+            # Compiled code computes the same; a batch cannot go through it.
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            self._world.observation = None
+
+    @contextmanager
+    def _restored_if_it_fails(self, module: nn.Module) -> Iterator[None]:
+        held = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        with same_draws() as draw_again:
+            try:
+                yield
+            except Exception:
+                draw_again()
+                with torch.no_grad():
+                    for name, buffer in module.named_buffers():
+                        if name in held and held[name].shape == buffer.shape:
+                            buffer.copy_(held[name])
+                raise
+
+
+def _leaves_of(values: Any) -> Iterator[Tensor]:
+    """Tensors that gradients of these would be accumulated into."""
+    for _, leaf in leaves(values):
+        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
+            yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
 
 
 def described(module: nn.Module) -> str:

@@ -56,8 +56,15 @@ def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.data``: the same memory without the graph."""
-    return BatchTensor.from_rows(rows_of(args[0]).detach(), args[0]._layout)
+    """``x.data``: the same memory without the graph, written to without a word to autograd."""
+    batch: BatchTensor = args[0]
+    rows = rows_of(batch)
+    if not rows.requires_grad:
+        return BatchTensor.from_rows(rows.detach(), batch._layout)
+    batch._is_aliased = True
+    data = BatchTensor.from_rows(rows.data, batch._layout)
+    data._is_aliased = True
+    return data
 
 
 def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,83 @@
+"""What a forward does with the rows of a batch, written down while it computes on batches.
+
+A module whose every function keeps rows apart may be computed on rows from then on, whatever the values are. One that
+sums over the batch, reads a value, or keeps a batch for later may not, even if that made no difference this time: a
+head that starts at zero, a penalty whose weight is still 0.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ..structure import leaves
+
+
+class Observation:
+    """Notes every function that looks at more than one row."""
+
+    def __init__(self, is_own: Callable[[Tensor], bool]) -> None:
+        """Start clean.
+
+        Args:
+            is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
+        """
+        self.mixing: str | None = None  # why the rows do not stay apart
+        self.unknown: dict[str, None] = {}  # functions that nothing is known about
+        self.function = "its forward"  # at work
+        self.is_known = True
+        self._is_own = is_own
+        self._paused = False
+        self._made: dict[int, weakref.ref[Any]] = {}
+
+    def crossed(self) -> None:
+        """The function at work looks at the rows of other ranks."""
+        if self._paused:
+            return
+        if self.is_known:
+            self.mixing = self.mixing or f"{self.function} looks at the whole batch"
+        else:
+            self.unknown[self.function] = None
+
+    def read(self) -> None:
+        """The function at work gives a value of the batch to Python."""
+        if not self._paused:
+            self.mixing = self.mixing or f"{self.function} reads values of the batch, and the script may branch on them"
+
+    def met(self, tensor: Tensor) -> None:
+        """Rows met a global tensor that wants a gradient."""
+        if not self._paused and not self._is_own(tensor):
+            self.mixing = self.mixing or (
+                f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
+            )
+
+    def made(self, batch: Any) -> None:
+        """A batch was made."""
+        self._made[id(batch)] = weakref.ref(batch)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Surround what rows have exactly as well: BatchNorm."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def check_kept(self, outputs: Any, given: list[tuple[Any, int]]) -> None:
+        """Note batches that are still held by something else than the outputs.
+
+        Args:
+            outputs: of the forward.
+            given: batches among its arguments, with ``sys.getrefcount`` of each before the call.
+        """
+        returned = [leaf for _, leaf in leaves(outputs)]
+        ids = {id(leaf) for leaf in returned}
+        kept = [batch for held in self._made.values() if (batch := held()) is not None and id(batch) not in ids]
+        if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in given):
+            self.mixing = self.mixing or "its forward keeps a batch for later"

@@ -1,0 +1,22 @@
+"""torch.nn.Module: attributes that a forward may branch on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..patcher import Patch
+from ..replica.replicas import Replicas
+
+
+def patches(replicas: Replicas) -> list[Patch]:
+    """Rows for ``Module.__setattr__``."""
+
+    def set_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        replicas.verdicts.fingerprints.noted(args[1])
+
+    return [
+        Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, "a changed module is judged anew"),
+    ]
