@@ -87,7 +87,7 @@ class Session:
                 *modules.patches(self._replicas),
                 *checkpoint.patches(self._world),
                 *recompute.patches(self._replicas),
-                *(batch_norm.patches(self._replicas, self._world) if options.sync_batchnorm else []),
+                *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)

@@ -258,7 +258,7 @@ def what_is_split(kind):
     else:
         wrapped = lambda x: nn.parallel.data_parallel(net, x, range(2))  # noqa: E731
     optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
-    for x, _ in batches((6, 6)):
+    for x, _ in batches((6, 6, 6)):
         loss = wrapped(other(x)).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -60,7 +60,7 @@ def accumulating(every, steps=6, ragged=0, read=False):
 def test_accumulation_is_learned_from_the_first_step(ranks):
     once = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"]
     often = ranks.call(accumulating, 2, 8).ok().results[0]
-    assert often["bytes"][0] == pytest.approx(8 * once[-1], rel=0.05)
+    assert often["bytes"][0] == pytest.approx(7 * once[-1], rel=0.05)  # the first, observed, waits
     for size in often["bytes"][1:]:
         assert size == pytest.approx(once[-1], rel=0.05)
     assert often["deferred"] == 7 * 5
@@ -149,7 +149,7 @@ def per_step(step, spare=False, warm=3, steps=5):
     return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
 
 
-def adversaries(warm=3, steps=5):
+def adversaries(warm=5, steps=5):
     torch.manual_seed(0)
     ledger = current_ledger()
     critic, generator = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1)), nn.Linear(2, 16)

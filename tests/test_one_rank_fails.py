@@ -87,7 +87,7 @@ def test_a_failure_of_some_rows_ends_the_job_with_its_place(ranks, tmp_path, whe
     said = "".join(outcome.stderr)
     assert said.count("the job ends.") == 1, said
     assert "LockstepError: train.py:" in said
-    place = {"dataset": "batch 2 of loader", "one rank": "of Net (9 parameters)", "backward": "backward 2 (after 1 b"}
+    place = {"dataset": "batch 2 of loader", "one rank": "of Net (9 parameters)", "backward": "backward 2 (after "}
     assert place[where] in said
     assert "raised ValueError (a bad" in said
     assert "rows of rank 1" in said

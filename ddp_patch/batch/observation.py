@@ -61,6 +61,16 @@ class Observation:
         self._made[id(batch)] = weakref.ref(batch)
 
     @contextmanager
+    def at(self, function: str, is_known: bool) -> Iterator[None]:
+        """Surround the work of a function; rules use others."""
+        before = self.function, self.is_known
+        self.function, self.is_known = function, is_known
+        try:
+            yield
+        finally:
+            self.function, self.is_known = before
+
+    @contextmanager
     def paused(self) -> Iterator[None]:
         """Surround what rows have exactly as well: BatchNorm."""
         before, self._paused = self._paused, True

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
@@ -58,26 +57,11 @@ class BatchTensor(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
-        kwargs = kwargs or {}
-        rule = RULES.get(func)
-        if rule is not None:
-            world = World.current  # none after disable(), when a batch still knows its shape
-            operation = 0
-            if world is not None:
-                operation = world.operations = world.operations + 1
-                if world.observation is not None:
-                    world.observation.function, world.observation.is_known = function_name(func), True
-            try:
-                result = rule(func, args, kwargs)
-            except DdpPatchError:
-                raise
-            except Exception as error:  # a target out of range in one rank's rows, say
-                if world is not None:
-                    world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
-                raise
-            if result is not NotImplemented:
-                return result
-        return _observed_on_whole(func, args, kwargs)
+        seen = None if World.current is None else World.current.observation
+        if seen is None:
+            return _computed(func, args, kwargs or {})
+        with seen.at(function_name(func), func in RULES):
+            return _computed(func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch types its own as a C function
@@ -218,18 +202,23 @@ def _shares_memory(result: Any, whole: Tensor) -> bool:
     )
 
 
-def _observed_on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    seen = None if World.current is None else World.current.observation
-    if seen is None:
+def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rule = RULES.get(func)
+    if rule is None:
         return on_whole(func, args, kwargs)
-    if func is batch_norm:
-        with seen.paused():  # rows have the whole batch's statistics as well
-            return on_whole(func, args, kwargs)
-    seen.function, seen.is_known = function_name(func), func in RULES
-    result = on_whole(func, args, kwargs)
-    if not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
-        seen.read()
-    return result
+    world = World.current  # none after disable(), when a batch still knows its shape
+    operation = 0
+    if world is not None:
+        operation = world.operations = world.operations + 1
+    try:
+        result = rule(func, args, kwargs)
+    except DdpPatchError:
+        raise
+    except Exception as error:  # a target out of range in one rank's rows, say
+        if world is not None:
+            world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+        raise
+    return on_whole(func, args, kwargs) if result is NotImplemented else result
 
 
 def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,6 +241,9 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ledger.collective_bytes["all_gather"] - before[1],
     )
     result = func(*whole_args, **whole_kwargs)
+    seen = World.get().observation
+    if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
+        seen.read()
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     for batch in batches:

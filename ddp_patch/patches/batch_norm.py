@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -15,8 +16,14 @@ from ..replica.batch_norm import over_all_rows
 from ..replica.replicas import Replicas
 
 
-def patches(replicas: Replicas, world: World) -> list[Patch]:
-    """Rows for ``F.batch_norm``."""
+def patches(replicas: Replicas, world: World, over_all: bool) -> list[Patch]:
+    """Rows for ``F.batch_norm``.
+
+    Args:
+        replicas: tell whether rows are computed.
+        world: the ranks.
+        over_all: the statistics are those of all ranks' rows; of this rank's alone otherwise.
+    """
 
     def batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         def bind(
@@ -29,28 +36,24 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             momentum: float = 0.1,
             eps: float = 1e-5,
         ) -> Tensor:
-            if training and isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
-                return on_batch(input, running_mean, running_var, weight, bias, momentum, eps)
-            if not (training and replicas.on_rows):
-                out: Tensor = wrapped(input, running_mean, running_var, weight, bias, training, momentum, eps)
-                return out
-            return over_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
+            if not training:
+                return unchanged(input, running_mean, running_var, weight, bias, False, momentum, eps)
+            if isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
+                weight, bias = (None if value is None else spread(value) for value in (weight, bias))
+                seen = world.observation
+                with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
+                    rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, momentum, eps)
+                return BatchTensor.from_rows(rows, input._layout)
+            if replicas.on_rows:
+                return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
+            return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)
 
+        def on_rows(rows: Tensor, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float) -> Tensor:
+            if over_all:
+                return over_all_rows(rows, mean, var, weight, bias, momentum, eps)
+            return unchanged(rows, mean, var, weight, bias, True, momentum, eps)
+
+        unchanged: Callable[..., Tensor] = wrapped
         return bind(*args, **kwargs)
-
-    def on_batch(
-        batch: BatchTensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
-        weight, bias = (None if value is None else spread(value) for value in (weight, bias))
-        seen = world.observation
-        with contextlib.nullcontext() if seen is None else seen.paused():  # this is how rows have it as well
-            rows = over_all_rows(rows_of(batch), mean, var, weight, bias, momentum, eps)
-        return BatchTensor.from_rows(rows, batch._layout)
 
     return [Patch("torch.nn.functional", "batch_norm", batch_norm, "sees the rows of all ranks")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -48,14 +49,24 @@ def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -
     """Give a function whose second call, inside backward, meets what the first met."""
     inside, on_rows = replicas.inside, replicas.on_rows
     stream = replicas.stream.taken() if keep_draws and not inside else None
-    first = True
+    decisions: list[str] | None = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal first
-        if first:
-            first = False
-            return function(*args, **kwargs)
+        nonlocal decisions
+        if decisions is None:
+            before, decisions = replicas.recorded, []
+            replicas.recorded = decisions
+            try:
+                return function(*args, **kwargs)
+            finally:
+                replicas.recorded = before
+                if before is not None:
+                    before += decisions
         with replicas.back_inside(inside, on_rows), replicas.stream.replayed(stream):
-            return function(*args, **kwargs)
+            replicas.recalled = deque(decisions)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                replicas.recalled = None
 
     return run

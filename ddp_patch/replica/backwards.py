@@ -50,6 +50,11 @@ class Backwards:
             self._note(sync)
         self._syncs.remove(sync)
 
+    def left_to(self, sync: GradientSync) -> None:
+        """Let a new sync average what one for the same parameters left undone."""
+        sync.pending = True
+        self._note(sync)
+
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
@@ -168,6 +173,7 @@ class Backwards:
             if not sync.ids.isdisjoint(ids):
                 self._settle(sync)
                 sync.rhythm.step()
+                sync.untied = False
         if self.loss_scale.active and not has_closure:
             self.loss_scale.before_step(optimizer)
 

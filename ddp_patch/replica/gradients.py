@@ -12,7 +12,7 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -61,6 +61,7 @@ class GradientSync:
         self.rhythm = rhythm
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
+        self.untied = False  # a forward of this step was computed on batches, past ``anchored``
         self.broken = False  # a backward failed half way through DDP's pass
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
@@ -90,6 +91,15 @@ class GradientSync:
         tied_tensors = tie(self, anchor(*self.parameters), only_parameters, *tensors)
         tied = dict(zip(map(id, tensors), tied_tensors, strict=True))
         return map_leaves(lambda leaf: tied.get(id(leaf), leaf), output)
+
+    def give_up(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leave some parameters to another one, which keeps them global from now on."""
+        self.settle()
+        given = {id(parameter) for parameter in parameters}
+        self.parameters = [p for p in self.parameters if id(p) not in given]
+        self.sparse = [p for p in self.sparse if id(p) not in given]
+        self.dtypes = [p.dtype for p in self.parameters]
+        self.ids -= given
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
@@ -142,6 +152,8 @@ class GradientSync:
         elif self._armed and self._reduced:
             self._finish_reduction()
         elif self._reached or self._signature() != self._before:
+            if self.untied and not self._reached:
+                self.rhythm.backward()
             if recorded:
                 self._average_recorded()
                 self.pending = False

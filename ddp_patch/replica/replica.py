@@ -37,6 +37,7 @@ class Replica:
         self._rhythm = Rhythm(options.accumulate)
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
+        self._overlaps = False  # the sync was built for forwards of ours
 
     def run(self, entry: Entry) -> Any:
         """Compute this rank's rows, under DDP where gradients are wanted."""
@@ -47,6 +48,21 @@ class Replica:
             isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in leaves((entry.args, entry.kwargs))
         )
         return sync.anchored((self._ddp or self.module)(*entry.args, **entry.kwargs), only_parameters)
+
+    def prepare(self) -> None:
+        """Keep gradients global from the coming call on, whatever becomes of it."""
+        if torch.is_grad_enabled():
+            self._training_sync()
+
+    def keep(self) -> None:
+        """Keep gradients global without DDP, for a module that may never be computed on rows."""
+        if self.sync is None and trainable_ids(self.module):
+            self._build(overlapped=False)
+
+    def leave_to(self, other: Replica) -> None:
+        """Leave the parameters that another replica has to it."""
+        if self.sync is not None:
+            self.sync.give_up(other.module.parameters())
 
     def drop(self, settle: bool = True) -> None:
         """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
@@ -74,7 +90,7 @@ class Replica:
         )
 
     def _training_sync(self) -> GradientSync | None:
-        if self.fits():
+        if self.fits() and self._overlaps:
             self._fewer = 0
             return self.sync
         trainable = trainable_ids(self.module)
@@ -86,16 +102,20 @@ class Replica:
             if self._fewer <= _REBUILD_AFTER:
                 return None
         self._fewer = 0
-        self.drop()
+        pending = self.fits() and self.sync is not None and self.sync.pending
+        self.drop(settle=not pending)
         # BatchNorm's statistics are the ranks' own where the author wanted it so.
         compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
+        if pending and self.sync is not None:
+            self._backwards.left_to(self.sync)
         return self.sync
 
-    def _build(self) -> None:
+    def _build(self, overlapped: bool = True) -> None:
+        self._overlaps = overlapped
         sparse = sparse_parameters(self.module)
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
-        if dense:
+        if dense and overlapped:
             chosen = {name: getattr(self._options, name) for name in _FOR_DDP}
             self._ddp = self._job.wrap(self.module, without=sparse, **chosen)
             # Armed by the backward that comes by, not by the forward: see ``gradients``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from .backwards import Backwards
 from .replica import Replica
 from .rows import Entry, leave, whole_arguments
 from .streams import RankStream
-from .verdicts import Call, Verdicts, described
+from .verdicts import Call, First, Verdicts, described
 
 
 class Replicas:
@@ -43,6 +44,9 @@ class Replicas:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimized_ids: set[int] | None = None
+        self._keepers: dict[int, Replica] = {}  # of modules found that were not computed on rows yet, or never are
+        self.recorded: list[str] | None = None  # how calls ran, while something may have to be computed again
+        self.recalled: deque[str] | None = None  # how they are to run, while it is
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
         self.on_rows = False  # a module is computing this rank's rows
         self._calls = 0  # model calls on rows so far, the same number on every rank
@@ -95,16 +99,17 @@ class Replicas:
         entry = self.verdicts.enter(call, self.rows)
         if entry is None:
             return self._call_whole(call)
-        verdict = self.verdicts.known(call, entry)
-        if verdict is None:
-            with self._deciding():
-                first = self.verdicts.first(call, entry, self.rows)
+        kind = self._decided(call, entry)
+        if kind is None:
+            keeper = self._keepers[id(call.module)] = self._keeper(call.module)
+            keeper.keep()
+            first = self._first(keeper, call, entry)
             if first.ran:
                 return first.result
-            verdict = first.verdict
-        if verdict.kind == "whole":
+            kind = first.verdict.kind
+        if kind == "whole":
             return self._call_whole(call)
-        if verdict.kind == "view":
+        if kind == "view":
             return call.as_written()
         replica = self.make(call.module, "outermost owner of optimized parameters that was called on a batch")
         swap.swap(call.module, {"__call__": self._call_of(replica, type(call.module))})
@@ -115,10 +120,36 @@ class Replicas:
         inner = {id(child) for child in module.modules()} - {id(module)}
         for key in [key for key in self._replicas if key in inner]:
             self._forget(key)
-        replica = Replica(module, self._options, self._job, self._world, self.backwards)
-        self._replicas[id(module)] = replica
+        replica = self._replicas[id(module)] = self._keeper(module)
         self._world.ledger.replicas[described(module)] = why
+        replica.keep()
+        for keeper in self._keepers.values():
+            keeper.leave_to(replica)
         return replica
+
+    def _keeper(self, module: nn.Module) -> Replica:
+        held = self._keepers.pop(id(module), None)
+        return held or Replica(module, self._options, self._job, self._world, self.backwards)
+
+    def _decided(self, call: Call, entry: Entry) -> str | None:
+        """Tell how calls of this form run; None for a form that was not seen before."""
+        if self.recalled is not None and self.recalled:
+            return self.recalled.popleft()
+        verdict = self.verdicts.known(call, entry)
+        if self.recorded is not None and verdict is not None:
+            self.recorded.append(verdict.kind)
+        return None if verdict is None else verdict.kind
+
+    def _first(self, replica: Replica, call: Call, entry: Entry) -> First:
+        if replica.sync is not None:
+            replica.sync.untied = True
+        with self._deciding():
+            first = self.verdicts.first(call, entry, self.rows)
+        if first.ran and first.verdict.kind == "rows":
+            self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
+        if self.recorded is not None:
+            self.recorded.append("view" if first.ran else first.verdict.kind)
+        return first
 
     def call(self, replica: Replica, call: Call) -> Any:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
@@ -147,19 +178,20 @@ class Replicas:
         entry = self.verdicts.enter(call, self.rows)
         if entry is None:
             return self._call_whole(call)
-        verdict = self.verdicts.known(call, entry)
-        if verdict is None:
-            with self._deciding():
-                first = self.verdicts.first(call, entry, self.rows)
+        kind = self._decided(call, entry)
+        if kind is None:
+            replica.prepare()
+            first = self._first(replica, call, entry)
             if first.ran:
                 return first.result
-            entry, verdict = first.entry, first.verdict
-        if verdict.kind == "view":
+            entry, kind = first.entry, first.verdict.kind
+        if kind == "view":
             with self._deciding():  # its own gradients are kept global as they are
                 return call.as_written()
-        if verdict.kind == "whole":
+        if kind == "whole":
             return self._call_whole(call)
-        return self._call_entered(replica, entry, verdict.dims, call.vector)
+        verdict = self.verdicts.known(call, entry)
+        return self._call_entered(replica, entry, {} if verdict is None else verdict.dims, call.vector)
 
     def replica_of(self, module: nn.Module) -> Replica | None:
         """The replica that a module was given, if any."""
@@ -229,6 +261,9 @@ class Replicas:
         """
         for key in list(self._replicas):
             self._forget(key, settle)
+        for keeper in self._keepers.values():
+            keeper.drop(settle)
+        self._keepers.clear()
 
     def _forget(self, key: int, settle: bool = True) -> None:
         replica = self._replicas.pop(key)
