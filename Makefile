@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test programs check bench format clean
+.PHONY: demo test programs check bench matrix format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,14 @@ check: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/collectives.py
+
+.venv/peers: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[matrix]'
+	touch $@
+
+# Measures again how this and the others shard every kind of loader.
+matrix: .venv/peers
+	$(BIN)/python benchmarks/matrix.py
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -86,7 +86,7 @@ class Session:
                 *losses.patches(),
                 *modules.patches(self._replicas),
                 *checkpoint.patches(self._world),
-                *recompute.patches(self._replicas),
+                *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )

@@ -7,10 +7,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Net(nn.Module):
+    first_rows = False  # where no attribute of the model tells
+
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
-        self.first_rows = False
 
     def forward(self, x, other=None):
         out = self.layer(x)
@@ -39,6 +40,7 @@ def said(kind):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loader = DataLoader(TensorDataset(torch.randn(24, 4)), 8)
     other = DataLoader(TensorDataset(torch.randn(24, 4)), 6)
+    steps = 0
     try:
         for (x,), (y,) in zip(loader, other, strict=False):
             if kind == "two batches":
@@ -48,7 +50,8 @@ def said(kind):
             else:
                 model(x).sum().backward()
                 optimizer.step()
-                model.first_rows = True
+                Net.first_rows = steps > 0
+                steps += 1
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -33,6 +33,7 @@ class Observation:
         self.is_known = True
         self._is_own = is_own
         self._paused = False
+        self._excused: set[int] = set()
         self._made: dict[int, weakref.ref[Any]] = {}
 
     def crossed(self) -> None:
@@ -59,6 +60,10 @@ class Observation:
     def made(self, batch: Any) -> None:
         """A batch was made."""
         self._made[id(batch)] = weakref.ref(batch)
+
+    def excuse(self, kept: Any) -> None:
+        """Torch keeps these, to compute with them again."""
+        self._excused.update(id(leaf) for _, leaf in leaves(kept))
 
     @contextmanager
     def at(self, function: str, is_known: bool) -> Iterator[None]:
@@ -87,7 +92,7 @@ class Observation:
             given: batches among its arguments, with ``sys.getrefcount`` of each before the call.
         """
         returned = [leaf for _, leaf in leaves(outputs)]
-        ids = {id(leaf) for leaf in returned}
+        ids = {id(leaf) for leaf in returned} | self._excused
         kept = [batch for held in self._made.values() if (batch := held()) is not None and id(batch) not in ids]
         if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in given):
             self.mixing = self.mixing or "its forward keeps a batch for later"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..batch.promise import promise_of, root_of
@@ -92,6 +93,8 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         if replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
             return wrapped(*args, **kwargs)
         given = dict(zip(_GRAD, args, strict=False)) | kwargs
+        if given.get("is_grads_batched"):
+            return one_by_one(given)
         inputs = given["inputs"]
         sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         trained = [index for index, source in enumerate(sources) if replicas.backwards.trains(source)]
@@ -100,15 +103,28 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         # A parameter may be unused by the rows of some ranks only.
         with replicas.backwards.grad():
             values = list(wrapped(**{**given, "allow_unused": True}))
-        vectors = given.get("grad_outputs")
-        vector = vectors[0] if isinstance(vectors, (list, tuple)) else vectors
-        lead = vector.shape[:1] if vector is not None and given.get("is_grads_batched") else ()
-        averaged = average([sources[index] for index in trained], [values[index] for index in trained], world, lead)
+        averaged = average([sources[index] for index in trained], [values[index] for index in trained], world)
         for index, value in zip(trained, averaged, strict=True):
             values[index] = None if value is None else replicas.backwards.hooks.on(sources[index], value)
         if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
             raise RuntimeError(_UNUSED)
         return tuple(values)
+
+    def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
+        """``is_grads_batched``, without vmap: crossings between ranks cannot be batched."""
+        vectors = given.pop("grad_outputs")
+        vectors = vectors if isinstance(vectors, (list, tuple)) else [vectors]
+        del given["is_grads_batched"]
+        count = next(len(vector) for vector in vectors if vector is not None)
+        keep = given.pop("retain_graph", None)
+        keep = bool(given.get("create_graph")) if keep is None else keep
+        rows = [
+            torch.autograd.grad(
+                **given, grad_outputs=[v if v is None else v[i] for v in vectors], retain_graph=keep or i < count - 1
+            )
+            for i in range(count)
+        ]
+        return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
 
     def variable(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not (args and isinstance(args[0], BatchTensor)):

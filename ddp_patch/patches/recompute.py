@@ -10,15 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.world import World
 from ..patcher import Patch
 from ..replica.replicas import Replicas
 
 
-def patches(replicas: Replicas) -> list[Patch]:
+def patches(replicas: Replicas, world: World) -> list[Patch]:
     """Rows for ``torch.utils.checkpoint.checkpoint``."""
 
     def checkpoint(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
+            if world.observation is not None:
+                world.observation.excuse((inputs, options))
             again = _again(function, replicas, options.get("preserve_rng_state", True))
             if use_reentrant is False:
                 return wrapped(again, *inputs, use_reentrant=False, **options)

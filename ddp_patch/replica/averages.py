@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -55,16 +54,13 @@ def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
         set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
 
 
-def average(
-    sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World, lead: Sequence[int] = ()
-) -> list[Tensor | None]:
+def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World) -> list[Tensor | None]:
     """Average gradients over the ranks, differentiably; None stays None where no rank has one.
 
     Args:
         sources: what the gradients are of.
         values: this rank's gradients.
         world: the ranks.
-        lead: dimensions that the gradients have before those of their sources (``is_grads_batched``).
     """
     flags = torch.tensor([float(value is not None) for value in values], device=world.device)
     used = world.all_reduce(flags).tolist()
@@ -77,14 +73,14 @@ def average(
         parts = [values[index] for index in indices]
         flat = torch.cat(
             [
-                (sources[index].new_zeros(*lead, *sources[index].shape) if part is None else part).reshape(-1)
+                (torch.zeros_like(sources[index]) if part is None else part).reshape(-1)
                 for index, part in zip(indices, parts, strict=True)
             ]
         )
         flat = total(flat) / world.size
-        sizes = [math.prod(lead) * sources[index].numel() for index in indices]
+        sizes = [sources[index].numel() for index in indices]
         for index, piece in zip(indices, flat.split(sizes), strict=True):
-            means[index] = piece.view(*lead, *sources[index].shape).clone()  # the script may write to it
+            means[index] = piece.view(sources[index].shape).clone()  # the script may write to it
     return means
 
 

@@ -133,8 +133,8 @@ class Replicas:
 
     def _decided(self, call: Call, entry: Entry) -> str | None:
         """Tell how calls of this form run; None for a form that was not seen before."""
-        if self.recalled is not None and self.recalled:
-            return self.recalled.popleft()
+        if self.recalled is not None:
+            return self.recalled.popleft() if self.recalled else "view"
         verdict = self.verdicts.known(call, entry)
         if self.recorded is not None and verdict is not None:
             self.recorded.append(verdict.kind)

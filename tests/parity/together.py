@@ -4,11 +4,16 @@ import gc
 import json
 import os
 
-from parity import gradient_habits, habits, model_habits
+from parity import gradient_habits, habits, later_habits, model_habits
 
 import ddp_patch
 
-MODULES = {"habits": habits, "gradient_habits": gradient_habits, "model_habits": model_habits}
+MODULES = {
+    "habits": habits,
+    "gradient_habits": gradient_habits,
+    "model_habits": model_habits,
+    "later_habits": later_habits,
+}
 
 
 def run_all(module, names):

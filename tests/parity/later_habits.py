@@ -1,0 +1,381 @@
+"""Models whose rows look independent in their first call and are not, or not for good."""
+
+import collections
+import types
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import descend, everything, loop
+from parity.habits import data, mlp
+from torch.optim import SGD
+
+
+def fit(model, loss=None, before=None, **options):
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], 0.3, momentum=0.9)
+    steps = iter(range(1000))
+    loss = loss or (lambda model, x, y: F.cross_entropy(model(x), y))
+
+    def step(x, y):
+        if before is not None:
+            before(model, next(steps))
+        return descend(loss(model, x, y), optimizer)
+
+    return loop(model, step, optimizer, **options)
+
+
+class Net(nn.Module):
+    """Two layers; ``mix`` is called between them."""
+
+    def __init__(self, mix=None):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.weight, self.mode, self.step = 0.0, "rows", 0
+        if mix is not None:
+            self.mix = mix
+
+    def forward(self, x, *args, **kwargs):
+        z = torch.tanh(self.first(x))
+        return self.last(self.mix(self, z, *args, **kwargs))
+
+    @staticmethod
+    def mix(net, z):
+        return z
+
+
+def spread_of(z):
+    return z.std(0).mean().expand(len(z), 1)
+
+
+def centred(z):
+    return z - z.mean(0)
+
+
+# --- the first values hide it -----------------------------------------------------------------------------------------
+
+
+def a_head_that_starts_at_zero():
+    model = Net(lambda net, z: centred(z) / (z.std(0) + 1))
+    nn.init.zeros_(model.last.weight)
+    nn.init.zeros_(model.last.bias)
+    return fit(model)
+
+
+def a_penalty_with_weight_zero_at_first():
+    class Vae(Net):
+        def forward(self, x):
+            z = self.first(x)
+            return self.last(torch.tanh(z)), self.weight * (z.pow(2).sum(1).mean() - 1)
+
+    def loss(model, x, y):
+        out, penalty = model(x)
+        again = penalty.item() > 0.05  # looked at, and branched on
+        return F.cross_entropy(out, y) + penalty * (2 if again else 1)
+
+    return fit(Vae(), loss, lambda model, step: setattr(model, "weight", 0.1 * step))
+
+
+def minibatch_statistics_faded_in():
+    class Critic(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            return (1 - self.weight) * self.last(z) + self.weight * self.last(z + spread_of(z))
+
+    return fit(Critic(), before=lambda model, step: setattr(model, "weight", min(1.0, 0.3 * step)))
+
+
+def a_router_that_starts_at_zero():
+    class Experts(Net):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(6, 2, bias=False)
+            nn.init.zeros_(self.router.weight)
+
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            share = self.router(z).softmax(1)
+            return self.last(z) * share[:, :1], (share.mean(0) ** 2).sum()
+
+    def loss(model, x, y):
+        out, balance = model(x)
+        return F.cross_entropy(out, y) + balance
+
+    return fit(Experts(), loss)
+
+
+def masked_logits():
+    class Masked(Net):
+        def forward(self, x):
+            out = centred(self.last(self.first(x)))
+            return out.masked_fill(torch.tensor([False, False, True]), -float("inf"))
+
+    return fit(Masked(), lambda model, x, y: F.cross_entropy(model(x), y.clamp(max=1)))
+
+
+def a_rank_among_the_batch():
+    class Ranker(Net):
+        def forward(self, x):
+            out = self.last(self.first(x))
+            return out if self.training else out[:, 0].argsort()
+
+    model = Ranker()
+    said = fit(model, epochs=1)
+    model.eval()
+    return said + [float(v) for x, _ in data(8) for v in model(x).tolist()]
+
+
+# --- another form of call ---------------------------------------------------------------------------------------------
+
+
+def a_keyword_that_mixes():
+    def mix(net, z, mode="rows"):
+        return centred(z) if mode == "batch" else z
+
+    turns = iter([None, "batch", "rows"] * 4)
+
+    def loss(model, x, y):
+        mode = next(turns)
+        return F.cross_entropy(model(x) if mode is None else model(x, mode=mode), y)
+
+    return fit(Net(mix), loss)
+
+
+def labels_only_sometimes():
+    class Tuned(Net):
+        def forward(self, x, labels=None):
+            out = super().forward(x)
+            return out if labels is None else (F.cross_entropy(out, labels), out)
+
+    turns = iter(range(100))
+
+    def loss(model, x, y):
+        if next(turns) % 2:
+            return model(x, labels=y)[0]
+        return F.cross_entropy(model(x), y)
+
+    return fit(Tuned(), loss)
+
+
+def a_step_counter():
+    def mix(net, z):
+        net.step += 1
+        return centred(z) if net.step > 2 else z
+
+    return fit(Net(mix))
+
+
+def a_flag_set_from_outside():
+    def mix(net, z):
+        return centred(z) if net.mode == "batch" else z
+
+    return fit(Net(mix), before=lambda model, step: setattr(model, "mode", "batch" if step > 2 else "rows"))
+
+
+def a_part_taken_out_of_eval():
+    class Whitening(nn.Module):
+        def forward(self, z):
+            return centred(z) if self.training else z
+
+    model = nn.Sequential(nn.Linear(4, 6), Whitening(), nn.Linear(6, 3))
+    model[1].eval()
+    return fit(model, before=lambda model, step: model[1].train(step > 2))
+
+
+def a_layer_replaced():
+    class Whitening(nn.Module):
+        def forward(self, z):
+            return centred(z)
+
+    def before(model, step):
+        if step == 3:
+            model[1] = Whitening()
+
+    return fit(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), before=before)
+
+
+def a_forward_replaced():
+    def before(model, step):
+        if step == 3:
+            model.forward = lambda x: model.last(centred(model.first(x)))
+
+    return fit(Net(), before=before)
+
+
+def a_temperature_set_before_every_call():
+    def before(model, step):
+        model.weight = 1 / (1 + step)
+
+    return fit(Net(lambda net, z: z * net.weight + (centred(z) if net.weight < 0.1 else 0)), before=before, epochs=8)
+
+
+# --- past the arguments and the parameters ----------------------------------------------------------------------------
+
+
+def a_prompt_from_outside():
+    prompt = nn.Parameter(torch.linspace(-1, 1, 6))
+    model = Net(lambda net, z, prompt: z + prompt)
+    optimizer = SGD([*model.parameters(), prompt], 0.3)
+    said = loop(model, lambda x, y: descend(F.cross_entropy(model(x, prompt), y), optimizer), optimizer)
+    return [*said, *prompt.tolist(), *prompt.grad.tolist()]
+
+
+def weights_made_by_another_net():
+    hyper, start = nn.Linear(2, 6), torch.tensor([0.3, -0.4])
+    model = Net(lambda net, z, scale: z * scale)
+    optimizer = SGD([*model.parameters(), *hyper.parameters()], 0.3)
+    said = loop(model, lambda x, y: descend(F.cross_entropy(model(x, hyper(start)), y), optimizer), optimizer)
+    return said + everything(hyper)
+
+
+def trained_tensors_that_are_no_parameters():
+    class Loose(Net):
+        def __init__(self):
+            super().__init__()
+            self.layers = [(nn.Linear(6, 6),)]
+            self.temperature = torch.tensor(0.5, requires_grad=True)
+
+        def forward(self, x):
+            return self.last(self.layers[0][0](torch.tanh(self.first(x)))) * self.temperature
+
+    model = Loose()
+    own = [model.temperature, *model.layers[0][0].parameters()]
+    optimizer = SGD([*model.parameters(), *own], 0.3)
+    said = loop(model, lambda x, y: descend(F.cross_entropy(model(x), y), optimizer), optimizer)
+    return said + [tensor.sum().item() for tensor in own]
+
+
+def values_kept_elsewhere():
+    kept, meter = collections.deque(maxlen=3), types.SimpleNamespace(total=0.0, count=0)
+
+    class Keeping(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            kept.append(z)
+            meter.total += z.detach().mean().item()
+            meter.count += len(z)
+            return self.last(z)
+
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y) + kept[-1].pow(2).mean()
+
+    return [*fit(Keeping(), loss), meter.total, float(meter.count)]
+
+
+def a_branch_on_a_numpy_value():
+    return fit(Net(lambda net, z: z * 2 if z.detach().numpy().max() > 0.9 else z))
+
+
+def a_batch_seen_by_the_gradient_only():
+    class Auxiliary(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, loss):
+            ctx.shape = loss.shape
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, grad.new_ones(ctx.shape)
+
+    def mix(net, z):
+        mean = z.mean(0)
+        return Auxiliary.apply(z + (mean - mean.detach()), z.pow(2).mean())
+
+    return fit(Net(mix))
+
+
+# --- autograd functions of the author's own ---------------------------------------------------------------------------
+
+
+class Swish(torch.autograd.Function):
+    """Keeps rows apart, as many scripts have it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grad * (s * (1 + x * (1 - s)))
+
+
+class NormedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / grad.norm()
+
+
+class MeanGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.n = inputs[0].shape[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / ctx.n
+
+
+class ClampedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.01, 0.01)
+
+
+def functions_that_keep_rows_apart():
+    return fit(Net(lambda net, z: Swish.apply(z)))
+
+
+def functions_whose_backward_looks_at_the_batch():
+    return fit(Net(lambda net, z: NormedGradient.apply(z))) + fit(Net(lambda net, z: MeanGradient.apply(z)))
+
+
+def a_clamped_gradient_and_ignored_targets():
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), torch.where(x[:, 0] > 0, y, -100))
+
+    return fit(Net(lambda net, z: ClampedGradient.apply(z)), loss)
+
+
+# --- on batches --------------------------------------------------------------------------------------------------------
+
+
+def data_written_before_backward():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        z = torch.tanh(model(x))
+        loss = F.cross_entropy(z, y)
+        z.data.clamp_(-0.1, 0.1)
+        return descend(loss + z.sum() * 0, optimizer) + z.detach().abs().sum()
+
+    return loop(model, step, optimizer)
+
+
+HABITS = [
+    value
+    for name, value in list(globals().items())
+    if callable(value)
+    and getattr(value, "__module__", "") == __name__
+    and not isinstance(value, type)
+    and name not in ("fit", "spread_of", "centred")
+]
+
+
+def run(name):
+    torch.manual_seed(0)
+    return globals()[name]()
