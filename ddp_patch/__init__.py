@@ -3,7 +3,7 @@
 import ddp_patch; ddp_patch.enable()
 """
 
-from .api import deal, disable, enable, is_enabled, report
+from .api import deal, disable, enable, is_enabled, report, whole
 from .errors import (
     BatchError,
     DdpPatchError,
@@ -31,4 +31,5 @@ __all__ = [
     "enable",
     "is_enabled",
     "report",
+    "whole",
 ]

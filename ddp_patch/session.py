@@ -24,6 +24,7 @@ from .diagnosis.report import Report
 from .errors import OrderError
 from .launch.job import Job
 from .ledger import Ledger, script_line
+from .loading.loaders import Loaders
 from .options import Options
 from .patcher import Patcher
 from .patches import (
@@ -68,6 +69,7 @@ class Session:
         self._replicas = Replicas(options, job, self._world)
         self._world.compare_failures = job.attendance.compare_failures
         self._world.keeps_global = self._replicas.backwards.trains
+        self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
         self._patcher = Patcher(enabled=lambda: os.getpid() == own_process)
@@ -77,7 +79,7 @@ class Session:
             [
                 # In this order: first what tells that the script needs none of the rest.
                 *already_distributed.patches(job, self.ledger, self._stand_aside),
-                *data_loader.patches(self._replicas, job, self._world),
+                *data_loader.patches(self._loaders),
                 *data_parallel.patches(self._replicas, job, self._world),
                 *parallel_functions.patches(job, self._world),
                 *optimizer.patches(self._replicas, discovery),
@@ -134,6 +136,7 @@ class Session:
         self._replicas.close(settle=goes_on)
         if goes_on:
             remember_used(self.job)
+        self._loaders.close()
         for remove in self._remove_hooks:
             remove()
         if self._filter in warnings.filters:

@@ -121,7 +121,7 @@ class World:
             action()
         except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
             error = raised
-        failures = [given[0] for given in self.share([_portable(error)])]
+        failures = [given[0] for given in self.share([portable(error)])]
         if error is not None:
             raise error
         for failure in failures:
@@ -164,7 +164,7 @@ class Layout:
         return sum(self.counts[:rank]), self.counts[rank]
 
 
-def _portable(error: BaseException | None) -> BaseException | None:
+def portable(error: BaseException | None) -> BaseException | None:
     """Keep an exception that survives pickling as it is, and describe one that does not."""
     import pickle  # noqa: PLC0415 — only on the way to an error
 
@@ -173,5 +173,5 @@ def _portable(error: BaseException | None) -> BaseException | None:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 — pickling runs foreign code
-        return RuntimeError(f"{type(error).__name__} on rank 0: {error}")
+        return RuntimeError(f"{type(error).__name__} on another rank: {error}")
     return error

@@ -33,14 +33,14 @@ def compare_datasets(world: World, loader: Any) -> None:
         )
 
 
-def compare_indices(world: World, indices: list[Any]) -> None:
+def compare_indices(world: World, indices: Any) -> None:
     """Compare the first batch that the ranks' samplers drew.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
     digest = hashlib.blake2b(repr(indices).encode(), digest_size=16).hexdigest()
-    given = world.share([digest, repr(indices[:4])])
+    given = world.share([digest, repr(indices[:4] if isinstance(indices, list) else indices)])
     if len({entry[0] for entry in given}) > 1:
         raise LockstepError(
             f"{script_line()}: the ranks' samplers drew different batches, beginning with "

@@ -1,0 +1,86 @@
+"""Every rank loads its own rows of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
+from ..replica.streams import RankStream
+from .batches import as_batch, cut, mapped_tensors, own_copy
+from .sampler import DealtBatches
+
+
+class Apart:
+    """An iterator over this rank's rows."""
+
+    def __init__(
+        self,
+        iterator: Any,
+        sampler: DealtBatches,
+        world: World,
+        stream: RankStream,
+        described: str,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """Wrap torch's iterator.
+
+        Args:
+            iterator: fetches this rank's rows.
+            sampler: that it draws from.
+            world: the ranks.
+            stream: entered by the sampler where rows are fetched in this process.
+            described: names the loader in errors.
+            collate: of the script, for an iterator that gives samples; it sees those of all ranks.
+        """
+        self.iterator = iterator
+        self._sampler = sampler
+        self._world = world
+        self._stream = stream
+        self._described = described
+        self._collate = collate
+        self._has_workers = getattr(iterator, "_num_workers", 0) > 0
+        self._fetched = 0
+
+    def next(self) -> tuple[Any, int | None]:
+        """Fetch rows, and make the batch that they are a part of."""
+        self._fetched += 1
+        try:
+            data = next(self.iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            where = f"batch {self._fetched} of loader {self._sampler.number}, {self._described},"
+            self._world.compare_failures(error, where)
+            raise
+        finally:
+            self._stream.leave()
+        rows, layout = self._sampler.sizes.popleft()
+        if layout is None and self._has_workers:
+            # Fewer rows than ranks: all hold all of them, but their workers draw from streams of their own.
+            shared = [data]
+            dist.broadcast_object_list(shared, src=0, group=self._world.group, device=self._world.device)
+            data = shared[0]
+        if self._collate is not None:
+            return self._collated(data if layout is None else [s for part in self._world.share(data) for s in part])
+        return (data if layout is None else as_batch(data, layout, self._world)), rows
+
+    def _collated(self, samples: list[Any]) -> tuple[Any, int | None]:
+        assert self._collate is not None
+        data = self._collate(samples)
+        layout, dealt = cut(data, self._world)
+        if layout is None:
+            return data, len(samples)
+
+        def own(leaf: Any) -> Any:
+            return BatchTensor.from_rows(own_copy(leaf, layout, self._world), layout) if id(leaf) in dealt else leaf
+
+        return mapped_tensors(own, data), layout.total
+
+
+def samples_as_they_are(samples: list[Any]) -> list[Any]:
+    """Collate nothing: what ranks exchange are samples."""
+    return samples

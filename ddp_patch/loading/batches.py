@@ -1,0 +1,51 @@
+"""From what a rank holds to the batch that the script sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..batch.tensor import BatchTensor
+from ..batch.world import Layout, World
+from ..structure import leaves, map_items, map_leaves
+
+
+def as_batch(data: Any, layout: Layout, world: World) -> Any:
+    """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
+    if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
+        return type(data)(item for part in world.share(list(data)) for item in part)
+    if isinstance(data, Tensor):
+        return BatchTensor.from_rows(data, layout) if data.dim() > 0 else data
+    return map_items(lambda item: as_batch(item, layout, world), data)
+
+
+def common_rows(data: Any) -> int | None:
+    """Size of a batch that came whole, if all its tensors agree on it."""
+    sizes = {leaf.shape[0] if leaf.dim() else None for _, leaf in leaves(data) if isinstance(leaf, Tensor)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:
+    """Tell how a whole batch is dealt: its layout, and the ids of the tensors that it applies to.
+
+    Tensors of a batch that all have as many rows are batches, whatever they mean: seen whole, they are the same.
+    """
+    rows = common_rows(data)
+    layout = None if rows is None else Layout.deal(rows, 0, world.size)
+    if layout is None:
+        return None, set()
+    plain = [leaf for _, leaf in leaves(data) if type(leaf) is Tensor and not leaf.requires_grad]
+    return layout, {id(leaf) for leaf in plain}
+
+
+def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
+    """Rebuild a batch with other tensors."""
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, data)
+
+
+def own_copy(tensor: Tensor, layout: Layout, world: World) -> Tensor:
+    """This rank's rows, in memory of their own."""
+    start, count = layout.span(world.rank)
+    return tensor[start : start + count].clone()

@@ -1,0 +1,245 @@
+"""From the rank that reads for a host to the others there: headers by socket, values through shared memory.
+
+No collective takes part, so a thread of the script's may read ahead. The memory has no name, so nothing is left behind
+however a process ends, and a rank that is gone is an error at once, not a wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import pickle
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.world import World
+from ..errors import LockstepError
+
+_HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
+_ALIGNED = 64
+_SHARED = Path("/dev/shm")
+
+
+class NotPortableError(Exception):
+    """A value that cannot be pickled."""
+
+
+class Channel:
+    """Connects the ranks of one host. Values go in two slots in turn, each used again once all have copied it."""
+
+    def __init__(self, world: World, local_rank: int, timeout: float) -> None:
+        """Connect. Every rank comes here together."""
+        self.is_reader = local_rank == 0
+        self._world = world
+        self._sockets: list[socket.socket] = []
+        self._slots: list[mmap.mmap | None] = [None, None]
+        self._unread = [False, False]  # slots that the others may still be copying
+        self._turn = 0
+        server, folder = None, ""
+        if self.is_reader:
+            folder = tempfile.mkdtemp(prefix="ddp_patch-")
+            server = socket.socket(socket.AF_UNIX)
+            server.settimeout(timeout)
+            server.bind(f"{folder}/reader")
+            server.listen(world.size)
+        try:
+            given = world.share([socket.gethostname(), local_rank, folder])
+            here = [entry for entry in given if entry[0] == socket.gethostname()]
+            if server is not None:
+                for _ in range(len(here) - 1):
+                    connection, _ = server.accept()
+                    connection.settimeout(timeout)
+                    self._sockets.append(connection)
+            else:
+                reader = socket.socket(socket.AF_UNIX)
+                reader.settimeout(timeout)
+                reader.connect(f"{next(entry[2] for entry in here if entry[1] == 0)}/reader")
+                self._sockets.append(reader)
+            world.share([])  # all are connected
+        finally:
+            if server is not None:
+                server.close()
+                Path(folder, "reader").unlink(missing_ok=True)
+                Path(folder).rmdir()
+
+    # --- the reader's end -------------------------------------------------------------------------------------------
+
+    def send(self, value: Any, is_dealt: Callable[[Tensor], bool]) -> None:
+        """Hand a value to the other ranks of this host.
+
+        Args:
+            value: a structure of tensors, arrays and other objects that can be pickled.
+            is_dealt: tells of which tensors every rank keeps its own rows only.
+
+        Raises:
+            NotPortableError: when it cannot be pickled, before anything is sent.
+            LockstepError: when another rank is gone.
+        """
+        try:
+            text, blocks = _pickled(value, is_dealt)
+        except Exception as error:
+            raise NotPortableError(f"{type(error).__name__}: {error}") from error
+        offsets, size = _placed(blocks)
+        slot = self._turn % 2
+        if self._unread[slot]:
+            for connection in self._sockets:
+                self._receive_bytes(connection, 1)
+        memory = self._slots[slot]
+        descriptor = None
+        if memory is None or len(memory) < size:
+            room = max(size * 3 // 2, 1 << 16)
+            folder = str(_SHARED) if os.access(_SHARED, os.W_OK) else None
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.truncate(room)
+                memory = self._slots[slot] = mmap.mmap(file.fileno(), room)
+                descriptor = os.dup(file.fileno())
+        for offset, block in zip(offsets, blocks, strict=True):
+            if block.numel():
+                torch.frombuffer(memory, dtype=torch.uint8, offset=offset, count=block.numel()).copy_(block)
+        header = _HEADER.pack(len(text), len(memory), descriptor is not None)
+        try:
+            for connection in self._sockets:
+                connection.sendall(header)
+                if descriptor is not None:
+                    socket.send_fds(connection, [b"\0"], [descriptor])
+                connection.sendall(text)
+        except OSError as error:
+            raise self._is_gone(error) from error
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._unread[slot] = True
+        self._turn += 1
+
+    # --- the others' end --------------------------------------------------------------------------------------------
+
+    def receive(self, keep: Callable[[Tensor, bool], Any]) -> Any:
+        """Wait for the next value.
+
+        Args:
+            keep: copies of a tensor what this rank keeps, given whether it is dealt.
+
+        Raises:
+            LockstepError: when the reader is gone.
+        """
+        (reader,) = self._sockets
+        length, room, is_new = _HEADER.unpack(self._receive_bytes(reader, _HEADER.size))
+        slot = self._turn % 2
+        if is_new:
+            try:
+                _, descriptors, _, _ = socket.recv_fds(reader, 1, 1)
+            except OSError as error:
+                raise self._is_gone(error) from error
+            self._slots[slot] = mmap.mmap(descriptors[0], room)
+            os.close(descriptors[0])
+        memory = self._slots[slot]
+        assert memory is not None
+        value = _unpickled(self._receive_bytes(reader, length), memory, keep)
+        with contextlib.suppress(OSError):  # it may have ended with this value; the next one will tell
+            reader.sendall(b"\0")
+        self._turn += 1
+        return value
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self._sockets:
+            connection.close()
+
+    def _receive_bytes(self, connection: socket.socket, count: int) -> bytes:
+        received = bytearray()
+        try:
+            while len(received) < count:
+                part = connection.recv(count - len(received))
+                if not part:
+                    raise ConnectionError("the connection was closed")
+                received += part
+        except OSError as error:
+            raise self._is_gone(error) from error
+        return bytes(received)
+
+    def _is_gone(self, error: OSError) -> Exception:
+        who = "another rank of this host" if self.is_reader else "the rank that reads for this host"
+        why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
+        known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
+        return known if isinstance(known, LockstepError) else why
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves the memory of plain tensors out."""
+
+    def __init__(self, file: Any, blocks: list[Tensor], is_dealt: Callable[[Tensor], bool]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self._take)
+        self._blocks = blocks
+        self._is_dealt = is_dealt
+        self.buffers: list[int] = []
+
+    def _take(self, buffer: pickle.PickleBuffer) -> None:
+        self.buffers.append(len(self._blocks))
+        raw = buffer.raw()
+        self._blocks.append(torch.frombuffer(raw, dtype=torch.uint8) if len(raw) else torch.empty(0, dtype=torch.uint8))
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Name a plain tensor by its block."""
+        if type(obj) is not Tensor or obj.layout is not torch.strided or obj.requires_grad or obj.is_quantized:
+            return None
+        dense = obj.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        self._blocks.append(dense.view(torch.uint8) if dense.numel() else torch.empty(0, dtype=torch.uint8))
+        return len(self._blocks) - 1, obj.dtype, tuple(obj.shape), obj.device.type, self._is_dealt(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: Any, buffers: Iterator[Any], block: Callable[[int], Tensor], keep: Any) -> None:
+        super().__init__(file, buffers=buffers)
+        self._block = block
+        self._keep = keep
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Copy what is kept of a tensor."""
+        index, dtype, shape, device, is_dealt = pid
+        flat = self._block(index)
+        tensor = flat.view(dtype).view(shape) if flat.numel() else torch.empty(shape, dtype=dtype)
+        return self._keep(tensor if device == "cpu" else tensor.to(device), is_dealt)
+
+
+def _pickled(value: Any, is_dealt: Callable[[Tensor], bool]) -> tuple[bytes, list[Tensor]]:
+    blocks: list[Tensor] = []
+    body = io.BytesIO()
+    pickler = _Pickler(body, blocks, is_dealt)
+    pickler.dump(value)
+    sizes = [block.numel() for block in blocks]
+    return pickle.dumps((sizes, pickler.buffers, body.getvalue())), blocks
+
+
+def _unpickled(text: bytes, memory: mmap.mmap, keep: Callable[[Tensor, bool], Any]) -> Any:
+    sizes, buffers, body = pickle.loads(text)
+    offsets, _ = _offsets(sizes)
+
+    def block(index: int) -> Tensor:
+        if not sizes[index]:
+            return torch.empty(0, dtype=torch.uint8)
+        return torch.frombuffer(memory, dtype=torch.uint8, offset=offsets[index], count=sizes[index])
+
+    # Arrays own what they are made of: the slot is written to again.
+    copies = (bytearray(memory[offsets[index] : offsets[index] + sizes[index]]) for index in buffers)
+    return _Unpickler(io.BytesIO(body), copies, block, keep).load()
+
+
+def _placed(blocks: list[Tensor]) -> tuple[list[int], int]:
+    return _offsets([block.numel() for block in blocks])
+
+
+def _offsets(sizes: list[int]) -> tuple[list[int], int]:
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // _ALIGNED) * _ALIGNED
+    return offsets, end

@@ -1,0 +1,238 @@
+"""One rank of each host reads a loader whose rows cannot be loaded apart; the others get what it read.
+
+Every rank draws the sampler, which may be the script's own. The dataset and the collate function run on the reader
+alone, with all of the loader's workers, and what they draw there from the script's generators is carried over.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..batch.tensor import BatchTensor
+from ..batch.world import Layout, World, portable
+from ..errors import BatchError
+from .batches import common_rows, cut, mapped_tensors, own_copy
+from .channel import Channel, NotPortableError
+from .sampler import Drawn
+from .workers import drawn_ahead
+
+Given = tuple[Any, int | None]  # a batch as the script sees it, and how many rows it has
+
+
+class Nothing(IterableDataset[None]):
+    """Stands for a dataset that another rank reads."""
+
+    def __getitem__(self, index: Any) -> None:
+        """Give nothing."""
+
+    def __iter__(self) -> Iterator[None]:
+        """Give nothing, for ever."""
+        while True:
+            yield None
+
+
+class Reader:
+    """The iterator of the rank that reads."""
+
+    def __init__(self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World) -> None:
+        """Wrap torch's iterator, which has just been made."""
+        self.iterator = iterator
+        self._channel = channel
+        self._world = world
+        self._draws_here = loader.num_workers == 0
+        self._placed = _placed(loader)
+        self._read: int = 0
+        self._by_itself = False
+        channel.send(_states(), _none)
+
+    def next(self) -> Given:
+        """Read a batch, hand it over, and keep this rank's rows."""
+        if self._by_itself:
+            return given(next(self.iterator))
+        before = _states() if self._draws_here else None
+        try:
+            data = next(self.iterator)
+        except StopIteration:
+            self._hand_over("stop", None, before)
+            raise
+        except Exception as error:
+            self._hand_over("error", portable(error), before)
+            raise
+        self._read += 1
+        layout, dealt = cut(data, self._world)
+        try:
+            self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
+        except NotPortableError as error:
+            if self._read == 1:
+                self._by_itself = True
+                self._hand_over("read it yourselves", None, None)
+                return given(data)
+            refused = BatchError(
+                f"Batch {self._read} cannot be handed to the other ranks of this host ({error}), unlike those before "
+                "it. Give it types that can be pickled."
+            )
+            self._hand_over("error", refused, before)
+            raise refused from error
+        if layout is None:
+            return mapped_tensors(self._placed, data), common_rows(data)
+
+        def kept(leaf: Tensor) -> Tensor:
+            if id(leaf) not in dealt:
+                return self._placed(leaf)
+            return BatchTensor.from_rows(self._placed(own_copy(leaf, layout, self._world)), layout)
+
+        return mapped_tensors(kept, data), layout.total
+
+    def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
+        now = _states() if before is not None else None
+        changed = now if now is not None and not _same(now, before) else None
+        self._channel.send((kind, value, changed), is_dealt or _none)
+
+
+class Listener:
+    """The iterator of a rank that gets what another one read."""
+
+    def __init__(
+        self,
+        make: Callable[[DataLoader[Any]], Any],
+        loader: DataLoader[Any],
+        channel: Channel,
+        world: World,
+        checks: bool,
+    ) -> None:
+        """Draw what the reader draws when it makes its iterator.
+
+        Args:
+            make: gives torch's iterator of a loader.
+            loader: of the script.
+            channel: to the reader.
+            world: the ranks.
+            checks: compare the first indices with those of the other ranks.
+        """
+        self._make = make
+        self._loader = loader
+        self._channel = channel
+        self._world = world
+        self._before: Any = _states()
+        hollow, sampler = _hollow(loader, world)
+        if sampler is not None:
+            sampler.check_next = checks
+        self.iterator = make(hollow)
+        if sampler is not None:
+            sampler.draw_ahead()
+        self._draws = sampler is not None
+        self._placed = _placed(loader)
+        self._by_itself = False
+        _set_states(channel.receive(_copied))
+
+    def next(self) -> Given:
+        """Draw the next indices, and wait for their batch."""
+        if self._by_itself:
+            return given(next(self.iterator))
+        own: BaseException | None = None
+        try:
+            if self._draws:
+                next(self.iterator)
+        except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
+            own = error
+        kind, value, states = self._channel.receive(self._kept)
+        if states is not None:
+            _set_states(states)
+        if kind == "stop":
+            raise StopIteration
+        if kind == "error":
+            raise value
+        if kind == "read it yourselves":
+            return self._read_alone()
+        if own is not None:
+            raise own
+        self._before = None
+        data, layout = value
+        return given(data) if layout is None else (data, layout.total)
+
+    def _kept(self, tensor: Tensor, is_dealt: bool) -> Any:
+        if not is_dealt:
+            return self._placed(tensor.clone())
+        layout = Layout.deal(tensor.shape[0], 0, self._world.size)
+        assert layout is not None
+        return BatchTensor.from_rows(self._placed(own_copy(tensor, layout, self._world)), layout)
+
+    def _read_alone(self) -> Given:
+        self._by_itself = True
+        _set_states(self._before)
+        self.iterator = self._make(self._loader)
+        return given(next(self.iterator))
+
+
+def given(data: Any) -> Given:
+    """A batch that this rank has whole."""
+    return data, common_rows(data)
+
+
+def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:
+    """Make a loader that draws what another draws, and reads nothing."""
+    hollow: DataLoader[Any] = object.__new__(type(loader))
+    hollow.__dict__.update(loader.__dict__)
+    changes: dict[str, Any] = {
+        "dataset": Nothing(),
+        "collate_fn": _nothing,
+        "num_workers": 0,
+        "prefetch_factor": None,
+        "pin_memory": False,
+        "persistent_workers": False,
+        "worker_init_fn": None,
+        "timeout": 0,
+    }
+    sampler = None
+    if not isinstance(loader.dataset, IterableDataset):
+        which = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        sampler = changes[which] = Drawn(getattr(loader, which), world, drawn_ahead(loader))
+    hollow.__dict__.update(changes)
+    return hollow, sampler
+
+
+def _nothing(samples: Any) -> None:
+    """Collate nothing."""
+
+
+def _none(tensor: Tensor) -> bool:
+    """Deal nothing."""
+    return False
+
+
+def _placed(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:
+    """What ``pin_memory`` asks for."""
+    if loader.pin_memory and torch.accelerator.is_available():
+        return lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor
+    return lambda tensor: tensor
+
+
+def _copied(tensor: Tensor, is_dealt: bool) -> Tensor:
+    return tensor.clone()
+
+
+def _states() -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    return [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
+
+
+def _same(left: list[Any], right: list[Any]) -> bool:
+    if not torch.equal(left[0], right[0]) or left[1] != right[1]:
+        return False
+    if left[2] is None or right[2] is None:
+        return left[2] is right[2]
+    return left[2][2:] == right[2][2:] and bool((left[2][1] == right[2][1]).all())
+
+
+def _set_states(states: list[Any]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    if states[2] is not None:
+        sys.modules["numpy"].random.set_state(states[2])

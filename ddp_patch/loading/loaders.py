@@ -1,0 +1,169 @@
+"""The script's loaders: each is planned once, and iterated through a shadow that fetches what this rank is to fetch.
+
+The script's own object keeps answering ``len``, ``batch_size``, ``sampler`` and ``dataset`` as before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..batch.world import World
+from ..diagnosis.lockstep import compare_datasets, length
+from ..launch.job import Job
+from ..replica.replicas import Replicas
+from .apart import Apart, samples_as_they_are
+from .channel import Channel
+from .host import Listener, Reader, given
+from .plan import Plan, plan
+from .sampler import DealtBatches, Drawn
+from .workers import divided, drawn_ahead
+
+Make = Callable[[DataLoader[Any]], Any]
+
+
+class Loaders:
+    """Gives the iterators of a session's loaders."""
+
+    def __init__(self, replicas: Replicas, job: Job, world: World, timeout: float) -> None:
+        """Start without any loader seen."""
+        self._replicas = replicas
+        self._job = job
+        self._world = world
+        self._timeout = timeout
+        self._channel: Channel | None = None
+        # A loader with persistent workers keeps its iterator, and so its shadow.
+        self._shadows: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
+        self._compared: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+
+    def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
+        """Begin an epoch of a loader.
+
+        Args:
+            make: gives torch's iterator of a loader.
+            loader: of the script.
+        """
+        how = plan(loader)
+        self._world.ledger.loaders[_described(loader)] = how.reason
+        first = loader not in self._compared
+        if first:
+            compare_datasets(self._world, loader)
+            self._compared.add(loader)
+        return Batches(self._source(how, make, loader, first), self._replicas, self._world)
+
+    def close(self) -> None:
+        """Let go of the other ranks of this host."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], first: bool) -> Any:
+        if how.kind == "alone":
+            return Alone(make(loader))
+        if how.kind == "host":
+            if self._channel is None:
+                self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
+            if not self._channel.is_reader:
+                return Listener(make, loader, self._channel, self._world, first)
+        shadow = self._shadows.get(loader)
+        if shadow is None:
+            shadow = self._shadow(how, loader)
+            if loader.persistent_workers:
+                self._shadows[loader] = shadow
+        sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
+        if isinstance(sampler, Drawn):
+            sampler.check_next = first
+        if self._channel is not None and how.kind == "host":
+            return Reader(make(shadow), loader, self._channel, self._world)
+        assert isinstance(sampler, DealtBatches)
+        collate = loader.collate_fn if how.kind == "samples" else None
+        return Apart(make(shadow), sampler, self._world, self._replicas.stream, _described(loader), collate)
+
+    def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Make the loader that this rank iterates in place of the script's."""
+        shadow: DataLoader[Any] = object.__new__(type(loader))
+        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
+        shadow.__dict__.update(loader.__dict__)
+        changes: dict[str, Any] = {}
+        if how.kind == "host":
+            changes["pin_memory"] = False  # after it was handed over
+            if not isinstance(loader.dataset, IterableDataset):
+                which = "sampler" if loader.batch_sampler is None else "batch_sampler"
+                changes[which] = Drawn(getattr(loader, which), self._world)
+        else:
+            workers = divided(loader, self._world.rank, self._job.placement.local_world_size)
+            drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
+            changes = {
+                **workers,
+                "batch_sampler": DealtBatches(
+                    loader.batch_sampler,
+                    self._world,
+                    drawn_ahead(loader) - drawn,
+                    self._replicas.stream.enter if loader.num_workers == 0 else _nothing,  # left once they are fetched
+                ),
+                "in_order": True,  # batches out of order would differ between ranks
+            }
+            if how.kind == "samples":
+                changes["collate_fn"] = samples_as_they_are
+        shadow.__dict__.update(changes)
+        return shadow
+
+
+class Alone:
+    """An iterator that is left alone."""
+
+    def __init__(self, iterator: Any) -> None:
+        """Keep it."""
+        self.iterator = iterator
+
+    def next(self) -> tuple[Any, int | None]:
+        """Fetch a batch."""
+        return given(next(self.iterator))
+
+
+class Batches:
+    """A loader's iterator: what it yields is the global batch."""
+
+    def __init__(self, source: Any, replicas: Replicas, world: World) -> None:
+        """Wrap what fetches the batches.
+
+        Args:
+            source: gives each batch with its number of rows.
+            replicas: learns the size of the batch the script is working on.
+            world: the ranks.
+        """
+        self._source = source
+        self._replicas = replicas
+        self._world = world
+
+    def __iter__(self) -> Batches:
+        """An iterator is its own iterator."""
+        return self
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self._source.iterator)
+
+    def __next__(self) -> Any:
+        """Fetch the next batch."""
+        self._world.check()
+        data, self._replicas.rows = self._source.next()
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else on to torch's iterator."""
+        return getattr(self._source.iterator, name)
+
+
+def _nothing() -> None:
+    """Workers fetch."""
+
+
+def _described(loader: DataLoader[Any]) -> str:
+    dataset = type(loader.dataset).__name__
+    size = f"batch_size={loader.batch_size}" if loader.batch_size else type(loader.batch_sampler).__name__
+    rows = length(loader.dataset)
+    length_text = "a stream" if rows is None else f"{rows} rows"
+    return f"{type(loader).__name__}({dataset}, {length_text}, {size}, num_workers={loader.num_workers})"

@@ -1,0 +1,67 @@
+"""How the batches of each loader reach the ranks, decided from what is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import default_collate
+from torch.utils.data.distributed import DistributedSampler
+
+from ..errors import BatchError
+from ..ledger import script_line
+
+_CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
+_DEAL = "ddp_patch.deal(loader) has every rank load its own rows, and collates the whole of them on each"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank does for a loader."""
+
+    kind: str  # "rows": loads its own; "samples": and collates all; "host": one rank per host reads; "alone": as it is
+    reason: str  # for the report
+
+
+def choose(loader: DataLoader[Any], rows: str) -> None:
+    """Settle how a loader is read, against what would be decided.
+
+    Raises:
+        BatchError: when its rows cannot be loaded apart.
+    """
+    if rows == "deal" and not _has_batches(loader):
+        what = "an iterable dataset" if isinstance(loader.dataset, IterableDataset) else "batch_size=None"
+        raise BatchError(
+            f"{script_line()}: ddp_patch.deal(loader): the loader has {what}, so that only reading it tells which rows "
+            "a batch has. Leave the line out: one rank of each host reads it, and every rank computes its own rows."
+        )
+    vars(loader)[_CHOICE] = rows
+
+
+def plan(loader: DataLoader[Any]) -> Plan:
+    """Decide how a loader's batches reach the ranks."""
+    choice = vars(loader).get(_CHOICE)
+    if is_distributed(loader):
+        return Plan("alone", "left alone: it has a DistributedSampler")
+    if isinstance(loader.dataset, IterableDataset):
+        return Plan("host", "read by one rank of each host: an iterable dataset")
+    if loader.batch_sampler is None:
+        return Plan("host", "read by one rank of each host: batch_size=None, the dataset makes the batches")
+    if choice == "whole":
+        return Plan("host", "read by one rank of each host, as ddp_patch.whole(loader) says")
+    if loader.collate_fn is default_collate:
+        return Plan("rows", "rows dealt: each rank loads its own")
+    if choice == "deal":
+        return Plan("samples", "rows dealt, as ddp_patch.deal(loader) says: each rank loads its own, all collate all")
+    return Plan("host", f"read by one rank of each host, since its collate_fn may look at the whole batch; {_DEAL}")
+
+
+def is_distributed(loader: DataLoader[Any]) -> bool:
+    """Tell whether the script deals the rows itself."""
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    return any(isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1 for sampler in samplers)
+
+
+def _has_batches(loader: DataLoader[Any]) -> bool:
+    return loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)

@@ -1,0 +1,95 @@
+"""What a loader fetches is drawn on every rank, in step with what one process would have drawn by then."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..batch.world import Layout, World
+from ..diagnosis.lockstep import compare_indices
+
+_numbers = itertools.count(1)
+
+
+class Drawn:
+    """A sampler of the script's, drawn as far ahead as one process would draw it for its workers."""
+
+    def __init__(self, sampler: Any, world: World, ahead: int = 0) -> None:
+        """Wrap a sampler, or a batch sampler.
+
+        Args:
+            sampler: yields what to fetch.
+            world: the ranks, which must draw alike.
+            ahead: how many items one process would have drawn more than are asked for here.
+        """
+        self.check_next = False  # compare the next item between the ranks
+        self.world = world
+        self._sampler = sampler
+        self._ahead = ahead
+        self._drawing: Iterator[Any] = iter(())
+        self._drawn: deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        self._drawn.clear()
+        self._drawing = iter(self._sampler)
+        return self._items()
+
+    def __len__(self) -> int:
+        """Count the items."""
+        return len(self._sampler)
+
+    def draw_ahead(self, further: int = 0) -> None:
+        """Draw now what one process would draw when its workers are started."""
+        while len(self._drawn) < self._ahead + further:
+            item = next(self._drawing, self)
+            if self.check_next:
+                self.check_next = False
+                compare_indices(self.world, "nothing" if item is self else item)
+            if item is self:
+                return
+            self._drawn.append(item)
+
+    def _items(self) -> Iterator[Any]:
+        while True:
+            self.draw_ahead(1)
+            if not self._drawn:
+                return
+            yield self._drawn.popleft()
+
+
+class DealtBatches(Drawn):
+    """A batch sampler that draws each global batch and hands over this rank's part of it."""
+
+    def __init__(self, batches: Any, world: World, ahead: int, before_fetching: Callable[[], object]) -> None:
+        """Wrap the script's batch sampler.
+
+        Args:
+            batches: yields the indices of global batches.
+            world: the ranks to deal to.
+            ahead: as for every sampler.
+            before_fetching: called when this process is about to fetch rows of its own.
+        """
+        super().__init__(batches, world, ahead)
+        self.number = next(_numbers)  # the same loader has the same number on every rank
+        self.sizes: deque[tuple[int, Layout | None]] = deque()  # of the batches under way, oldest first
+        self._before_fetching = before_fetching
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Begin an epoch."""
+        self.sizes.clear()
+        return super().__iter__()
+
+    def _items(self) -> Iterator[list[Any]]:
+        for drawn in super()._items():
+            indices = list(drawn)
+            layout = Layout.deal(len(indices), 0, self.world.size)
+            self.sizes.append((len(indices), layout))
+            if layout is None:
+                yield indices
+                continue
+            start, length = layout.span(self.world.rank)
+            self._before_fetching()
+            yield indices[start : start + length]

@@ -1,0 +1,51 @@
+"""DataLoader workers: divided among the ranks of a host, drawing from streams of their own."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..replica.streams import rank_seed
+
+
+class RankSeeds:
+    """A worker_init_fn that moves a worker's generators to the rank's stream, then calls the script's own."""
+
+    def __init__(self, rank: int, then: Callable[[int], None] | None) -> None:
+        """Keep what spawned workers can unpickle."""
+        self.rank = rank
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        """Seed torch, random and numpy, which torch seeded alike on every rank."""
+        seed = rank_seed(torch.initial_seed(), self.rank)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy = sys.modules.get("numpy")
+        if numpy:
+            numpy.random.seed(seed % (1 << 32))
+        if self.then is not None:
+            self.then(worker_id)
+
+
+def drawn_ahead(loader: DataLoader[Any]) -> int:
+    """How many batches a loader draws before its first one is asked for."""
+    return loader.num_workers * (loader.prefetch_factor or 0)
+
+
+def divided(loader: DataLoader[Any], rank: int, ranks_per_host: int) -> dict[str, Any]:
+    """Attributes of a loader that fetches one rank's rows with its share of the workers."""
+    if loader.num_workers == 0:
+        return {}
+    workers = -(-loader.num_workers // ranks_per_host)
+    return {
+        "num_workers": workers,
+        # In all no further ahead than one process, whose sampler may draw from the script's generators.
+        "prefetch_factor": drawn_ahead(loader) // workers,
+        "worker_init_fn": RankSeeds(rank, loader.worker_init_fn),
+    }

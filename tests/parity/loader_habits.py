@@ -1,0 +1,411 @@
+"""Every kind of loader that scripts have: the rows, their order, and what the script draws afterwards."""
+
+import collections
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+    random_split,
+)
+
+import ddp_patch
+
+
+class Rows(Dataset):
+    """Row i is ``[i, i * i]``, its class ``i % 3``, its length ``1 + i % 5``."""
+
+    def __init__(self, n=23):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.tensor([i, i * i], dtype=torch.float64), i % 3
+
+
+class Sentences(Rows):
+    def __getitem__(self, i):
+        return {"text": f"row {i}", "ids": torch.arange(1 + i % 5) + i, "i": i}
+
+
+class Noisy(Rows):
+    """Augmented: draws from every generator."""
+
+    def __getitem__(self, i):
+        noise = torch.tensor([torch.rand(()).item(), random.random(), np.random.rand()], dtype=torch.float64)
+        return torch.cat([super().__getitem__(i)[0], noise]), i % 3
+
+
+class Stream(IterableDataset):
+    def __init__(self, n=23, sharded=False):
+        self.n, self.sharded = n, sharded
+
+    def __iter__(self):
+        worker = get_worker_info() if self.sharded else None
+        for i in range(self.n):
+            if worker is None or i % worker.num_workers == worker.id:
+                yield torch.tensor([i, i * i], dtype=torch.float64)
+
+
+class NumpyOrder(Sampler):
+    def __init__(self, n, draw=np.random.permutation):
+        self.n, self.draw = n, draw
+
+    def __iter__(self):
+        return iter([int(i) for i in self.draw(self.n)])
+
+    def __len__(self):
+        return self.n
+
+
+class Buckets(Sampler):
+    """Batches of one length, of varying size, drawn one at a time from a generator that the script draws from too."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        for _ in range(6):
+            length = np.random.randint(5)
+            yield [i for i in range(self.n) if i % 5 == length][: np.random.randint(1, 6)]
+
+    def __len__(self):
+        return 6
+
+
+def said(value):
+    """All numbers and texts in a batch, in order."""
+    if isinstance(value, torch.Tensor):
+        return [float(v) for v in value.flatten().tolist()]
+    if isinstance(value, np.ndarray):
+        return [float(v) for v in value.ravel()]
+    if isinstance(value, str):
+        return [float(ord(letter)) for letter in value]
+    if isinstance(value, dict):
+        return [v for item in value.values() for v in said(item)]
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in said(item)]
+    if hasattr(value, "__dict__"):
+        return said(vars(value))
+    return [float(value)] if isinstance(value, (bool, int, float, np.number)) else []
+
+
+def epochs(loader, count=2, between=True):
+    """What a script sees of a loader, with draws of its own between the batches."""
+    seen = []
+    for _ in range(count):
+        for batch in loader:
+            seen += said(batch)
+            if between:
+                seen += [torch.rand(()).item(), float(np.random.rand()), random.random()]
+        seen.append(-1.0)
+    return [*seen, torch.rand(()).item(), float(np.random.rand()), random.random()]
+
+
+# --- samplers ---------------------------------------------------------------------------------------------------------
+
+
+def shuffled():
+    return epochs(DataLoader(Rows(), 6, shuffle=True)) + epochs(
+        DataLoader(Rows(), 6, shuffle=True, generator=torch.Generator().manual_seed(7))
+    )
+
+
+def weighted_subset_and_replaced():
+    return (
+        epochs(DataLoader(Rows(), 5, sampler=WeightedRandomSampler(torch.arange(1.0, 24), 17)))
+        + epochs(DataLoader(Rows(), 5, sampler=SubsetRandomSampler(range(3, 20))))
+        + epochs(DataLoader(Rows(), 5, sampler=RandomSampler(range(23), replacement=True, num_samples=11)))
+    )
+
+
+def ten_thousand_million_draws():
+    loader = DataLoader(Rows(), 5, sampler=RandomSampler(range(23), replacement=True, num_samples=10**10))
+    return [v for batch in itertools.islice(loader, 4) for v in said(batch)] + [float(len(loader))]
+
+
+def samplers_of_ones_own():
+    return (
+        epochs(DataLoader(Rows(), 6, sampler=NumpyOrder(23)))
+        + epochs(DataLoader(Rows(), 6, sampler=NumpyOrder(23, torch.randperm)))
+        + epochs(DataLoader(Rows(), 6, sampler=NumpyOrder(23, lambda n: random.sample(range(n), n))))
+    )
+
+
+def batch_samplers():
+    return (
+        epochs(DataLoader(Rows(), batch_sampler=Buckets(23)))
+        + epochs(DataLoader(Rows(), batch_sampler=BatchSampler(NumpyOrder(23), 7, True)))
+        + epochs(DataLoader(Rows(), batch_sampler=[[1, 2, 3, 4], (5,), range(7, 12)]))
+    )
+
+
+def drawn_ahead_for_workers():
+    """Samplers that draw for each batch from generators that the script draws from as well."""
+    return (
+        epochs(DataLoader(Rows(), batch_sampler=Buckets(23), num_workers=3))
+        + epochs(DataLoader(Rows(), batch_sampler=Buckets(23), num_workers=2, prefetch_factor=1))
+        + epochs(DataLoader(Rows(), batch_sampler=Buckets(23), num_workers=2, collate_fn=padded_rows))
+    )
+
+
+def padded_rows(samples):
+    return torch.stack([row for row, _ in samples])
+
+
+def an_endless_sampler():
+    class Endless(Sampler):
+        def __iter__(self):
+            while True:
+                yield int(torch.randint(23, ()))
+
+    return [v for batch in itertools.islice(DataLoader(Rows(), 4, sampler=Endless()), 7) for v in said(batch)]
+
+
+def splits_without_a_seed():
+    first, second = random_split(Rows(), [15, 8])
+    order = np.random.permutation(23)
+    return epochs(DataLoader(first, 4)) + epochs(DataLoader(second, 4)) + epochs(DataLoader(Subset(Rows(), order), 9))
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def sizes():
+    return (
+        epochs(DataLoader(Rows(), batch_size=1))
+        + epochs(DataLoader(Rows(2), batch_size=8))
+        + epochs(DataLoader(Rows(9), batch_size=4, drop_last=True))
+        + epochs(DataLoader(Rows(), batch_size=None))
+        + epochs(DataLoader(Rows(3), batch_size=1, num_workers=1))
+        + epochs(DataLoader(Rows(), batch_sampler=[[0, 1, 2], [3]], num_workers=2))
+    )
+
+
+def texts_and_objects():
+    Pair = collections.namedtuple("Pair", "x about")
+
+    class Described(Rows):
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            return {"pair": Pair(x, {"text": f"row {i}", "y": [y, float(y)]}), "bytes": bytes([i])}
+
+    batches = list(DataLoader(Described(), 7))
+    assert type(batches[0]["pair"]).__name__ == "Pair"
+    return [v for batch in batches for v in said({"pair": batch["pair"], "bytes": [b[0] for b in batch["bytes"]]})]
+
+
+# --- collate functions ------------------------------------------------------------------------------------------------
+
+
+def padded(samples):
+    ids = torch.nn.utils.rnn.pad_sequence([sample["ids"] for sample in samples], batch_first=True)
+    return {"ids": ids, "mask": ids > 0, "text": [sample["text"] for sample in samples]}
+
+
+def padding_to_the_longest():
+    said = []
+    for workers, choose in ((0, None), (2, None), (0, ddp_patch.deal), (2, ddp_patch.deal), (0, ddp_patch.whole)):
+        loader = DataLoader(Sentences(), 6, shuffle=True, collate_fn=padded, num_workers=workers)
+        said += epochs(choose(loader) if choose else loader)
+    return said
+
+
+def several_small_batches():
+    def halves(samples):
+        rows = padded_rows(samples)
+        return [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+
+    return epochs(DataLoader(Rows(), 6, collate_fn=halves)) + epochs(DataLoader(Rows(), 2, collate_fn=halves))
+
+
+def mixing_while_collating():
+    def mixed(samples):
+        rows = padded_rows(samples)
+        share = np.random.beta(0.4, 0.4)
+        return share * rows + (1 - share) * rows[torch.randperm(len(rows))], random.random()
+
+    dealt = ddp_patch.deal(DataLoader(Rows(), 6, shuffle=True, collate_fn=mixed))
+    return epochs(DataLoader(Rows(), 6, shuffle=True, collate_fn=mixed)) + epochs(dealt)
+
+
+def augmented_where_one_rank_reads():
+    plain = ddp_patch.whole(DataLoader(Noisy(), 6, shuffle=True))
+    workers = ddp_patch.whole(DataLoader(Noisy(), 6, shuffle=True, num_workers=2))
+    return epochs(plain) + epochs(workers) + epochs(DataLoader(Noisy(), 6, collate_fn=padded_rows, num_workers=1))
+
+
+@dataclasses.dataclass
+class Graphs:
+    nodes: torch.Tensor
+    edges: torch.Tensor
+    sizes: np.ndarray
+
+
+class Held:
+    def __init__(self, rows):
+        self.rows, self.count, self.flat = rows, len(rows), rows.numpy().ravel()
+
+
+def objects_of_ones_own():
+    def graphs(samples):
+        rows = padded_rows(samples)
+        return Graphs(rows, torch.arange(2 * len(rows)).view(2, -1), np.full(len(rows), 2))
+
+    def held(samples):
+        return Held(padded_rows(samples)), "text", None, {"empty": torch.zeros(0, 3), "number": torch.tensor(2.5)}
+
+    return epochs(DataLoader(Rows(), 6, collate_fn=graphs)) + epochs(DataLoader(Rows(), 6, collate_fn=held))
+
+
+def batches_that_cannot_be_pickled():
+    def unportable(samples):
+        return padded_rows(samples), lambda x: x + 1
+
+    loader = DataLoader(Rows(), 6, shuffle=True, collate_fn=unportable)
+    return [v for _ in range(2) for rows, call in loader for v in [*said(call(rows)), random.random()]]
+
+
+def kinds_of_tensors():
+    def kinds(samples):
+        rows = padded_rows(samples)
+        return {
+            "half": rows.half(),
+            "bool": rows > 3,
+            "complex": torch.complex(rows, -rows).conj().imag,
+            "view": rows.t(),
+            "scalar": rows.sum(),
+            "parameter": torch.nn.Parameter(rows),
+            "sparse": rows.to_sparse().to_dense(),
+        }
+
+    return epochs(DataLoader(Rows(), 6, collate_fn=kinds))
+
+
+def a_collate_that_fails_and_is_skipped():
+    def failing(samples):
+        if any(int(row[0]) == 9 for row, _ in samples):
+            raise KeyError("bad row")
+        return padded_rows(samples)
+
+    seen = []
+    for loader in (DataLoader(Rows(), 4, collate_fn=failing), DataLoader(Rows(), 4, collate_fn=failing, num_workers=2)):
+        batches = iter(loader)
+        while True:
+            try:
+                seen += said(next(batches))
+            except StopIteration:
+                break
+            except KeyError as error:
+                seen.append(float("bad row" in str(error)))
+    return seen
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def streams():
+    return (
+        epochs(DataLoader(Stream(), 6))
+        + epochs(DataLoader(Stream(), 6, drop_last=True))
+        + epochs(DataLoader(Stream(), batch_size=None))
+        + epochs(DataLoader(Stream(1), 6))
+        + epochs(DataLoader(Stream(0), 6))
+    )
+
+
+def streams_with_workers():
+    return epochs(DataLoader(Stream(sharded=True), 6, num_workers=2)) + epochs(DataLoader(Stream(), 5, num_workers=1))
+
+
+def a_stream_that_draws():
+    class Drawing(IterableDataset):
+        def __iter__(self):
+            for _ in range(14):
+                yield torch.tensor([torch.rand(()).item(), random.random(), np.random.rand()])
+
+    return epochs(DataLoader(Drawing(), 4))
+
+
+# --- ways of iterating ------------------------------------------------------------------------------------------------
+
+
+def peeking_and_breaking():
+    loader = DataLoader(Rows(), 6, shuffle=True)
+    stream = DataLoader(Stream(), 6)
+    seen = said(next(iter(loader))) + said(next(iter(stream)))
+    for batch in stream:
+        seen += said(batch)
+        break
+    return seen + epochs(loader) + epochs(stream)
+
+
+def cycling_and_zipping():
+    loader, stream = DataLoader(Rows(), 6, shuffle=True), DataLoader(Stream(), 5)
+    seen = [v for batch in itertools.islice(itertools.cycle(loader), 9) for v in said(batch)]
+    return seen + [v for pair in zip(loader, stream, loader, strict=False) for v in said(pair)]
+
+
+def nested_loops():
+    loader = DataLoader(Rows(9), 4, shuffle=True, collate_fn=padded_rows)
+    return [v for outer in loader for inner in loader for v in said([outer, inner])]
+
+
+def loaders_of_ones_own():
+    class Device(DataLoader):
+        def __iter__(self):
+            for rows, labels in super().__iter__():
+                yield rows * 2, labels
+
+        def __len__(self):
+            return super().__len__() + 100
+
+    loader = Device(Rows(), 6, shuffle=True)
+    return [*epochs(loader), float(len(loader)), float(type(loader) is Device)]
+
+
+def workers_kept_over_epochs():
+    loader = DataLoader(Rows(), 6, shuffle=True, num_workers=2, persistent_workers=True)
+    whole = DataLoader(Rows(), 6, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=padded_rows)
+    return epochs(loader, 3) + epochs(whole, 3)
+
+
+def other_ways_to_start_workers():
+    spawned = DataLoader(Rows(8), 4, num_workers=1, multiprocessing_context="spawn")
+    forked = DataLoader(Rows(8), 4, num_workers=1, multiprocessing_context="forkserver", collate_fn=padded_rows)
+    return epochs(spawned, 1) + epochs(forked, 1)
+
+
+def a_new_loader_every_epoch():
+    return [v for epoch in range(3) for v in epochs(DataLoader(Rows(9 + epoch), 4, shuffle=True), 1)]
+
+
+HABITS = [
+    value
+    for name, value in list(globals().items())
+    if callable(value)
+    and getattr(value, "__module__", "") == __name__
+    and not isinstance(value, type)
+    and name not in ("said", "epochs", "padded", "padded_rows")
+]
+
+
+def run(name):
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    return globals()[name]()
