@@ -28,6 +28,8 @@ class World:
     explain: Callable[[RuntimeError | None], Exception | None] = lambda error: error
     # Returns if every rank failed at a point of the script, and raises if only some did.
     compare_failures: Callable[[Exception, str], None] = lambda error, where: None
+    # Exchanges a short text under a name, without a collective.
+    exchange: Callable[[str, str], list[str]] = lambda name, own: [own]
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False

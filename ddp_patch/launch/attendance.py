@@ -19,11 +19,18 @@ _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 class Attendance:
     """What this rank tells the others while they may be elsewhere in the script."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        """Connect to the store that the launcher made."""
+    def __init__(self, rank: int, world_size: int, timeout: float) -> None:
+        """Connect to the store that the launcher made.
+
+        Args:
+            rank: of this process.
+            world_size: of the job.
+            timeout: seconds to wait for ranks that are sure to come.
+        """
         self.out_of_step: str | None = None  # why this rank cannot go on with the others
         self._rank = rank
         self._world_size = world_size
+        self._timeout = timeout
         self._store = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
@@ -56,6 +63,21 @@ class Attendance:
         with contextlib.suppress(RuntimeError):
             self._store.set(self._key("out_of_step"), self.out_of_step)
         raise LockstepError(self.out_of_step) from error
+
+    def exchange(self, name: str, own: str) -> list[str]:
+        """Exchange a short text, from whichever thread: entry r is what rank r gave under this name.
+
+        Raises:
+            LockstepError: if some rank does not come.
+        """
+        keys = [self._key(f"{name}/{rank}") for rank in range(self._world_size)]
+        self._store.set(keys[self._rank], own)
+        end = time.monotonic() + self._timeout
+        while not self._store.check(keys):
+            if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
+                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {name}."))
+            time.sleep(0.002)
+        return [self._store.get(key).decode() for key in keys]
 
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""

@@ -101,7 +101,7 @@ class Job:
         # Batches may live on the host as well as on the accelerator.
         backend = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
         self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
-        self.attendance = Attendance(placement.rank, placement.world_size)
+        self.attendance = Attendance(placement.rank, placement.world_size, timeout)
         self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
         self._share_random_state()

@@ -23,6 +23,7 @@ class Apart:
         sampler: DealtBatches,
         world: World,
         stream: RankStream,
+        number: int,
         described: str,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
@@ -33,6 +34,7 @@ class Apart:
             sampler: that it draws from.
             world: the ranks.
             stream: entered by the sampler where rows are fetched in this process.
+            number: the same for the same loader on every rank.
             described: names the loader in errors.
             collate: of the script, for an iterator that gives samples; it sees those of all ranks.
         """
@@ -40,6 +42,7 @@ class Apart:
         self._sampler = sampler
         self._world = world
         self._stream = stream
+        self._number = number
         self._described = described
         self._collate = collate
         self._has_workers = getattr(iterator, "_num_workers", 0) > 0
@@ -53,7 +56,7 @@ class Apart:
         except StopIteration:
             raise
         except Exception as error:
-            where = f"batch {self._fetched} of loader {self._sampler.number}, {self._described},"
+            where = f"batch {self._fetched} of loader {self._number}, {self._described},"
             self._world.compare_failures(error, where)
             raise
         finally:

@@ -41,14 +41,23 @@ class Nothing(IterableDataset[None]):
 class Reader:
     """The iterator of the rank that reads."""
 
-    def __init__(self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World) -> None:
-        """Wrap torch's iterator, which has just been made."""
+    def __init__(self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World, described: str) -> None:
+        """Wrap torch's iterator, which has just been made.
+
+        Args:
+            iterator: reads whole batches.
+            loader: of the script.
+            channel: to the other ranks of this host.
+            world: the ranks.
+            described: names the loader in errors.
+        """
         self.iterator = iterator
         self._channel = channel
         self._world = world
         self._draws_here = loader.num_workers == 0
         self._placed = _placed(loader)
-        self._read: int = 0
+        self._described = described
+        self._read = 0
         self._by_itself = False
         channel.send(_states(), _none)
 
@@ -63,6 +72,8 @@ class Reader:
             self._hand_over("stop", None, before)
             raise
         except Exception as error:
+            if "DataLoader worker" in str(error):  # torch's words for one that died or is late
+                error.args = (f"{error} (of {self._described})",)
             self._hand_over("error", portable(error), before)
             raise
         self._read += 1
@@ -105,7 +116,7 @@ class Listener:
         loader: DataLoader[Any],
         channel: Channel,
         world: World,
-        checks: bool,
+        compare_as: int | None,
     ) -> None:
         """Draw what the reader draws when it makes its iterator.
 
@@ -114,7 +125,7 @@ class Listener:
             loader: of the script.
             channel: to the reader.
             world: the ranks.
-            checks: compare the first indices with those of the other ranks.
+            compare_as: number under which the first indices are compared with those of the other ranks.
         """
         self._make = make
         self._loader = loader
@@ -123,7 +134,7 @@ class Listener:
         self._before: Any = _states()
         hollow, sampler = _hollow(loader, world)
         if sampler is not None:
-            sampler.check_next = checks
+            sampler.compare_as = compare_as
         self.iterator = make(hollow)
         if sampler is not None:
             sampler.draw_ahead()

@@ -5,6 +5,7 @@ The script's own object keeps answering ``len``, ``batch_size``, ``sampler`` and
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from .plan import Plan, plan
 from .sampler import DealtBatches, Drawn
 from .workers import divided, drawn_ahead
 
+_numbers = itertools.count(1)  # the same loader has the same number on every rank
 Make = Callable[[DataLoader[Any]], Any]
 
 
@@ -37,7 +39,7 @@ class Loaders:
         self._channel: Channel | None = None
         # A loader with persistent workers keeps its iterator, and so its shadow.
         self._shadows: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
-        self._compared: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+        self._number: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
         """Begin an epoch of a loader.
@@ -48,25 +50,25 @@ class Loaders:
         """
         how = plan(loader)
         self._world.ledger.loaders[_described(loader)] = how.reason
-        first = loader not in self._compared
-        if first:
+        compare_as = None
+        if loader not in self._number:
             compare_datasets(self._world, loader)
-            self._compared.add(loader)
-        return Batches(self._source(how, make, loader, first), self._replicas, self._world)
+            compare_as = self._number[loader] = next(_numbers)
+        return Batches(self._source(how, make, loader, compare_as), self._replicas, self._world)
 
     def close(self) -> None:
         """Let go of the other ranks of this host."""
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], first: bool) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], compare_as: int | None) -> Any:
         if how.kind == "alone":
             return Alone(make(loader))
         if how.kind == "host":
             if self._channel is None:
                 self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
             if not self._channel.is_reader:
-                return Listener(make, loader, self._channel, self._world, first)
+                return Listener(make, loader, self._channel, self._world, compare_as)
         shadow = self._shadows.get(loader)
         if shadow is None:
             shadow = self._shadow(how, loader)
@@ -74,12 +76,13 @@ class Loaders:
                 self._shadows[loader] = shadow
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
         if isinstance(sampler, Drawn):
-            sampler.check_next = first
+            sampler.compare_as = compare_as
         if self._channel is not None and how.kind == "host":
-            return Reader(make(shadow), loader, self._channel, self._world)
+            return Reader(make(shadow), loader, self._channel, self._world, _described(loader))
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.kind == "samples" else None
-        return Apart(make(shadow), sampler, self._world, self._replicas.stream, _described(loader), collate)
+        stream, number = self._replicas.stream, self._number[loader]
+        return Apart(make(shadow), sampler, self._world, stream, number, _described(loader), collate)
 
     def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""

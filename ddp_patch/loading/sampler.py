@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..batch.world import Layout, World
 from ..diagnosis.lockstep import compare_indices
-
-_numbers = itertools.count(1)
 
 
 class Drawn:
@@ -24,7 +21,7 @@ class Drawn:
             world: the ranks, which must draw alike.
             ahead: how many items one process would have drawn more than are asked for here.
         """
-        self.check_next = False  # compare the next item between the ranks
+        self.compare_as: int | None = None  # compare the next item between the ranks, under this loader's number
         self.world = world
         self._sampler = sampler
         self._ahead = ahead
@@ -45,9 +42,9 @@ class Drawn:
         """Draw now what one process would draw when its workers are started."""
         while len(self._drawn) < self._ahead + further:
             item = next(self._drawing, self)
-            if self.check_next:
-                self.check_next = False
-                compare_indices(self.world, "nothing" if item is self else item)
+            if self.compare_as is not None:
+                loader, self.compare_as = self.compare_as, None
+                compare_indices(self.world, loader, "nothing" if item is self else item)
             if item is self:
                 return
             self._drawn.append(item)
@@ -73,7 +70,6 @@ class DealtBatches(Drawn):
             before_fetching: called when this process is about to fetch rows of its own.
         """
         super().__init__(batches, world, ahead)
-        self.number = next(_numbers)  # the same loader has the same number on every rank
         self.sizes: deque[tuple[int, Layout | None]] = deque()  # of the batches under way, oldest first
         self._before_fetching = before_fetching
 

@@ -1,0 +1,320 @@
+"""Who reads what: each row once where rows can be loaded apart, once per host where they cannot, and never a hang."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
+
+import ddp_patch
+
+
+class Counted(Dataset):
+    """Notes which rows this process loads."""
+
+    def __init__(self, n=23):
+        self.n = n
+        self.loaded = []
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.loaded.append(i)
+        worker = get_worker_info()
+        return torch.tensor([i, worker.num_workers if worker else 0])
+
+
+class CountedStream(IterableDataset):
+    def __init__(self):
+        self.loaded = []
+
+    def __iter__(self):
+        for i in range(23):
+            self.loaded.append(i)
+            yield torch.tensor([i, 0])
+
+
+def collate(samples):
+    return torch.stack(samples)
+
+
+def what_is_read(kind):
+    data = CountedStream() if kind == "stream" else Counted()
+    if kind == "default":
+        loader = DataLoader(data, 6)
+    elif kind == "whole":
+        loader = ddp_patch.whole(DataLoader(data, 6))
+    elif kind == "deal":
+        loader = ddp_patch.deal(DataLoader(data, 6, collate_fn=collate))
+    else:
+        loader = DataLoader(data, 6, collate_fn=collate)
+    kinds = {type(batch).__name__ for batch in loader}
+    return [data.loaded, sorted(kinds), list(ddp_patch.report().ledger.loaders.values())]
+
+
+# --- who reads --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["default", "deal"])
+def test_each_rank_reads_its_own_rows(ranks, kind):
+    results = ranks.call(what_is_read, 3, kind).ok().results
+    assert sorted(i for loaded, _, _ in results for i in loaded) == list(range(23))
+    assert min(len(loaded) for loaded, _, _ in results) >= 7
+    for _, kinds, how in results:
+        assert kinds == ["BatchTensor"]
+        assert how[0].startswith("rows dealt")
+
+
+@pytest.mark.parametrize("kind", ["collate", "whole", "stream"])
+def test_one_rank_of_a_host_reads_what_cannot_be_loaded_apart(ranks, kind):
+    results = ranks.call(what_is_read, 3, kind).ok().results
+    assert [loaded for loaded, _, _ in results] == [list(range(23)), [], []]
+    for _, kinds, how in results:
+        assert kinds == ["BatchTensor"]  # and computed apart
+        assert how[0].startswith("read by one rank of each host")
+    assert ("ddp_patch.deal(loader)" in results[0][2][0]) == (kind == "collate")
+
+
+def workers_seen(collated):
+    loader = DataLoader(Counted(), 6, num_workers=3, collate_fn=collate if collated else None)
+    return sorted({int(row[1]) for batch in loader for row in batch.tolist()})
+
+
+def test_the_reader_has_all_workers_and_dealt_loaders_their_share(ranks):
+    assert ranks.call(workers_seen, 2, True).ok().results == [[3], [3]]
+    assert ranks.call(workers_seen, 2, False).ok().results == [[2], [2]]
+
+
+def settled(kind):
+    try:
+        if kind == "stream":
+            ddp_patch.deal(DataLoader(CountedStream(), 6))
+        elif kind == "no batches":
+            ddp_patch.deal(DataLoader(Counted(), None))
+        else:
+            ddp_patch.whole([1, 2])
+    except ddp_patch.DdpPatchError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("stream", "an iterable dataset"),
+        ("no batches", "batch_size=None"),
+        ("list", "Pass a torch.utils.data.DataLoader"),
+    ],
+)
+def test_what_cannot_be_settled_is_refused(ranks, kind, words):
+    assert words in settled(kind)
+    assert words in ranks.call(settled, 2, kind).ok().results[1]
+
+
+def test_settled_loaders_stay_themselves():
+    loader = DataLoader(Counted(), 6)
+    assert ddp_patch.deal(loader) is loader
+    assert ddp_patch.whole(loader) is loader
+    assert len(list(loader)) == 4
+
+
+# --- random loaders ---------------------------------------------------------------------------------------------------
+
+
+class Drawing(Sampler):
+    def __init__(self, n, kind):
+        self.n, self.kind = n, kind
+
+    def __iter__(self):
+        for _ in range(self.n):
+            yield {
+                "torch": lambda: int(torch.randint(self.n, ())),
+                "numpy": lambda: int(np.random.randint(self.n)),
+                "random": lambda: random.randrange(self.n),
+            }[self.kind]()
+
+    def __len__(self):
+        return self.n
+
+
+def random_loader(draw):
+    """A loader with everything drawn: sizes, sampler, workers, collate function, stream."""
+    n, size = draw.randint(1, 40), draw.randint(1, 12)
+    data = TensorDataset(
+        torch.arange(float(n)).view(n, 1).expand(n, 3) * torch.tensor([1.0, 2.0, 3.0]), torch.arange(n)
+    )
+    options = {"batch_size": size, "drop_last": draw.random() < 0.3}
+    kind = draw.choice(["plain", "shuffle", "torch", "numpy", "random", "weighted", "batches"])
+    if kind == "shuffle":
+        options["shuffle"] = True
+    elif kind == "weighted":
+        options["sampler"] = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, n + 1), draw.randint(1, 30))
+    elif kind == "batches":
+        del options["batch_size"], options["drop_last"]
+        options["batch_sampler"] = [
+            [draw.randrange(n) for _ in range(draw.randint(0 if i else 1, 9))] for i in range(draw.randint(1, 5))
+        ]
+        options["batch_sampler"] = [batch for batch in options["batch_sampler"] if batch]
+    elif kind != "plain":
+        options["sampler"] = Drawing(n, kind)
+    if draw.random() < 0.15:
+        options["num_workers"] = draw.randint(1, 3)
+    choice = draw.choice(["default", "collate", "deal", "whole"])
+    if choice in ("collate", "deal"):
+        options["collate_fn"] = two
+    loader = DataLoader(data, **options)
+    return {"deal": ddp_patch.deal, "whole": ddp_patch.whole}.get(choice, lambda loader: loader)(loader)
+
+
+def two(samples):
+    return [torch.stack([row for row, _ in samples]), torch.stack([label for _, label in samples])]
+
+
+def random_loaders(first, count):
+    seen = []
+    for seed in range(first, first + count):
+        draw = random.Random(seed)
+        for generator in (torch.manual_seed, np.random.seed, random.seed):
+            generator(seed)
+        loader = random_loader(draw)
+        rows = [
+            [rows.tolist(), labels.tolist(), torch.rand(()).item(), random.random()]
+            for _ in range(2)
+            for rows, labels in loader
+        ]
+        seen.append([rows, float(np.random.rand())])
+    return seen
+
+
+@pytest.mark.parametrize("nproc", [2, 3, 4])
+def test_random_loaders_give_the_batches_of_one_process_in_its_order(ranks, nproc):
+    first, count = 100 * nproc, int(os.environ.get("LOADERS_COUNT", "40"))
+    wanted = random_loaders(first, count)
+    for given in ranks.call(random_loaders, nproc, first, count, timeout=120).ok().results:
+        for index, (ours, theirs) in enumerate(zip(given, wanted, strict=True)):
+            assert ours == theirs, f"seed {first + index}"
+
+
+# --- augmentation -----------------------------------------------------------------------------------------------------
+
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 500
+
+    def __getitem__(self, i):
+        return torch.tensor([torch.rand((), dtype=torch.float64).item(), np.random.rand(), random.random()]).double()
+
+
+def a_thousand_draws(workers):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    loader = DataLoader(Augmented(), 50, num_workers=workers)
+    draws, script = [], []
+    for _ in range(2):
+        for batch in loader:
+            draws += batch.tolist()
+            script += [torch.rand(()).item(), float(np.random.rand()), random.random()]
+    return [draws, script]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_no_two_rows_draw_alike_and_the_script_draws_alike_on_all_ranks(ranks, workers):
+    results = ranks.call(a_thousand_draws, 2, workers).ok().results
+    assert results[0] == results[1]
+    draws, script = results[0]
+    assert len(draws) == 1000
+    for column in zip(*draws, strict=True):
+        # Workers of one rank draw alike from numpy unless torch seeds them; torch >= 1.9 does.
+        assert len(set(column)) == 1000
+    assert not {value for row in draws for value in row} & set(script)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+class Dying(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        if i == 3 and get_worker_info() is not None:  # while the script waits for it
+            os._exit(3)
+        return torch.tensor([i])
+
+
+def a_worker_dies(collated):
+    try:
+        for batch in DataLoader(Dying(), 4, num_workers=2, collate_fn=collate if collated else None):
+            batch.tolist()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+@pytest.mark.parametrize("collated", [False, True])
+def test_a_worker_that_dies_is_an_error_on_every_rank_that_names_the_dataset(ranks, collated):
+    outcome = ranks.call(a_worker_dies, 2, collated, timeout=40, grace=20)
+    assert not outcome.late
+    if collated:
+        for said in outcome.results:
+            assert "exited unexpectedly" in said
+            assert "Dying" in said
+    else:  # only one rank's worker died: the ranks cannot go on together
+        said = "".join(outcome.stderr) + "".join(result or "" for result in outcome.results)
+        assert "LockstepError" in said
+        assert "Dying" in said
+        assert any(outcome.codes)
+
+
+def the_reader_is_killed():
+    loader = DataLoader(Counted(), 4, collate_fn=collate)
+    for step, batch in enumerate(loader):
+        if step == 2 and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        batch.tolist()
+
+
+def test_a_reader_that_is_gone_is_an_error_at_once_and_leaves_nothing_behind(ranks):
+    def litter():
+        return {name for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder) if name.startswith("ddp_patch-")}
+
+    before, began = litter(), time.monotonic()
+    outcome = ranks.call(the_reader_is_killed, 3, timeout=40, grace=15)
+    assert not outcome.late
+    assert time.monotonic() - began < 20
+    assert outcome.codes[0] == -signal.SIGKILL
+    assert all(outcome.codes)
+    assert litter() == before
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+def read_ahead_in_a_thread():
+    """A prefetcher of the script's own, while the main thread reads another loader and sums batches."""
+    ahead, other = DataLoader(Counted(), 3, collate_fn=collate), DataLoader(TensorDataset(torch.arange(23.0)), 3)
+    read = []
+    batches = iter(ahead)
+
+    def prefetch():
+        for batch in batches:
+            read.append(batch)
+            time.sleep(0.01 * random.random())
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    sums = [rows.sum().item() for _ in range(5) for (rows,) in other]
+    thread.join()
+    return [[batch.tolist() for batch in read], sums]
+
+
+def test_a_thread_may_read_ahead(ranks):
+    wanted = read_ahead_in_a_thread()
+    assert ranks.call(read_ahead_in_a_thread, 3, timeout=60).ok().results == [wanted] * 3
