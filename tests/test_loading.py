@@ -294,6 +294,26 @@ def test_a_reader_that_is_gone_is_an_error_at_once_and_leaves_nothing_behind(ran
     assert litter() == before
 
 
+def a_generator_is_used_on_one_rank():
+    generator = torch.Generator().manual_seed(0)
+    loader = DataLoader(Counted(), 4, shuffle=True, generator=generator)
+    list(loader)
+    if os.environ["RANK"] == "1":
+        torch.rand(3, generator=generator)
+    try:
+        list(loader)
+    except ddp_patch.LockstepError as error:
+        return str(error)
+    return ""
+
+
+def test_a_generator_used_by_hand_on_one_rank_is_an_error_on_every_rank(ranks):
+    for said in ranks.call(a_generator_is_used_on_one_rank, 3, timeout=40).ok().results:
+        assert "the ranks' samplers drew different batches, beginning with" in said
+        assert "on rank 0" in said
+        assert "on rank 1" in said
+
+
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 

@@ -33,15 +33,15 @@ def compare_datasets(world: World, loader: Any) -> None:
         )
 
 
-def compare_indices(world: World, loader: int, indices: Any) -> None:
-    """Compare the first batch that the ranks' samplers drew. No collective: a thread of the script's may draw it.
+def compare_indices(world: World, loader: str, indices: Any) -> None:
+    """Compare the first batch of an epoch, without a collective: a thread of the script's may draw it.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
     digest = hashlib.blake2b(repr(indices).encode(), digest_size=16).hexdigest()
     shown = repr(indices[:4] if isinstance(indices, list) else indices)
-    given = [text.split(" ", 1) for text in world.exchange(f"the first batch of loader {loader}", f"{digest} {shown}")]
+    given = [text.split(" ", 1) for text in world.exchange(f"the first batch of {loader}", f"{digest} {shown}")]
     if len({entry[0] for entry in given}) > 1:
         raise LockstepError(
             f"{script_line()}: the ranks' samplers drew different batches, beginning with "

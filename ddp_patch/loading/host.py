@@ -116,7 +116,7 @@ class Listener:
         loader: DataLoader[Any],
         channel: Channel,
         world: World,
-        compare_as: int | None,
+        name: str,
     ) -> None:
         """Draw what the reader draws when it makes its iterator.
 
@@ -125,7 +125,7 @@ class Listener:
             loader: of the script.
             channel: to the reader.
             world: the ranks.
-            compare_as: number under which the first indices are compared with those of the other ranks.
+            name: of this epoch, under which its first indices are compared with those of the other ranks.
         """
         self._make = make
         self._loader = loader
@@ -134,7 +134,7 @@ class Listener:
         self._before: Any = _states()
         hollow, sampler = _hollow(loader, world)
         if sampler is not None:
-            sampler.compare_as = compare_as
+            sampler.compare_as = name
         self.iterator = make(hollow)
         if sampler is not None:
             sampler.draw_ahead()

@@ -39,6 +39,7 @@ class Loaders:
         self._channel: Channel | None = None
         # A loader with persistent workers keeps its iterator, and so its shadow.
         self._shadows: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
+        self._epochs: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
         self._number: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -50,25 +51,27 @@ class Loaders:
         """
         how = plan(loader)
         self._world.ledger.loaders[_described(loader)] = how.reason
-        compare_as = None
         if loader not in self._number:
             compare_datasets(self._world, loader)
-            compare_as = self._number[loader] = next(_numbers)
-        return Batches(self._source(how, make, loader, compare_as), self._replicas, self._world)
+            self._number[loader] = next(_numbers)
+            self._epochs[loader] = 0
+        self._epochs[loader] += 1
+        name = f"loader {self._number[loader]} in epoch {self._epochs[loader]}"
+        return Batches(self._source(how, make, loader, name), self._replicas, self._world)
 
     def close(self) -> None:
         """Let go of the other ranks of this host."""
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], compare_as: int | None) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], name: str) -> Any:
         if how.kind == "alone":
             return Alone(make(loader))
         if how.kind == "host":
             if self._channel is None:
                 self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
             if not self._channel.is_reader:
-                return Listener(make, loader, self._channel, self._world, compare_as)
+                return Listener(make, loader, self._channel, self._world, name)
         shadow = self._shadows.get(loader)
         if shadow is None:
             shadow = self._shadow(how, loader)
@@ -76,7 +79,7 @@ class Loaders:
                 self._shadows[loader] = shadow
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
         if isinstance(sampler, Drawn):
-            sampler.compare_as = compare_as
+            sampler.compare_as = name
         if self._channel is not None and how.kind == "host":
             return Reader(make(shadow), loader, self._channel, self._world, _described(loader))
         assert isinstance(sampler, DealtBatches)

@@ -21,7 +21,7 @@ class Drawn:
             world: the ranks, which must draw alike.
             ahead: how many items one process would have drawn more than are asked for here.
         """
-        self.compare_as: int | None = None  # compare the next item between the ranks, under this loader's number
+        self.compare_as: str | None = None  # compare the next item between the ranks, under this name
         self.world = world
         self._sampler = sampler
         self._ahead = ahead
@@ -43,8 +43,8 @@ class Drawn:
         while len(self._drawn) < self._ahead + further:
             item = next(self._drawing, self)
             if self.compare_as is not None:
-                loader, self.compare_as = self.compare_as, None
-                compare_indices(self.world, loader, "nothing" if item is self else item)
+                name, self.compare_as = self.compare_as, None
+                compare_indices(self.world, name, "nothing" if item is self else item)
             if item is self:
                 return
             self._drawn.append(item)
