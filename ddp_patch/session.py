@@ -26,7 +26,7 @@ from .launch.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
 from .options import Options
-from .patcher import Patcher
+from .patcher import Patch, Patcher
 from .patches import (
     already_distributed,
     autograd,
@@ -76,6 +76,7 @@ class Session:
         self._patcher = Patcher(enabled=lambda: os.getpid() == own_process)
         discovery = Discovery(self._replicas, self._patcher)
         World.current = self._world
+        self._running = True
         self._patcher.apply(
             [
                 # In this order: first what tells that the script needs none of the rest.
@@ -93,6 +94,7 @@ class Session:
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
+        data_loader.patch_when_imported(self._loaders, self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
         # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
@@ -105,7 +107,6 @@ class Session:
             discovery.start()
         self._silence = Silence() if placement.rank > 0 else None
         job.closing.append(self.stop)
-        self._running = True
         logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
 
     def deal(self, data: Any, dim: int) -> Any:
@@ -145,6 +146,10 @@ class Session:
         World.current = None
         self._patcher.undo()
         self._on_stop()
+
+    def _apply(self, rows: list[Patch]) -> None:
+        if self._running:
+            self._patcher.apply(rows)
 
     def _stand_aside(self) -> None:
         self.ledger.patched.clear()  # nothing of it had an effect: there is nothing to report

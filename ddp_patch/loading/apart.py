@@ -7,10 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..replica.streams import RankStream
-from .batches import as_batch, cut, mapped_tensors, own_copy
+from .batches import as_batch, as_dealt
 from .sampler import DealtBatches
 
 
@@ -68,20 +67,9 @@ class Apart:
             dist.broadcast_object_list(shared, src=0, group=self._world.group, device=self._world.device)
             data = shared[0]
         if self._collate is not None:
-            return self._collated(data if layout is None else [s for part in self._world.share(data) for s in part])
+            samples = data if layout is None else [sample for part in self._world.share(data) for sample in part]
+            return as_dealt(self._collate(samples), self._world)[0], len(samples)
         return (data if layout is None else as_batch(data, layout, self._world)), rows
-
-    def _collated(self, samples: list[Any]) -> tuple[Any, int | None]:
-        assert self._collate is not None
-        data = self._collate(samples)
-        layout, dealt = cut(data, self._world)
-        if layout is None:
-            return data, len(samples)
-
-        def own(leaf: Any) -> Any:
-            return BatchTensor.from_rows(own_copy(leaf, layout, self._world), layout) if id(leaf) in dealt else leaf
-
-        return mapped_tensors(own, data), layout.total
 
 
 def samples_as_they_are(samples: list[Any]) -> list[Any]:

@@ -45,6 +45,18 @@ def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, data)
 
 
+def as_dealt(data: Any, world: World) -> tuple[Any, int | None]:
+    """Make batches of the tensors of a batch that this rank has whole; None if it is not dealt."""
+    layout, dealt = cut(data, world)
+    if layout is None:
+        return data, None
+
+    def own(leaf: Tensor) -> Tensor:
+        return BatchTensor.from_rows(own_copy(leaf, layout, world), layout) if id(leaf) in dealt else leaf
+
+    return mapped_tensors(own, data), layout.total
+
+
 def own_copy(tensor: Tensor, layout: Layout, world: World) -> Tensor:
     """This rank's rows, in memory of their own."""
     start, count = layout.span(world.rank)

@@ -6,6 +6,7 @@ alone, with all of the loader's workers, and what they draw there from the scrip
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,7 @@ class Listener:
         channel: Channel,
         world: World,
         name: str,
+        again: bool,
     ) -> None:
         """Draw what the reader draws when it makes its iterator.
 
@@ -126,6 +128,7 @@ class Listener:
             channel: to the reader.
             world: the ranks.
             name: of this epoch, under which its first indices are compared with those of the other ranks.
+            again: the reader goes on with workers that it kept, and draws no seed for them.
         """
         self._make = make
         self._loader = loader
@@ -135,8 +138,11 @@ class Listener:
         hollow, sampler = _hollow(loader, world)
         if sampler is not None:
             sampler.compare_as = name
-        self.iterator = make(hollow)
+        with _undrawn(loader.generator) if again else contextlib.nullcontext():
+            self.iterator = make(hollow)
         if sampler is not None:
+            if loader.num_workers > 0 and not again:
+                sampler.begin()  # as torch 2.13 does, a second time
             sampler.draw_ahead()
         self._draws = sampler is not None
         self._placed = _placed(loader)
@@ -227,6 +233,18 @@ def _placed(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:
 
 def _copied(tensor: Tensor, is_dealt: bool) -> Tensor:
     return tensor.clone()
+
+
+@contextlib.contextmanager
+def _undrawn(generator: torch.Generator | None) -> Iterator[None]:
+    """Leave all generators as they were."""
+    states, own = _states(), generator.get_state() if generator is not None else None
+    try:
+        yield
+    finally:
+        _set_states(states)
+        if generator is not None and own is not None:
+            generator.set_state(own)
 
 
 def _states() -> list[Any]:

@@ -17,6 +17,7 @@ from ..diagnosis.lockstep import compare_datasets, length
 from ..launch.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
+from .batches import as_dealt, common_rows
 from .channel import Channel
 from .host import Listener, Reader, given
 from .plan import Plan, plan
@@ -59,6 +60,11 @@ class Loaders:
         name = f"loader {self._number[loader]} in epoch {self._epochs[loader]}"
         return Batches(self._source(how, make, loader, name), self._replicas, self._world)
 
+    def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
+        """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
+        self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
+        return Batches(Everywhere(iterator, self._world), self._replicas, self._world)
+
     def close(self) -> None:
         """Let go of the other ranks of this host."""
         if self._channel is not None:
@@ -71,7 +77,7 @@ class Loaders:
             if self._channel is None:
                 self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
             if not self._channel.is_reader:
-                return Listener(make, loader, self._channel, self._world, name)
+                return Listener(make, loader, self._channel, self._world, name, self._is_kept(loader))
         shadow = self._shadows.get(loader)
         if shadow is None:
             shadow = self._shadow(how, loader)
@@ -86,6 +92,9 @@ class Loaders:
         collate = loader.collate_fn if how.kind == "samples" else None
         stream, number = self._replicas.stream, self._number[loader]
         return Apart(make(shadow), sampler, self._world, stream, number, _described(loader), collate)
+
+    def _is_kept(self, loader: DataLoader[Any]) -> bool:
+        return loader.persistent_workers and self._epochs[loader] > 1
 
     def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
@@ -127,6 +136,21 @@ class Alone:
     def next(self) -> tuple[Any, int | None]:
         """Fetch a batch."""
         return given(next(self.iterator))
+
+
+class Everywhere(Alone):
+    """An iterator that gives every rank the same whole batches, of which each keeps its rows."""
+
+    def __init__(self, iterator: Any, world: World) -> None:
+        """Keep it."""
+        super().__init__(iterator)
+        self._world = world
+
+    def next(self) -> tuple[Any, int | None]:
+        """Fetch a batch, and deal it."""
+        data = next(self.iterator)
+        dealt, rows = as_dealt(data, self._world)
+        return dealt, common_rows(data) if rows is None else rows
 
 
 class Batches:

@@ -30,9 +30,13 @@ class Drawn:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
+        self.begin()
+        return self._items()
+
+    def begin(self) -> None:
+        """Ask the sampler for an iterator, which may draw already."""
         self._drawn.clear()
         self._drawing = iter(self._sampler)
-        return self._items()
 
     def __len__(self) -> int:
         """Count the items."""

@@ -163,6 +163,33 @@ def drawn_ahead_for_workers():
     )
 
 
+class Eager(Sampler):
+    """Draws as soon as it is asked for an iterator."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        order = np.random.permutation(self.n).tolist()
+        return iter([order[i : i + 4] for i in range(0, self.n, 4)])
+
+    def __len__(self):
+        return -(-self.n // 4)
+
+
+def samplers_that_draw_at_once():
+    return (
+        epochs(DataLoader(Rows(), batch_sampler=Eager(23)))
+        + epochs(DataLoader(Rows(), batch_sampler=Eager(23), num_workers=2))
+        + epochs(DataLoader(Rows(), batch_sampler=Eager(23), num_workers=2, collate_fn=padded_rows))
+        + epochs(DataLoader(Rows(), batch_sampler=Eager(23), collate_fn=padded_rows))
+        + epochs(
+            DataLoader(Rows(), batch_sampler=Eager(23), num_workers=1, persistent_workers=True, collate_fn=padded_rows),
+            3,
+        )
+    )
+
+
 def padded_rows(samples):
     return torch.stack([row for row, _ in samples])
 
@@ -388,6 +415,22 @@ def other_ways_to_start_workers():
     spawned = DataLoader(Rows(8), 4, num_workers=1, multiprocessing_context="spawn")
     forked = DataLoader(Rows(8), 4, num_workers=1, multiprocessing_context="forkserver", collate_fn=padded_rows)
     return epochs(spawned, 1) + epochs(forked, 1)
+
+
+def a_loader_that_keeps_its_position():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def fresh():
+        return StatefulDataLoader(Rows(), 6, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    loader, seen = fresh(), []
+    for batch in loader:
+        seen += said(batch)
+        if len(seen) > 30:
+            break
+    again = fresh()
+    again.load_state_dict(loader.state_dict())
+    return seen + epochs(again) + epochs(StatefulDataLoader(Stream(), 6, num_workers=1))
 
 
 def a_new_loader_every_epoch():
