@@ -184,7 +184,7 @@ def random_loaders(first, count):
             generator(seed)
         loader = random_loader(draw)
         rows = [
-            [rows.tolist(), labels.tolist(), torch.rand(()).item(), random.random()]
+            [rows.tolist(), labels.tolist(), torch.rand((), dtype=torch.float64).item(), random.random()]
             for _ in range(2)
             for rows, labels in loader
         ]

@@ -1,12 +1,10 @@
 """BatchTensor: the whole batch as the script sees it, this rank's rows as memory holds it.
 
-A batch has two forms, its rows and the whole, and makes one from the other when asked. Version counters tell which
-form changed last, so that in-place writes to either are seen in both.
+Functions that keep rows apart are in ``rules``; every other one sees the whole.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .crossings import gather, scatter
+from .forms import EXPORTS, hand_out, take_whole, version, whole_of
 from .world import Layout, World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -90,107 +88,6 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     return batch
 
 
-def version(tensor: Tensor) -> int:
-    """Count of in-place writes; inference tensors keep none."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def rows_of(batch: BatchTensor) -> Tensor:
-    """This rank's rows, with their autograd graph."""
-    if _handed_out:
-        _catch_up(batch)
-    if batch._whole is not None and version(batch._whole) != batch._whole_seen:
-        take_whole(batch)
-    if batch._rows is None:
-        whole = batch._whole
-        assert whole is not None
-        # The graph must be there even if the first reader (a print, say) was inside no_grad.
-        with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
-            rows = scatter(whole, batch._layout)
-            # A view would share the whole's version counter, and the two forms could no longer be told apart.
-            batch._rows = rows.clone() if rows._is_view() else rows
-        batch._rows_seen = version(batch._rows)
-    return batch._rows
-
-
-def whole_of(batch: BatchTensor) -> Tensor:
-    """The whole batch, gathered once and remembered until it changes."""
-    if _handed_out:
-        _catch_up(batch)
-    if World.current is not None and World.current.observation is not None:
-        World.current.observation.crossed()
-    if batch._is_aliased and batch._rows is not None:
-        batch._whole = None
-    if batch._whole is not None:
-        if version(batch._whole) != batch._whole_seen:
-            take_whole(batch)
-        elif batch._rows is not None and version(batch._rows) != batch._rows_seen:
-            batch._whole = None
-    if batch._whole is None:
-        rows = batch._rows
-        assert rows is not None
-        with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
-            batch._whole = gather(rows, batch._layout)
-        batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
-    return batch._whole
-
-
-def forget_whole(batch: BatchTensor) -> None:
-    """Drop the gathered form after the rows were written to."""
-    if batch._rows is not None:
-        batch._whole = None
-
-
-def take_whole(batch: BatchTensor) -> None:
-    """Carry a write to the whole over to the rows."""
-    whole = batch._whole
-    assert whole is not None
-    if batch._rows is not None:
-        # Into the same memory: other batches may be views of these rows.
-        batch._rows.copy_(scatter(whole, batch._layout))
-        batch._rows_seen = version(batch._rows)
-    batch._whole_seen = version(whole)
-    if batch._whole_copy is not None:
-        batch._whole_copy = whole.detach().clone()
-
-
-# Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
-# reach every batch that shares those rows, whichever is looked at first. Empty unless that happens.
-_handed_out: dict[int, list[weakref.ref[BatchTensor]]] = {}
-_EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
-
-
-def _hand_out(batch: BatchTensor) -> None:
-    key = rows_of(batch).untyped_storage().data_ptr()
-    holders = [holder for holder in _handed_out.get(key, []) if holder() is not None and holder() is not batch]
-    _handed_out[key] = [*holders, weakref.ref(batch)]
-
-
-def _catch_up(batch: BatchTensor) -> None:
-    if batch._rows is None:
-        return
-    key = batch._rows.untyped_storage().data_ptr()
-    for holder in _handed_out.get(key, []):
-        other = holder()
-        if other is None or other._whole is None or other._rows is None or version(other._rows) != other._rows_seen:
-            continue
-        # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
-        copy = other._whole_copy
-        if version(other._whole) != other._whole_seen or (copy is not None and not torch.equal(other._whole, copy)):
-            take_whole(other)
-    if not any(holder() is not None for holder in _handed_out.get(key, [])):
-        _handed_out.pop(key, None)
-
-
-def whole_is_seen(batch: BatchTensor) -> bool:
-    """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
-    if batch._is_slice:
-        return True
-    return bool(_handed_out) and any(
-        holder() is batch for holder in _handed_out.get(rows_of(batch).untyped_storage().data_ptr(), [])
-    )
-
-
 def _shares_memory(result: Any, whole: Tensor) -> bool:
     if isinstance(result, (list, tuple)):
         return any(_shares_memory(item, whole) for item in result)
@@ -256,13 +153,13 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 )
             take_whole(batch)
 
-    exports = getattr(func, "__name__", "") in _EXPORTS
+    exports = getattr(func, "__name__", "") in EXPORTS
     for batch in batches:
         whole = batch._whole
         if whole is not None and result is not whole and (exports or _shares_memory(result, whole)):
             if exports:  # numpy's writes count no version
                 batch._whole_copy = whole.detach().clone()
-            _hand_out(batch)
+            hand_out(batch)
 
     def give(value: Any) -> Any:
         for batch in batches:

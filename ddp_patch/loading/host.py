@@ -7,8 +7,6 @@ alone, with all of the loader's workers, and what they draw there from the scrip
 from __future__ import annotations
 
 import contextlib
-import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +19,7 @@ from ..batch.world import Layout, World, portable
 from ..errors import BatchError
 from .batches import common_rows, cut, mapped_tensors, own_copy
 from .channel import Channel, NotPortableError
+from .generators import same, set_states, states, undrawn
 from .sampler import Drawn
 from .workers import drawn_ahead
 
@@ -60,13 +59,13 @@ class Reader:
         self._described = described
         self._read = 0
         self._by_itself = False
-        channel.send(_states(), _none)
+        channel.send(states(), _none)
 
     def next(self) -> Given:
         """Read a batch, hand it over, and keep this rank's rows."""
         if self._by_itself:
             return given(next(self.iterator))
-        before = _states() if self._draws_here else None
+        before = states() if self._draws_here else None
         try:
             data = next(self.iterator)
         except StopIteration:
@@ -103,8 +102,8 @@ class Reader:
         return mapped_tensors(kept, data), layout.total
 
     def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
-        now = _states() if before is not None else None
-        changed = now if now is not None and not _same(now, before) else None
+        now = states() if before is not None else None
+        changed = now if now is not None and not same(now, before) else None
         self._channel.send((kind, value, changed), is_dealt or _none)
 
 
@@ -134,11 +133,11 @@ class Listener:
         self._loader = loader
         self._channel = channel
         self._world = world
-        self._before: Any = _states()
+        self._before: Any = states()
         hollow, sampler = _hollow(loader, world)
         if sampler is not None:
             sampler.compare_as = name
-        with _undrawn(loader.generator) if again else contextlib.nullcontext():
+        with undrawn(loader.generator) if again else contextlib.nullcontext():
             self.iterator = make(hollow)
         if sampler is not None:
             if loader.num_workers > 0 and not again:
@@ -147,7 +146,7 @@ class Listener:
         self._draws = sampler is not None
         self._placed = _placed(loader)
         self._by_itself = False
-        _set_states(channel.receive(_copied))
+        set_states(channel.receive(_copied))
 
     def next(self) -> Given:
         """Draw the next indices, and wait for their batch."""
@@ -159,9 +158,9 @@ class Listener:
                 next(self.iterator)
         except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
             own = error
-        kind, value, states = self._channel.receive(self._kept)
-        if states is not None:
-            _set_states(states)
+        kind, value, moved = self._channel.receive(self._kept)
+        if moved is not None:
+            set_states(moved)
         if kind == "stop":
             raise StopIteration
         if kind == "error":
@@ -183,7 +182,7 @@ class Listener:
 
     def _read_alone(self) -> Given:
         self._by_itself = True
-        _set_states(self._before)
+        set_states(self._before)
         self.iterator = self._make(self._loader)
         return given(next(self.iterator))
 
@@ -233,35 +232,3 @@ def _placed(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:
 
 def _copied(tensor: Tensor, is_dealt: bool) -> Tensor:
     return tensor.clone()
-
-
-@contextlib.contextmanager
-def _undrawn(generator: torch.Generator | None) -> Iterator[None]:
-    """Leave all generators as they were."""
-    states, own = _states(), generator.get_state() if generator is not None else None
-    try:
-        yield
-    finally:
-        _set_states(states)
-        if generator is not None and own is not None:
-            generator.set_state(own)
-
-
-def _states() -> list[Any]:
-    numpy = sys.modules.get("numpy")
-    return [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
-
-
-def _same(left: list[Any], right: list[Any]) -> bool:
-    if not torch.equal(left[0], right[0]) or left[1] != right[1]:
-        return False
-    if left[2] is None or right[2] is None:
-        return left[2] is right[2]
-    return left[2][2:] == right[2][2:] and bool((left[2][1] == right[2][1]).all())
-
-
-def _set_states(states: list[Any]) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    if states[2] is not None:
-        sys.modules["numpy"].random.set_state(states[2])

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.forms import rows_of, whole_of
 from ..batch.promise import promise_of, root_of
-from ..batch.tensor import BatchTensor, rows_of, whole_of
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch

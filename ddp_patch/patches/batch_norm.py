@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from ..batch.crossings import spread
-from ..batch.tensor import BatchTensor, rows_of
+from ..batch.forms import rows_of
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..patcher import Patch
 from ..replica.batch_norm import over_all_rows

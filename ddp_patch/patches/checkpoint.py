@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..batch.tensor import BatchTensor, whole_of
+from ..batch.forms import whole_of
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..patcher import Patch
 from ..structure import leaves

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.forms import rows_of
 from ..batch.observation import Observation
-from ..batch.tensor import BatchTensor, rows_of
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .comparison import close

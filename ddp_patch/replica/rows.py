@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch.crossings import gather, scatter, spread
-from ..batch.tensor import BatchTensor, rows_of, whole_of
+from ..batch.forms import rows_of, whole_of
+from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves

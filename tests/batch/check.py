@@ -8,7 +8,8 @@ import network_cases
 import torch
 
 from ddp_patch.batch.crossings import own_rows
-from ddp_patch.batch.tensor import BatchTensor, whole_of
+from ddp_patch.batch.forms import whole_of
+from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import Layout, World
 
 CASES = {**cases.CASES, **network_cases.CASES}

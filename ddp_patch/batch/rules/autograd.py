@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...errors import BatchError
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 from ..world import World
 
 _register_hook: Any = Tensor.register_hook  # as it was before the session patched it

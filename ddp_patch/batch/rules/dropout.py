@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 
 _NAMES = ("input", "p", "training", "inplace")
 

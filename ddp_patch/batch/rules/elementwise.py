@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..crossings import scatter, spread
-from ..tensor import BatchTensor, Rule, forget_whole, rows_of, whole_is_seen
+from ..forms import forget_whole, rows_of, whole_is_seen
+from ..tensor import BatchTensor, Rule
 from ..world import Layout
 
 

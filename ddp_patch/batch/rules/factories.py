@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 
 _CONSTANT = (torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like)
 _RANDOM = (torch.rand_like, torch.randn_like, torch.randint_like)

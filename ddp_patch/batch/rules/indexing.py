@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..crossings import scatter
-from ..tensor import BatchTensor, Rule, on_whole, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule, on_whole
 from ..world import Layout, World
 from .dims import named_dims
 from .elementwise import common_layout

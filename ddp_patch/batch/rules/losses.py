@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread, total
+from ..forms import rows_of
 from ..promise import promised
-from ..tensor import BatchTensor, Rule, rows_of
+from ..tensor import BatchTensor, Rule
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 
 
 def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

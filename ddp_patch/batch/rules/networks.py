@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 from ..world import Layout
 from .dims import wrap
 from .losses import bound

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 from .networks import aligned

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ..crossings import total
+from ..forms import rows_of
 from ..promise import promised
-from ..tensor import BatchTensor, Rule, rows_of
+from ..tensor import BatchTensor, Rule
 from .dims import along, named_dims
 
 _SIMPLE = {"dim", "axis", "keepdim", "keepdims", "dtype"}

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import spread
-from ..tensor import BatchTensor, Rule, rows_of
+from ..forms import rows_of
+from ..tensor import BatchTensor, Rule
 from ..world import Layout
 from .elementwise import common_layout, cutter
 from .losses import bound
