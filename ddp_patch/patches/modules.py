@@ -17,6 +17,13 @@ def patches(replicas: Replicas) -> list[Patch]:
         wrapped(*args, **kwargs)
         replicas.verdicts.fingerprints.noted(args[1])
 
+    def add_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        replicas.verdicts.fingerprints.noted(None)
+
+    changed = "a changed module is observed anew"
     return [
-        Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, "a changed module is judged anew"),
+        Patch("torch.nn.modules.module", "Module.add_module", add_module, changed),
+        Patch("torch.nn.modules.module", "Module.__delattr__", add_module, changed),
+        Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, changed),
     ]

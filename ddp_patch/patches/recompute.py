@@ -66,10 +66,10 @@ def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -
                 if before is not None:
                     before += decisions
         with replicas.back_inside(inside, on_rows), replicas.stream.replayed(stream):
-            replicas.recalled = deque(decisions)
+            outer, replicas.recalled = replicas.recalled, deque(decisions)
             try:
                 return function(*args, **kwargs)
             finally:
-                replicas.recalled = None
+                replicas.recalled = outer
 
     return run

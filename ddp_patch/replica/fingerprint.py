@@ -1,9 +1,16 @@
-"""What a forward may branch on, as far as Python can see it: a call that differs in it is judged anew."""
+"""What a forward may branch on, as far as Python can see it: a call that differs in it is observed anew.
+
+Attributes that are set are noticed where they are set. What can change unseen (lists and dicts on the module, a
+configuration object, attributes of its class, global variables that its forward names) is looked at in every call.
+"""
 
 from __future__ import annotations
 
+import enum
 import itertools
+import types
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,6 +21,8 @@ from ..structure import leaves
 from .rows import Entry
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_TORCHS = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
+_DEPTH = 4  # of nested containers that are looked into
 
 
 class Fingerprints:
@@ -24,39 +33,71 @@ class Fingerprints:
         self.changes = 0  # attributes set on modules so far, tensors left out
         self._next = itertools.count()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._known: weakref.WeakKeyDictionary[nn.Module, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._states: dict[tuple[Any, ...], int] = {}
+        self._known: weakref.WeakKeyDictionary[nn.Module, tuple[int, int, list[Any]]] = weakref.WeakKeyDictionary()
 
     def noted(self, value: Any) -> None:
         """An attribute of some module was set."""
         if not isinstance(value, Tensor):
             self.changes += 1
 
-    def of(self, module: nn.Module) -> int:
-        """Fingerprint a module: its layers, their modes and their plain attributes. Asked at every call."""
+    def of(self, module: nn.Module) -> tuple[Any, ...]:
+        """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
         known = self._known.get(module)
-        if known is not None and known[0] == self.changes:
-            return known[1]
-        found = hash(tuple(self._state(layer) for layer in module.modules()))
-        self._known[module] = self.changes, found
-        return found
+        if known is None or known[0] != self.changes:
+            layers = list(module.modules())
+            state = tuple(self._state(layer) for layer in layers)
+            known = self._known[module] = self.changes, self._short(state), list(_changeable(layers))
+        return (known[1], *(self._content(thing) for thing in known[2]))
+
+    def of_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
+        """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
+        cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
+        given = leaves((args, kwargs))
+        return tuple((path, self._form(leaf, own)) for (path, leaf), own in zip(given, cut, strict=True))
+
+    @staticmethod
+    def sizes(entry: Entry) -> tuple[Any, ...]:
+        """Sizes of a call's tensors, but for the number of rows."""
+        own = set(entry.layout.counts)
+        tensors = [leaf for _, leaf in leaves((entry.args, entry.kwargs)) if isinstance(leaf, Tensor)]
+        return tuple(tuple(-1 if size in own else size for size in tensor.shape) for tensor in tensors)
+
+    def _short(self, state: tuple[Any, ...]) -> int:
+        """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
+        return self._states.setdefault(state, len(self._states))
 
     def _state(self, layer: nn.Module) -> tuple[Any, ...]:
-        held = ((name, value) for name, value in vars(layer).items() if name[:1] != "_" or type(value) in _PLAIN)
+        held = ((name, value) for name, value in vars(layer).items() if name not in _TORCHS)
         # The layer itself: another one in its place is another module.
         return self._number(layer), *((name, self._value(value)) for name, value in held)
 
-    def _value(self, value: Any) -> Any:
+    def _content(self, thing: Any) -> Any:
+        if isinstance(thing, types.FunctionType):
+            return tuple((name, self._value(value)) for name, value in _seen_from(thing))
+        if isinstance(thing, (list, dict, set)):
+            return self._value(thing)
+        return tuple((name, type(value), value) for name, value in vars(thing).items() if type(value) in _PLAIN)
+
+    def _value(self, value: Any, depth: int = 0) -> Any:
         if type(value) in _PLAIN:
-            return value
-        if isinstance(value, Tensor):
+            return type(value), value  # 1, 1.0 and True are equal
+        if isinstance(value, Tensor) or depth == _DEPTH:
             return None
-        if isinstance(value, (list, tuple)):
-            return tuple(self._value(item) for item in value)
+        if isinstance(value, enum.Enum):
+            return type(value).__qualname__, value.name
+        if isinstance(value, (list, tuple, set)):
+            return tuple(self._value(item, depth + 1) for item in value)
+        if isinstance(value, dict):
+            return tuple((self._value(key), self._value(item, depth + 1)) for key, item in value.items())
+        if hasattr(value, "dtype") and hasattr(value, "item"):  # a numpy number or array
+            return repr(value)
         return self._number(value)
 
     def _number(self, thing: Any) -> Any:
         # Not id(): memory that was freed is used again, and not alike on all ranks.
-        thing = getattr(thing, "__func__", thing)  # a bound method is made anew each time it is asked for
+        if isinstance(thing, types.MethodType):  # made anew each time it is asked for
+            return self._number(thing.__func__), self._number(thing.__self__)
         try:
             if thing not in self._numbers:
                 self._numbers[thing] = next(self._next)
@@ -64,18 +105,58 @@ class Fingerprints:
         except TypeError:  # cannot be hashed, or not referred to weakly
             return type(thing).__qualname__
 
-    @staticmethod
-    def of_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> int:
-        """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
-        cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
-        given = list(leaves((args, kwargs)))
-        if len(cut) != len(given):  # an entry never changes a structure
-            return 0
-        return hash(tuple((path, _form(leaf, own)) for (path, leaf), own in zip(given, cut, strict=True)))
+    def _form(self, leaf: Any, own: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            wants_grad = leaf.requires_grad and torch.is_grad_enabled()
+            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else -1
+            return at, own.shape != leaf.shape, leaf.dim(), leaf.dtype, wants_grad
+        return type(leaf), self._value(leaf)
 
 
-def _form(leaf: Any, own: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        is_cut = own.shape != leaf.shape
-        return type(leaf) is BatchTensor, is_cut, leaf.dim(), leaf.dtype, leaf.requires_grad and torch.is_grad_enabled()
-    return (type(leaf), leaf) if type(leaf) in _PLAIN else type(leaf)
+def _changeable(layers: list[nn.Module]) -> Iterator[Any]:
+    """Things that layers may branch on and that change without an attribute being set, each once."""
+    seen: set[int] = set()
+
+    def new(thing: Any) -> bool:
+        before = len(seen)
+        seen.add(id(thing))
+        return len(seen) > before
+
+    for layer in layers:
+        for name, value in vars(layer).items():
+            if name not in _TORCHS and _may_change(value) and new(value):
+                yield value
+        for kind in type(layer).__mro__:
+            if kind.__module__.startswith("torch.") or kind is object or not new(kind):
+                continue
+            yield kind
+            yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
+        own = vars(layer).get("forward")
+        own = getattr(own, "__func__", own)
+        if isinstance(own, types.FunctionType) and new(own):
+            yield own
+
+
+def _may_change(value: Any) -> bool:
+    if isinstance(value, (list, dict, set)):
+        return True
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType))
+        and type(value).__module__ != "builtins"
+    )
+
+
+def _seen_from(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Plain global variables that a function names, and those it closes over."""
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if value is not None and (type(value) in _PLAIN or type(value) in (list, dict)):
+            yield name, value
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        if type(value) in _PLAIN:
+            yield name, value

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..structure import leaves, map_leaves
+from ..structure import is_container, leaves, map_leaves
 from . import module_hooks
 from .comparison import compare
 from .rows import Entry, detached
@@ -161,8 +161,17 @@ def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:
     return True
 
 
+def _opened(value: Any, depth: int = 3) -> Any:
+    """Look into objects of the author's own, such as a meter."""
+    if isinstance(value, (nn.Module, Tensor, type)) or callable(value) or depth == 0:
+        return value
+    if hasattr(value, "__dict__") and not is_container(value):
+        return {name: _opened(item, depth - 1) for name, item in vars(value).items()}
+    return value
+
+
 def _same_values(mine: Any, other: Any) -> bool:
-    left, right = list(leaves(mine)), list(leaves(other))
+    left, right = list(leaves(_opened(mine))), list(leaves(_opened(other)))
     if [path for path, _ in left] != [path for path, _ in right]:
         return False
     for (_, a), (_, b) in zip(left, right, strict=True):

@@ -109,8 +109,11 @@ class Replicas:
             kind = first.verdict.kind
         if kind == "whole":
             return self._call_whole(call)
-        if kind == "view":
+        if kind == "view" and self.recalled is None:
             return call.as_written()
+        if kind == "view":
+            with self._deciding():  # as it was observed
+                return call.as_written()
         replica = self.make(call.module, "outermost owner of optimized parameters that was called on a batch")
         swap.swap(call.module, {"__call__": self._call_of(replica, type(call.module))})
         return self.call(replica, call)
@@ -134,11 +137,13 @@ class Replicas:
     def _decided(self, call: Call, entry: Entry) -> str | None:
         """Tell how calls of this form run; None for a form that was not seen before."""
         if self.recalled is not None:
-            return self.recalled.popleft() if self.recalled else "view"
-        verdict = self.verdicts.known(call, entry)
-        if self.recorded is not None and verdict is not None:
-            self.recorded.append(verdict.kind)
-        return None if verdict is None else verdict.kind
+            kind: str | None = self.recalled.popleft() if self.recalled else "view"
+        else:
+            verdict = self.verdicts.known(call, entry)
+            kind = None if verdict is None else verdict.kind
+        if self.recorded is not None and kind is not None:
+            self.recorded.append(kind)
+        return kind
 
     def _first(self, replica: Replica, call: Call, entry: Entry) -> First:
         if replica.sync is not None:

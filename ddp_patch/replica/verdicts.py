@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..errors import DdpPatchError
 from ..structure import leaves
 from . import swap
 from .fingerprint import Fingerprints
@@ -61,6 +63,15 @@ class First:
     verdict: Verdict
 
 
+@dataclass(slots=True)
+class _Form:
+    """What is known of calls of one form. Other sizes of the same form are observed, once each, and not tried again."""
+
+    verdict: Verdict
+    by_sizes: dict[Any, Verdict]
+    holds_for_all_sizes: bool
+
+
 class Verdicts:
     """Judges a module at its first call in each form, and remembers."""
 
@@ -69,7 +80,7 @@ class Verdicts:
         self.fingerprints = Fingerprints()
         self._world = world
         self._batch_dims = batch_dims
-        self._verdicts: weakref.WeakKeyDictionary[nn.Module, dict[Any, Verdict]] = weakref.WeakKeyDictionary()
+        self._forms: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Form]] = weakref.WeakKeyDictionary()
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
             weakref.WeakKeyDictionary()
@@ -87,44 +98,60 @@ class Verdicts:
 
     def known(self, call: Call, entry: Entry) -> Verdict | None:
         """Give the verdict on calls of this form, if there is one."""
-        return self._verdicts.get(call.module, {}).get(self._form(call, entry))
+        known = self._forms.get(call.module, {}).get(self._form(call, entry))
+        if known is None or known.holds_for_all_sizes:
+            return None if known is None else known.verdict
+        return known.by_sizes.get(self.fingerprints.sizes(entry))
 
     def first(self, call: Call, entry: Entry, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
         if call.vector or any(isinstance(layer, torch.jit.ScriptModule) for layer in call.module.modules()):
             return self._tried(call, entry, rows)
+        forms = self._forms.setdefault(call.module, {})
         form = self._form(call, entry)
-        tried = len(self._verdicts.get(call.module, {}))
-        if tried >= _MOST_FORMS:
+        known = forms.get(form)  # for other sizes
+        if known is None and len(forms) >= _MOST_FORMS:
             verdict = Verdict("view", f"it is called in more than {_MOST_FORMS} forms (attributes, arguments)")
             return First(False, None, entry, self._settle(call, form, verdict))
-        whole = detached(whole_arguments(call.args, call.kwargs))  # forward may write to its arguments
-        own = detached((entry.args, entry.kwargs))
+        tried = None
+        if known is None:  # taken now, since forward may write to its arguments
+            own = detached((entry.args, entry.kwargs))
+            tried = (
+                detached(whole_arguments(call.args, call.kwargs)),
+                dataclasses.replace(entry, args=own[0], kwargs=own[1]),
+            )
+        seen = self._observation(call)
         args, kwargs = as_batches(call.args, call.kwargs, entry)
-        # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
-        known = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
-        seen = Observation(lambda tensor: all(id(leaf) in known for leaf in _leaves_of(tensor)))
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
             with self._restored_if_it_fails(call.module), self._observed(seen):
                 result = call.run(*args, **kwargs)
-        except Exception:  # noqa: BLE001 — below torch's functions batches are refused: rows may do, or raise it again
+        except Exception as error:
+            if not _is_of_batches(error):
+                raise
+            # Below torch's functions batches are refused. Rows may do; or the author's error is raised again.
             return self._tried(call, entry, rows)
         seen.check_kept(result, given)
-        if seen.mixing is None:
-            verdict = judge(
-                call.module, whole[0], whole[1], dataclasses.replace(entry, args=own[0], kwargs=own[1]), False
-            )
+        if seen.mixing is not None:
+            verdict = Verdict("view", seen.mixing)
+        elif tried is not None:
+            verdict = judge(call.module, tried[0][0], tried[0][1], tried[1], False)
             if verdict.kind == "rows" and seen.unknown:
                 verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
         else:
-            verdict = Verdict("view", seen.mixing)
+            assert known is not None
+            verdict = known.verdict
         verdict = self._agreed(verdict)
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
-            self._settle(call, form, verdict)
+            self._settle(call, form, verdict, self.fingerprints.sizes(entry))
         return First(True, result, entry, verdict)
+
+    def _observation(self, call: Call) -> Observation:
+        # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
+        own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
+        return Observation(lambda tensor: all(id(leaf) in own for leaf in _leaves_of(tensor)))
 
     def _tried(self, call: Call, entry: Entry, rows: int | None) -> First:
         """Give the verdict on rows against whole, tried on copies, and how the call is entered."""
@@ -141,8 +168,9 @@ class Verdicts:
             entry, verdict = again, judged(again)
         return First(False, None, entry, self._settle(call, self._form(call, entry), verdict))
 
-    def _settle(self, call: Call, form: Any, verdict: Verdict) -> Verdict:
-        self._verdicts.setdefault(call.module, {})[form] = verdict
+    def _settle(self, call: Call, form: Any, verdict: Verdict, sizes: Any = None) -> Verdict:
+        known = self._forms.setdefault(call.module, {}).setdefault(form, _Form(verdict, {}, sizes is None))
+        known.by_sizes[sizes] = verdict
         if verdict.kind != "rows":
             self._world.ledger.whole_modules[described(call.module)] = verdict.reason
         return verdict
@@ -179,7 +207,9 @@ class Verdicts:
         with same_draws() as draw_again:
             try:
                 yield
-            except Exception:
+            except Exception as error:
+                if not _is_of_batches(error):
+                    raise
                 draw_again()
                 with torch.no_grad():
                     for name, buffer in module.named_buffers():
@@ -193,6 +223,20 @@ def _leaves_of(values: Any) -> Iterator[Tensor]:
     for _, leaf in leaves(values):
         if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
             yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
+
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def _is_of_batches(error: Exception) -> bool:
+    """Tell whether an error may come of computing on batches, and not from the script's own code."""
+    if isinstance(error, DdpPatchError):
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    raised_in = "" if last is None else last.tb_frame.f_code.co_filename
+    return raised_in.startswith(_LIBRARIES) and isinstance(error, (RuntimeError, TypeError, NotImplementedError))
 
 
 def described(module: nn.Module) -> str:
