@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -36,6 +37,9 @@ class World:
 
     observation: Observation | None = None  # of a forward that computes on batches
 
+    # This thread is in a dataset or a collate function that no other rank runs.
+    reading: ContextVar[bool] = field(default_factory=lambda: ContextVar("reading", default=False))
+
     current: ClassVar[World | None] = None
 
     @classmethod
@@ -65,6 +69,12 @@ class World:
         refused = self.explain(None)
         if refused is not None:
             raise refused
+        if self.reading.get():
+            raise BatchError(
+                "A dataset or a collate_fn that one rank of each host runs computes on batches, or calls the model, in "
+                "which all ranks take part. Write loader = ddp_patch.deal(loader), so that all run it, or do it after "
+                "the batch was loaded."
+            )
 
     @contextmanager
     def collective(self) -> Iterator[None]:
@@ -166,14 +176,31 @@ class Layout:
         return sum(self.counts[:rank]), self.counts[rank]
 
 
-def portable(error: BaseException | None) -> BaseException | None:
-    """Keep an exception that survives pickling as it is, and describe one that does not."""
+def portable(error: BaseException | None) -> Any:
+    """Keep an exception that survives pickling as it is, rebuild one whose ``__init__`` wants more, or describe it."""
     import pickle  # noqa: PLC0415 — only on the way to an error
 
-    if error is None:
-        return None
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 — pickling runs foreign code
-        return RuntimeError(f"{type(error).__name__} on another rank: {error}")
+    for form in (error, _Rebuilt(error)):
+        try:
+            pickle.loads(pickle.dumps(form))
+        except Exception:  # noqa: BLE001 — pickling runs foreign code
+            continue
+        return form
+    return RuntimeError(f"{type(error).__name__} on another rank: {error}")
+
+
+class _Rebuilt:
+    """An exception that is made without its ``__init__`` where it is unpickled."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self._error), getattr(self._error, "args", ()), vars(self._error))
+
+
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(attributes)
     return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import torch
@@ -12,13 +13,14 @@ from ..errors import LockstepError
 from ..ledger import script_line
 
 
-def compare_datasets(world: World, loader: Any) -> None:
-    """Compare the lengths of dataset and epoch when a loader is first iterated.
+def compare_datasets(world: World, loader: Any, name: str) -> None:
+    """Compare the lengths of dataset and epoch when a loader is first iterated, without a collective.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
-    given = world.share([length(loader.dataset), length(loader.batch_sampler)])
+    own = [length(loader.dataset), length(loader.batch_sampler)]
+    given = [json.loads(text) for text in world.exchange(f"the lengths of loader {name}", json.dumps(own))]
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
         raise LockstepError(

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ..batch.world import World
 from ..replica.streams import RankStream
 from .batches import as_batch, as_dealt
+from .generators import in_main_thread
 from .sampler import DealtBatches
 
 
@@ -22,7 +23,7 @@ class Apart:
         sampler: DealtBatches,
         world: World,
         stream: RankStream,
-        number: int,
+        number: str,
         described: str,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
@@ -52,14 +53,16 @@ class Apart:
         self._fetched += 1
         try:
             data = next(self.iterator)
-        except StopIteration:
+        except StopIteration as error:
+            if self._sampler.sizes:  # it was not the sampler that ended, but an item that raised it
+                self._compare(RuntimeError(f"StopIteration({error})"))
             raise
         except Exception as error:
-            where = f"batch {self._fetched} of loader {self._number}, {self._described},"
-            self._world.compare_failures(error, where)
+            self._compare(error)
             raise
         finally:
-            self._stream.leave()
+            if in_main_thread():
+                self._stream.leave()
         rows, layout = self._sampler.sizes.popleft()
         if layout is None and self._has_workers:
             # Fewer rows than ranks: all hold all of them, but their workers draw from streams of their own.
@@ -70,6 +73,11 @@ class Apart:
             samples = data if layout is None else [sample for part in self._world.share(data) for sample in part]
             return as_dealt(self._collate(samples), self._world)[0], len(samples)
         return (data if layout is None else as_batch(data, layout, self._world)), rows
+
+    def _compare(self, error: Exception) -> None:
+        where = f"batch {self._fetched} of loader {self._number}, {self._described},"
+        worker = "DataLoader worker" in str(error)  # torch's words for one that died or is late
+        self._world.compare_failures(error, f"{where} lost a worker and" if worker else where)
 
 
 def samples_as_they_are(samples: list[Any]) -> list[Any]:

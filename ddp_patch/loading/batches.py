@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
@@ -27,6 +28,11 @@ def common_rows(data: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def is_plain(leaf: Any) -> bool:
+    """Tell tensors of ordinary memory."""
+    return type(leaf) is Tensor and leaf.layout is torch.strided
+
+
 def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:
     """Tell how a whole batch is dealt: its layout, and the ids of the tensors that it applies to.
 
@@ -36,7 +42,7 @@ def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:
     layout = None if rows is None else Layout.deal(rows, 0, world.size)
     if layout is None:
         return None, set()
-    plain = [leaf for _, leaf in leaves(data) if type(leaf) is Tensor and not leaf.requires_grad]
+    plain = [leaf for _, leaf in leaves(data) if is_plain(leaf) and not leaf.requires_grad]
     return layout, {id(leaf) for leaf in plain}
 
 

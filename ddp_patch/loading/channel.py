@@ -14,6 +14,8 @@ import pickle
 import socket
 import struct
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.world import World
+from ..batch.tensor import BatchTensor
+from ..batch.world import Layout, World
 from ..errors import LockstepError
+from .batches import own_copy
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
 _ALIGNED = 64
@@ -34,7 +38,10 @@ class NotPortableError(Exception):
 
 
 class Channel:
-    """Connects the ranks of one host. Values go in two slots in turn, each used again once all have copied it."""
+    """Connects the ranks of one host. Values go in two slots in turn, each used again once all have copied it.
+
+    Every value has an address, the iterator that it is for, since threads may read in another order on another rank.
+    """
 
     def __init__(self, world: World, local_rank: int, timeout: float) -> None:
         """Connect. Every rank comes here together."""
@@ -44,6 +51,11 @@ class Channel:
         self._slots: list[mmap.mmap | None] = [None, None]
         self._unread = [False, False]  # slots that the others may still be copying
         self._turn = 0
+        self._sending = threading.Lock()
+        self._arrival = threading.Condition()
+        self._arrived: dict[str, deque[Any]] = {}  # values that nobody has asked for yet
+        self._is_receiving = False  # one thread does, for all
+        self._failure: Exception | None = None
         server, folder = None, ""
         if self.is_reader:
             folder = tempfile.mkdtemp(prefix="ddp_patch-")
@@ -73,10 +85,11 @@ class Channel:
 
     # --- the reader's end -------------------------------------------------------------------------------------------
 
-    def send(self, value: Any, is_dealt: Callable[[Tensor], bool]) -> None:
+    def send(self, address: str, value: Any, is_dealt: Callable[[Tensor], bool]) -> None:
         """Hand a value to the other ranks of this host.
 
         Args:
+            address: of the iterator that it is for.
             value: a structure of tensors, arrays and other objects that can be pickled.
             is_dealt: tells of which tensors every rank keeps its own rows only.
 
@@ -85,9 +98,13 @@ class Channel:
             LockstepError: when another rank is gone.
         """
         try:
-            text, blocks = _pickled(value, is_dealt)
+            text, blocks = _pickled((address, value), is_dealt)
         except Exception as error:
             raise NotPortableError(f"{type(error).__name__}: {error}") from error
+        with self._sending:
+            self._send(text, blocks)
+
+    def _send(self, text: bytes, blocks: list[Tensor]) -> None:
         offsets, size = _placed(blocks)
         slot = self._turn % 2
         if self._unread[slot]:
@@ -122,15 +139,36 @@ class Channel:
 
     # --- the others' end --------------------------------------------------------------------------------------------
 
-    def receive(self, keep: Callable[[Tensor, bool], Any]) -> Any:
-        """Wait for the next value.
-
-        Args:
-            keep: copies of a tensor what this rank keeps, given whether it is dealt.
+    def receive(self, address: str) -> Any:
+        """Wait for the next value for an iterator.
 
         Raises:
             LockstepError: when the reader is gone.
         """
+        while True:
+            with self._arrival:
+                waiting = self._arrived.get(address)
+                if waiting:
+                    return waiting.popleft()
+                if self._failure is not None:
+                    raise self._failure
+                if self._is_receiving:
+                    self._arrival.wait()
+                    continue
+                self._is_receiving = True
+            try:
+                found, value = self._receive()
+            except Exception as error:
+                with self._arrival:
+                    self._is_receiving, self._failure = False, error
+                    self._arrival.notify_all()
+                raise
+            with self._arrival:
+                self._is_receiving = False
+                self._arrived.setdefault(found, deque()).append(value)
+                self._arrival.notify_all()
+
+    def _receive(self) -> Any:
         (reader,) = self._sockets
         length, room, is_new = _HEADER.unpack(self._receive_bytes(reader, _HEADER.size))
         slot = self._turn % 2
@@ -143,11 +181,18 @@ class Channel:
             os.close(descriptors[0])
         memory = self._slots[slot]
         assert memory is not None
-        value = _unpickled(self._receive_bytes(reader, length), memory, keep)
+        value = _unpickled(self._receive_bytes(reader, length), memory, self._kept)
         with contextlib.suppress(OSError):  # it may have ended with this value; the next one will tell
             reader.sendall(b"\0")
         self._turn += 1
         return value
+
+    def _kept(self, tensor: Tensor, is_dealt: bool) -> Tensor:
+        if not is_dealt:
+            return tensor.clone()
+        layout = Layout.deal(tensor.shape[0], 0, self._world.size)
+        assert layout is not None
+        return BatchTensor.from_rows(own_copy(tensor, layout, self._world), layout)
 
     def close(self) -> None:
         """Hang up."""

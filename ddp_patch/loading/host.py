@@ -14,12 +14,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World, portable
+from ..batch.world import World, portable
 from ..errors import BatchError
 from .batches import common_rows, cut, mapped_tensors, own_copy
 from .channel import Channel, NotPortableError
-from .generators import same, set_states, states, undrawn
+from .generators import (
+    in_main_thread,
+    own_generators,
+    same,
+    set_state_of,
+    set_states,
+    state_of,
+    states,
+    undrawn,
+)
 from .sampler import Drawn
 from .workers import drawn_ahead
 
@@ -41,7 +51,9 @@ class Nothing(IterableDataset[None]):
 class Reader:
     """The iterator of the rank that reads."""
 
-    def __init__(self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World, described: str) -> None:
+    def __init__(
+        self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World, name: str, described: str
+    ) -> None:
         """Wrap torch's iterator, which has just been made.
 
         Args:
@@ -49,6 +61,7 @@ class Reader:
             loader: of the script.
             channel: to the other ranks of this host.
             world: the ranks.
+            name: of this epoch, the same on every rank.
             described: names the loader in errors.
         """
         self.iterator = iterator
@@ -59,23 +72,29 @@ class Reader:
         self._described = described
         self._read = 0
         self._by_itself = False
-        channel.send(states(), _none)
+        self._name = name
+        self._generators = own_generators(loader) if self._draws_here else []
+        channel.send(name, states(), _none)
 
     def next(self) -> Given:
         """Read a batch, hand it over, and keep this rank's rows."""
         if self._by_itself:
             return given(next(self.iterator))
-        before = states() if self._draws_here else None
+        # A thread of the script's draws beside the script: nothing can be told from where generators stand.
+        before = states() if self._draws_here and in_main_thread() else None
+        reading = self._world.reading.set(True)  # the others do not take part
         try:
             data = next(self.iterator)
         except StopIteration:
             self._hand_over("stop", None, before)
             raise
-        except Exception as error:
+        except BaseException as error:
             if "DataLoader worker" in str(error):  # torch's words for one that died or is late
                 error.args = (f"{error} (of {self._described})",)
             self._hand_over("error", portable(error), before)
             raise
+        finally:
+            self._world.reading.reset(reading)
         self._read += 1
         layout, dealt = cut(data, self._world)
         try:
@@ -103,8 +122,9 @@ class Reader:
 
     def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
         now = states() if before is not None else None
-        changed = now if now is not None and not same(now, before) else None
-        self._channel.send((kind, value, changed), is_dealt or _none)
+        moved = now if now is not None and not same(now, before) else None
+        changed = moved, [state_of(generator) for generator in self._generators]
+        self._channel.send(self._name, (kind, value, changed), is_dealt or _none)
 
 
 class Listener:
@@ -146,7 +166,11 @@ class Listener:
         self._draws = sampler is not None
         self._placed = _placed(loader)
         self._by_itself = False
-        set_states(channel.receive(_copied))
+        self._generators = own_generators(loader) if loader.num_workers == 0 else []
+        self._name = name
+        held = channel.receive(name)
+        if in_main_thread():
+            set_states(held)
 
     def next(self) -> Given:
         """Draw the next indices, and wait for their batch."""
@@ -158,9 +182,11 @@ class Listener:
                 next(self.iterator)
         except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
             own = error
-        kind, value, moved = self._channel.receive(self._kept)
-        if moved is not None:
-            set_states(moved)
+        kind, value, moved = self._channel.receive(self._name)
+        if moved[0] is not None:
+            set_states(moved[0])
+        for generator, state in zip(self._generators, moved[1], strict=True):
+            set_state_of(generator, state)
         if kind == "stop":
             raise StopIteration
         if kind == "error":
@@ -171,14 +197,13 @@ class Listener:
             raise own
         self._before = None
         data, layout = value
+        data = mapped_tensors(self._pinned, data)
         return given(data) if layout is None else (data, layout.total)
 
-    def _kept(self, tensor: Tensor, is_dealt: bool) -> Any:
-        if not is_dealt:
-            return self._placed(tensor.clone())
-        layout = Layout.deal(tensor.shape[0], 0, self._world.size)
-        assert layout is not None
-        return BatchTensor.from_rows(self._placed(own_copy(tensor, layout, self._world)), layout)
+    def _pinned(self, leaf: Tensor) -> Tensor:
+        if isinstance(leaf, BatchTensor):
+            return BatchTensor.from_rows(self._placed(rows_of(leaf)), leaf._layout)
+        return self._placed(leaf)
 
     def _read_alone(self) -> Given:
         self._by_itself = True
@@ -228,7 +253,3 @@ def _placed(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:
     if loader.pin_memory and torch.accelerator.is_available():
         return lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor
     return lambda tensor: tensor
-
-
-def _copied(tensor: Tensor, is_dealt: bool) -> Tensor:
-    return tensor.clone()

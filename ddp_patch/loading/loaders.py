@@ -6,6 +6,7 @@ The script's own object keeps answering ``len``, ``batch_size``, ``sampler`` and
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +20,13 @@ from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows
 from .channel import Channel
+from .generators import in_main_thread
 from .host import Listener, Reader, given
 from .plan import Plan, plan
 from .sampler import DealtBatches, Drawn
 from .workers import divided, drawn_ahead
 
-_numbers = itertools.count(1)  # the same loader has the same number on every rank
+_counts: dict[str, itertools.count[int]] = {}
 Make = Callable[[DataLoader[Any]], Any]
 
 
@@ -41,7 +43,7 @@ class Loaders:
         # A loader with persistent workers keeps its iterator, and so its shadow.
         self._shadows: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
         self._epochs: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
-        self._number: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
+        self._number: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
         """Begin an epoch of a loader.
@@ -53,8 +55,8 @@ class Loaders:
         how = plan(loader)
         self._world.ledger.loaders[_described(loader)] = how.reason
         if loader not in self._number:
-            compare_datasets(self._world, loader)
-            self._number[loader] = next(_numbers)
+            self._number[loader] = _number()
+            compare_datasets(self._world, loader, self._number[loader])
             self._epochs[loader] = 0
         self._epochs[loader] += 1
         name = f"loader {self._number[loader]} in epoch {self._epochs[loader]}"
@@ -87,11 +89,15 @@ class Loaders:
         if isinstance(sampler, Drawn):
             sampler.compare_as = name
         if self._channel is not None and how.kind == "host":
-            return Reader(make(shadow), loader, self._channel, self._world, _described(loader))
+            return Reader(make(shadow), loader, self._channel, self._world, name, _described(loader))
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.kind == "samples" else None
         stream, number = self._replicas.stream, self._number[loader]
         return Apart(make(shadow), sampler, self._world, stream, number, _described(loader), collate)
+
+    def _enter_stream(self) -> None:
+        if in_main_thread():  # generators belong to the process: the script would draw from the rank's
+            self._replicas.stream.enter()
 
     def _is_kept(self, loader: DataLoader[Any]) -> bool:
         return loader.persistent_workers and self._epochs[loader] > 1
@@ -116,7 +122,7 @@ class Loaders:
                     loader.batch_sampler,
                     self._world,
                     drawn_ahead(loader) - drawn,
-                    self._replicas.stream.enter if loader.num_workers == 0 else _nothing,  # left once they are fetched
+                    self._enter_stream if loader.num_workers == 0 else _nothing,  # left once they are fetched
                 ),
                 "in_order": True,  # batches out of order would differ between ranks
             }
@@ -179,12 +185,21 @@ class Batches:
     def __next__(self) -> Any:
         """Fetch the next batch."""
         self._world.check()
-        data, self._replicas.rows = self._source.next()
+        data, rows = self._source.next()
+        if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
+            self._replicas.rows = rows
         return data
 
     def __getattr__(self, name: str) -> Any:
         """Pass everything else on to torch's iterator."""
         return getattr(self._source.iterator, name)
+
+
+def _number() -> str:
+    """Number a loader in the thread that iterates it first: the same for the same loader on every rank."""
+    thread = threading.current_thread()
+    where = "" if thread is threading.main_thread() else f" of {thread.name}"
+    return f"{next(_counts.setdefault(where, itertools.count(1)))}{where}"
 
 
 def _nothing() -> None:

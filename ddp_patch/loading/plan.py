@@ -11,6 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..errors import BatchError
 from ..ledger import script_line
+from .generators import own_generators
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 _DEAL = "ddp_patch.deal(loader) has every rank load its own rows, and collates the whole of them on each"
@@ -50,6 +51,10 @@ def plan(loader: DataLoader[Any]) -> Plan:
         return Plan("host", "read by one rank of each host: batch_size=None, the dataset makes the batches")
     if choice == "whole":
         return Plan("host", "read by one rank of each host, as ddp_patch.whole(loader) says")
+    if loader.num_workers == 0 and own_generators(loader):
+        return Plan(
+            "host", "read by one rank of each host: its dataset or collate_fn draws from a generator of its own"
+        )
     if loader.collate_fn is default_collate:
         return Plan("rows", "rows dealt: each rank loads its own")
     if choice == "deal":
