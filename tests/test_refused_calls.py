@@ -6,9 +6,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Net(nn.Module):
-    first_rows = False  # where no attribute of the model tells
+class Hidden:
+    first_rows = False
 
+
+def hidden():  # where nothing that forward names tells
+    return Hidden.first_rows
+
+
+class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
@@ -17,7 +23,7 @@ class Net(nn.Module):
         out = self.layer(x)
         if other is not None:
             out = out + other.sum(-1)[: len(out), None]
-        return out[:1] if self.first_rows else out
+        return out[:1] if hidden() else out
 
 
 def hook_on_a_sparse_gradient():
@@ -50,7 +56,7 @@ def said(kind):
             else:
                 model(x).sum().backward()
                 optimizer.step()
-                Net.first_rows = steps > 0
+                Hidden.first_rows = steps > 0
                 steps += 1
     except Exception as error:
         return f"{type(error).__name__}: {error}"

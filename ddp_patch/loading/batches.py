@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,11 @@ def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:
     layout = None if rows is None else Layout.deal(rows, 0, world.size)
     if layout is None:
         return None, set()
-    plain = [leaf for _, leaf in leaves(data) if is_plain(leaf) and not leaf.requires_grad]
-    return layout, {id(leaf) for leaf in plain}
+    plain = {id(leaf): leaf for _, leaf in leaves(data) if is_plain(leaf) and not leaf.requires_grad}
+    # Views of one memory stay views: a script may write to it through either.
+    sharers = Counter(leaf.untyped_storage().data_ptr() for leaf in plain.values() if leaf.numel())
+    alone = {i for i, leaf in plain.items() if sharers[leaf.untyped_storage().data_ptr()] < 2}
+    return (layout, alone) if alone else (None, set())
 
 
 def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
@@ -57,8 +61,14 @@ def as_dealt(data: Any, world: World) -> tuple[Any, int | None]:
     if layout is None:
         return data, None
 
+    batches: dict[int, Tensor] = {}
+
     def own(leaf: Tensor) -> Tensor:
-        return BatchTensor.from_rows(own_copy(leaf, layout, world), layout) if id(leaf) in dealt else leaf
+        if id(leaf) not in dealt:
+            return leaf
+        if id(leaf) not in batches:
+            batches[id(leaf)] = BatchTensor.from_rows(own_copy(leaf, layout, world), layout)
+        return batches[id(leaf)]
 
     return mapped_tensors(own, data), layout.total
 

@@ -7,16 +7,14 @@ however a process ends, and a rank that is gone is an error at once, not a wait.
 from __future__ import annotations
 
 import contextlib
-import io
 import mmap
 import os
-import pickle
 import socket
 import struct
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,9 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import LockstepError
 from .batches import own_copy
+from .pickling import pickled, placed, unpickled
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
-_ALIGNED = 64
 _SHARED = Path("/dev/shm")
 
 
@@ -98,14 +96,14 @@ class Channel:
             LockstepError: when another rank is gone.
         """
         try:
-            text, blocks = _pickled((address, value), is_dealt)
+            text, blocks = pickled((address, value), is_dealt)
         except Exception as error:
             raise NotPortableError(f"{type(error).__name__}: {error}") from error
         with self._sending:
             self._send(text, blocks)
 
     def _send(self, text: bytes, blocks: list[Tensor]) -> None:
-        offsets, size = _placed(blocks)
+        offsets, size = placed(blocks)
         slot = self._turn % 2
         if self._unread[slot]:
             for connection in self._sockets:
@@ -181,15 +179,13 @@ class Channel:
             os.close(descriptors[0])
         memory = self._slots[slot]
         assert memory is not None
-        value = _unpickled(self._receive_bytes(reader, length), memory, self._kept)
+        value = unpickled(self._receive_bytes(reader, length), memory, self._kept)
         with contextlib.suppress(OSError):  # it may have ended with this value; the next one will tell
             reader.sendall(b"\0")
         self._turn += 1
         return value
 
-    def _kept(self, tensor: Tensor, is_dealt: bool) -> Tensor:
-        if not is_dealt:
-            return tensor.clone()
+    def _kept(self, tensor: Tensor) -> Tensor:
         layout = Layout.deal(tensor.shape[0], 0, self._world.size)
         assert layout is not None
         return BatchTensor.from_rows(own_copy(tensor, layout, self._world), layout)
@@ -216,75 +212,3 @@ class Channel:
         why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
         known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
         return known if isinstance(known, LockstepError) else why
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves the memory of plain tensors out."""
-
-    def __init__(self, file: Any, blocks: list[Tensor], is_dealt: Callable[[Tensor], bool]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._take)
-        self._blocks = blocks
-        self._is_dealt = is_dealt
-        self.buffers: list[int] = []
-
-    def _take(self, buffer: pickle.PickleBuffer) -> None:
-        self.buffers.append(len(self._blocks))
-        raw = buffer.raw()
-        self._blocks.append(torch.frombuffer(raw, dtype=torch.uint8) if len(raw) else torch.empty(0, dtype=torch.uint8))
-
-    def persistent_id(self, obj: Any) -> Any:
-        """Name a plain tensor by its block."""
-        if type(obj) is not Tensor or obj.layout is not torch.strided or obj.requires_grad or obj.is_quantized:
-            return None
-        dense = obj.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-        self._blocks.append(dense.view(torch.uint8) if dense.numel() else torch.empty(0, dtype=torch.uint8))
-        return len(self._blocks) - 1, obj.dtype, tuple(obj.shape), obj.device.type, self._is_dealt(obj)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, buffers: Iterator[Any], block: Callable[[int], Tensor], keep: Any) -> None:
-        super().__init__(file, buffers=buffers)
-        self._block = block
-        self._keep = keep
-
-    def persistent_load(self, pid: Any) -> Any:
-        """Copy what is kept of a tensor."""
-        index, dtype, shape, device, is_dealt = pid
-        flat = self._block(index)
-        tensor = flat.view(dtype).view(shape) if flat.numel() else torch.empty(shape, dtype=dtype)
-        return self._keep(tensor if device == "cpu" else tensor.to(device), is_dealt)
-
-
-def _pickled(value: Any, is_dealt: Callable[[Tensor], bool]) -> tuple[bytes, list[Tensor]]:
-    blocks: list[Tensor] = []
-    body = io.BytesIO()
-    pickler = _Pickler(body, blocks, is_dealt)
-    pickler.dump(value)
-    sizes = [block.numel() for block in blocks]
-    return pickle.dumps((sizes, pickler.buffers, body.getvalue())), blocks
-
-
-def _unpickled(text: bytes, memory: mmap.mmap, keep: Callable[[Tensor, bool], Any]) -> Any:
-    sizes, buffers, body = pickle.loads(text)
-    offsets, _ = _offsets(sizes)
-
-    def block(index: int) -> Tensor:
-        if not sizes[index]:
-            return torch.empty(0, dtype=torch.uint8)
-        return torch.frombuffer(memory, dtype=torch.uint8, offset=offsets[index], count=sizes[index])
-
-    # Arrays own what they are made of: the slot is written to again.
-    copies = (bytearray(memory[offsets[index] : offsets[index] + sizes[index]]) for index in buffers)
-    return _Unpickler(io.BytesIO(body), copies, block, keep).load()
-
-
-def _placed(blocks: list[Tensor]) -> tuple[list[int], int]:
-    return _offsets([block.numel() for block in blocks])
-
-
-def _offsets(sizes: list[int]) -> tuple[list[int], int]:
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += -(-size // _ALIGNED) * _ALIGNED
-    return offsets, end

@@ -67,7 +67,8 @@ def own_generators(loader: Any) -> list[Any]:
     numpy = sys.modules.get("numpy")
     kinds = (*_KINDS, numpy.random.Generator, numpy.random.RandomState) if numpy else _KINDS
     found: list[Any] = []
-    seen: set[int] = set()
+    # Those behind the functions of torch and random are carried over anyway.
+    seen = {id(torch.default_generator), id(random.seed.__self__)}  # type: ignore[attr-defined]
 
     def look(thing: Any, depth: int) -> None:
         if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):

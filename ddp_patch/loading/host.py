@@ -52,7 +52,13 @@ class Reader:
     """The iterator of the rank that reads."""
 
     def __init__(
-        self, iterator: Any, loader: DataLoader[Any], channel: Channel, world: World, name: str, described: str
+        self,
+        iterator: Any,
+        loader: DataLoader[Any],
+        channel: Channel,
+        world: World,
+        name: str,
+        described: str,
     ) -> None:
         """Wrap torch's iterator, which has just been made.
 
@@ -113,9 +119,16 @@ class Reader:
         if layout is None:
             return mapped_tensors(self._placed, data), common_rows(data)
 
+        batches: dict[int, Tensor] = {}
+
         def kept(leaf: Tensor) -> Tensor:
             if id(leaf) not in dealt:
                 return self._placed(leaf)
+            if id(leaf) not in batches:
+                batches[id(leaf)] = own(leaf)
+            return batches[id(leaf)]
+
+        def own(leaf: Tensor) -> Tensor:
             return BatchTensor.from_rows(self._placed(own_copy(leaf, layout, self._world)), layout)
 
         return mapped_tensors(kept, data), layout.total

@@ -51,10 +51,8 @@ def plan(loader: DataLoader[Any]) -> Plan:
         return Plan("host", "read by one rank of each host: batch_size=None, the dataset makes the batches")
     if choice == "whole":
         return Plan("host", "read by one rank of each host, as ddp_patch.whole(loader) says")
-    if loader.num_workers == 0 and own_generators(loader):
-        return Plan(
-            "host", "read by one rank of each host: its dataset or collate_fn draws from a generator of its own"
-        )
+    if loader.num_workers == 0 and choice != "deal" and own_generators(loader):
+        return Plan("host", "read by one rank of each host: its dataset or collate_fn holds a generator of its own")
     if loader.collate_fn is default_collate:
         return Plan("rows", "rows dealt: each rank loads its own")
     if choice == "deal":

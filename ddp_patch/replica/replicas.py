@@ -148,8 +148,15 @@ class Replicas:
     def _first(self, replica: Replica, call: Call, entry: Entry) -> First:
         if replica.sync is not None:
             replica.sync.untied = True
-        with self._deciding():
-            first = self.verdicts.first(call, entry, self.rows)
+        self._calls += 1
+        try:
+            with self._deciding():
+                first = self.verdicts.first(call, entry, self.rows)
+        except DdpPatchError:
+            raise
+        except Exception as error:
+            self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
+            raise
         if first.ran and first.verdict.kind == "rows":
             self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
         if self.recorded is not None:
