@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
+from . import swap
 from .rows import Entry
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -126,7 +127,7 @@ def _changeable(layers: list[nn.Module]) -> Iterator[Any]:
         for name, value in vars(layer).items():
             if name not in _TORCHS and _may_change(value) and new(value):
                 yield value
-        for kind in type(layer).__mro__:
+        for kind in swap.original_class(layer).__mro__:
             if kind.__module__.startswith("torch.") or kind is object or not new(kind):
                 continue
             yield kind
