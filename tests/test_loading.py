@@ -1,6 +1,7 @@
 """Who reads what: each row once where rows can be loaded apart, once per host where they cannot, and never a hang."""
 
 import os
+import queue
 import random
 import signal
 import threading
@@ -333,6 +334,96 @@ def read_ahead_in_a_thread():
     sums = [rows.sum().item() for _ in range(5) for (rows,) in other]
     thread.join()
     return [[batch.tolist() for batch in read], sums]
+
+
+class Background:
+    """A generator that is read ahead in a thread, as many scripts have it."""
+
+    def __init__(self, batches):
+        self.queue = queue.Queue(2)
+        threading.Thread(target=self.read, args=(batches,), daemon=True).start()
+
+    def read(self, batches):
+        for batch in batches:
+            self.queue.put(batch)
+        self.queue.put(None)
+
+    def __iter__(self):
+        while (batch := self.queue.get()) is not None:
+            yield batch
+
+
+def train_with_a_background_generator(collated):
+    torch.manual_seed(0)
+    options = {"collate_fn": stacked} if collated else {}
+    data = TensorDataset(torch.arange(40.0).view(20, 2).double())
+    model = torch.nn.Linear(2, 1, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    said = []
+    for _ in range(3):
+        for (rows,) in Background(DataLoader(data, 6, **options)):
+            noise = torch.randn(len(rows), 2, dtype=torch.float64)
+            loss = (model(rows) + model(noise)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+        for (rows,) in DataLoader(data, 5, **options):
+            said.append(rows.sum().item())
+    return said
+
+
+def stacked(samples):
+    return [torch.stack([row for (row,) in samples])]
+
+
+@pytest.mark.parametrize("collated", [False, True])
+def test_a_background_generator_changes_nothing(ranks, collated):
+    wanted = train_with_a_background_generator(collated)
+    for given in ranks.call(train_with_a_background_generator, 2, collated, timeout=60).ok().results:
+        assert given == pytest.approx(wanted, rel=1e-9)
+
+
+def a_collate_that_calls_the_model():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (rows,) in DataLoader(TensorDataset(torch.randn(8, 2)), 4):
+        model(rows).sum().backward()
+        optimizer.step()
+
+    def labelled(samples):
+        rows = torch.stack([row for (row,) in samples])
+        return rows, model(rows).detach()
+
+    try:
+        for rows, _ in DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=labelled):
+            model(rows).sum().backward()
+    except ddp_patch.BatchError as error:
+        return str(error)
+    return ""
+
+
+def test_a_collate_that_calls_the_model_is_an_error_with_the_line_to_write(ranks):
+    for said in ranks.call(a_collate_that_calls_the_model, 2, timeout=40).ok().results:
+        assert "ddp_patch.deal(loader)" in said
+
+
+def an_item_stops_the_iteration():
+    class Stopping(Counted):
+        def __getitem__(self, i):
+            if i == 9:
+                raise StopIteration
+            return super().__getitem__(i)
+
+    for batch in DataLoader(Stopping(), 4):
+        batch.tolist()
+
+
+def test_an_item_that_stops_the_iteration_on_one_rank_is_an_error(ranks):
+    outcome = ranks.call(an_item_stops_the_iteration, 2, timeout=40, grace=15)
+    assert not outcome.late
+    assert "LockstepError" in "".join(outcome.stderr)
 
 
 def test_a_thread_may_read_ahead(ranks):

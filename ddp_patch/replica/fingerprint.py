@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
-from . import swap
 from .rows import Entry
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -49,7 +48,7 @@ class Fingerprints:
             layers = list(module.modules())
             state = tuple(self._state(layer) for layer in layers)
             known = self._known[module] = self.changes, self._short(state), list(_changeable(layers))
-        return (known[1], *(self._content(thing) for thing in known[2]))
+        return (known[1], *filter(None, map(self._content, known[2])))
 
     def of_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
         """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
@@ -78,7 +77,8 @@ class Fingerprints:
             return tuple((name, self._value(value)) for name, value in _seen_from(thing))
         if isinstance(thing, (list, dict, set)):
             return self._value(thing)
-        return tuple((name, type(value), value) for name, value in vars(thing).items() if type(value) in _PLAIN)
+        held = ((name, value) for name, value in vars(thing).items() if name[:2] != "__")
+        return tuple((name, type(value), value) for name, value in held if type(value) in _PLAIN)
 
     def _value(self, value: Any, depth: int = 0) -> Any:
         if type(value) in _PLAIN:
@@ -127,7 +127,7 @@ def _changeable(layers: list[nn.Module]) -> Iterator[Any]:
         for name, value in vars(layer).items():
             if name not in _TORCHS and _may_change(value) and new(value):
                 yield value
-        for kind in swap.original_class(layer).__mro__:
+        for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
             if kind.__module__.startswith("torch.") or kind is object or not new(kind):
                 continue
             yield kind

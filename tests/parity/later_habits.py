@@ -1,8 +1,10 @@
 """Models whose rows look independent in their first call and are not, or not for good."""
 
 import collections
+import enum
 import types
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -206,6 +208,140 @@ def a_temperature_set_before_every_call():
         model.weight = 1 / (1 + step)
 
     return fit(Net(lambda net, z: z * net.weight + (centred(z) if net.weight < 0.1 else 0)), before=before, epochs=8)
+
+
+class Kind(enum.Enum):
+    ROWS = 1
+    BATCH = 2
+
+
+SETTINGS = {"batch": False}
+LIMIT = [4]
+
+
+def settings_changed_in_place():
+    """In a dict, a list, a configuration object and its class, numpy's numbers, closures and global variables."""
+    said = []
+    for settle in (
+        (lambda net: net.cfg.update(mix=True), lambda net: net.cfg.get("mix")),
+        (lambda net: net.names.append("mix"), lambda net: "mix" in net.names),
+        (lambda net: setattr(net.args, "mix", True), lambda net: net.args.mix),
+        (lambda net: setattr(type(net), "mixes", True), lambda net: net.mixes),
+        (lambda net: setattr(net, "flag", np.bool_(True)), lambda net: bool(net.flag)),
+        (
+            lambda net: setattr(net, "_hidden", lambda z: centred(z)),
+            lambda net: net._hidden(torch.ones(2, 1)).sum() == 0,
+        ),
+    ):
+        change, mixes = settle
+
+        class Settled(Net):
+            mixes = False
+
+            def __init__(self, asks):
+                super().__init__()
+                self.cfg, self.names, self.args = {}, ["rows"], types.SimpleNamespace(mix=False)
+                self.flag, self._hidden, self.asks = np.bool_(False), lambda z: z, asks
+
+            def forward(self, x):
+                z = torch.tanh(self.first(x))
+                return self.last(centred(z) if self.asks(self) else z)
+
+        said += fit(Settled(mixes), before=lambda net, step, change=change: change(net) if step == 3 else None)
+    return said
+
+
+def settings_outside_the_model():
+    mixing = False
+
+    class Reading(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            return self.last(centred(z) if SETTINGS["batch"] or mixing else z)
+
+    def before(model, step):
+        nonlocal mixing
+        SETTINGS["batch"] = step == 3
+        mixing = step == 5
+
+    said = fit(Reading(), before=before)
+    SETTINGS["batch"] = False
+    return said
+
+
+def arguments_of_every_kind():
+    def mix(net, z, how=Kind.ROWS, dim=-1, call=None, flag=np.bool_(False)):
+        mixes = how is Kind.BATCH or dim == -2 or (call is not None and call(1) == 2) or flag
+        return centred(z) if mixes else z
+
+    turns = iter(
+        [
+            {},
+            {"how": Kind.ROWS},
+            {"how": Kind.BATCH},
+            {"dim": -1},
+            {"dim": -2},
+            {"call": abs},
+            {"call": lambda x: 2 * x},
+        ]
+        + [{"flag": np.bool_(False)}, {"flag": np.bool_(True)}, {}] * 2
+    )
+    return fit(Net(mix), lambda model, x, y: F.cross_entropy(model(x, **next(turns, {})), y), epochs=5)
+
+
+def a_mixing_that_begins_with_wider_batches():
+    model = Net(lambda net, z: z)
+    model.first = nn.Linear(1, 6)
+    model.forward = lambda x: model.last(
+        centred(torch.tanh(model.first(x).mean(1))) if x.shape[1] > LIMIT[0] else torch.tanh(model.first(x).mean(1))
+    )
+    widths = iter([3, 4, 3, 5, 4, 5, 3] * 4)
+
+    def loss(model, x, y):
+        return F.cross_entropy(model(torch.cat([x, x], 1)[:, : next(widths), None]), y)
+
+    return fit(model, loss, epochs=3)
+
+
+def a_first_call_that_fails():
+    class Warm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+            self.calls, self.sizes = 0, []
+
+        def forward(self, x):
+            self.calls += 1
+            self.sizes.append(x.shape[0])
+            z = self.net(x)
+            if self.calls == 1:
+                raise ValueError("warm up")
+            return z
+
+    model = Warm()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        try:
+            return descend(F.cross_entropy(model(x), y), optimizer)
+        except ValueError:
+            return 0.0
+
+    return [*loop(model, step, optimizer), *map(float, model.sizes)]
+
+
+def a_meter_on_the_model():
+    class Metered(Net):
+        def __init__(self):
+            super().__init__()
+            self.meter = types.SimpleNamespace(rows=0)
+
+        def forward(self, x):
+            self.meter.rows += x.size(0)
+            return super().forward(x)
+
+    model = Metered()
+    return [*fit(model), float(model.meter.rows)]
 
 
 # --- past the arguments and the parameters ----------------------------------------------------------------------------

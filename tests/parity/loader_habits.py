@@ -342,6 +342,83 @@ def a_collate_that_fails_and_is_skipped():
     return seen
 
 
+def generators_shared_with_the_script():
+    rng, noise = np.random.default_rng(3), torch.Generator().manual_seed(5)
+
+    class Drawing(Rows):
+        def __init__(self):
+            super().__init__()
+            self.rng = rng
+
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            return x + self.rng.random(), y
+
+    def drawn(samples):
+        return padded_rows(samples) + torch.rand((), generator=noise)
+
+    seen = []
+    for loader in (DataLoader(Drawing(), 6), DataLoader(Rows(), 6, collate_fn=drawn), DataLoader(Rows(), 6)):
+        for batch in loader:
+            seen += [*said(batch), float(rng.random()), torch.rand((), generator=noise).item()]
+    return seen
+
+
+def tensors_that_share_memory():
+    def twice(samples):
+        rows = padded_rows(samples)
+        return rows, rows, rows.clone()
+
+    def views(samples):
+        rows = padded_rows(samples)
+        return rows[:, :1], rows[:, 0:], rows.t().clone().t()
+
+    seen = []
+    for collate in (twice, views):
+        for first, second, third in DataLoader(Rows(), 6, collate_fn=collate):
+            first.mul_(2)
+            seen += said([first, second, third])
+    return seen
+
+
+def sparse_tensors():
+    return [
+        v
+        for rows, tail in DataLoader(Rows(), 6, collate_fn=lambda s: (padded_rows(s).to_sparse(), padded_rows(s)))
+        for v in said([rows.to_dense(), tail])
+    ]
+
+
+class DataError(Exception):
+    def __init__(self, path, why):
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+def errors_of_ones_own():
+    def failing(samples):
+        if any(int(row[0]) == 9 for row, _ in samples):
+            raise DataError("a file", "broken")
+        return padded_rows(samples)
+
+    batches, seen = iter(DataLoader(Rows(), 4, collate_fn=failing)), []
+    while True:
+        try:
+            seen += said(next(batches))
+        except StopIteration:
+            return seen
+        except Exception as error:
+            seen += said(str(error)) + said(type(error).__name__)
+
+
+def kept_workers_and_a_generator():
+    generator = torch.Generator().manual_seed(2)
+    loader = DataLoader(
+        Rows(), 6, shuffle=True, generator=generator, num_workers=1, persistent_workers=True, collate_fn=padded_rows
+    )
+    return [*epochs(loader, 3), torch.rand((), generator=generator).item()]
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
