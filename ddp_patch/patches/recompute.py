@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..patcher import Patch
 from ..replica.replicas import Replicas
@@ -24,7 +25,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
                 world.observation.excuse((inputs, options))
             again = _again(function, replicas, options.get("preserve_rng_state", True))
             if use_reentrant is False:
-                return wrapped(again, *inputs, use_reentrant=False, **options)
+                return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, **options)
             # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
             # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
             # all of the function is computed again, which BatchNorm's running statistics tell.
@@ -33,7 +34,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
                     warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=3)
                 with torch.no_grad():
                     return function(*inputs)
-            return wrapped(again, *inputs, use_reentrant=False, early_stop=False, **options)
+            return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, early_stop=False, **options)
 
         return bind(*args, **kwargs)
 
@@ -48,14 +49,32 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
     ]
 
 
+class _Held:
+    """A batch that torch keeps as it keeps what is no tensor: its input saver would gather it."""
+
+    def __init__(self, batch: BatchTensor) -> None:
+        self.batch = batch
+
+    @staticmethod
+    def of(value: Any) -> Any:
+        """Hide a batch."""
+        return _Held(value) if isinstance(value, BatchTensor) else value
+
+    @staticmethod
+    def out_of(value: Any) -> Any:
+        """Give it back."""
+        return value.batch if isinstance(value, _Held) else value
+
+
 def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
     inside, on_rows = replicas.inside, replicas.on_rows
     stream = replicas.stream.taken() if keep_draws and not inside else None
     decisions: list[str] | None = None
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*given: Any, **kwargs: Any) -> Any:
         nonlocal decisions
+        args = tuple(map(_Held.out_of, given))
         if decisions is None:
             before, decisions = replicas.recorded, []
             replicas.recorded = decisions

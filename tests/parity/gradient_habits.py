@@ -746,6 +746,19 @@ def checkpointing_the_model():
     return loop(model, step, optimizer)
 
 
+def checkpointing_inside_checkpointing():
+    first, second = mlp(), nn.Linear(4, 3)
+    optimizer = SGD([*first.parameters(), *second.parameters()], lr=0.1)
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        out = checkpoint(lambda z: second(z) + checkpoint(first, z, use_reentrant=False), x, use_reentrant=False)
+        loss = F.cross_entropy(out, y)
+        return descend(loss, optimizer) + x.grad.pow(2).sum()
+
+    return loop(first, step, optimizer) + everything(second)
+
+
 def checkpointing_dropout():
     """The masks differ from one process's; computed again they must be the same, or gradients and loss disagree."""
     model = nn.Sequential(nn.Linear(4, 64, bias=False), nn.Dropout(0.5))
