@@ -29,6 +29,7 @@ check: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/collectives.py
+	$(BIN)/python benchmarks/loading.py
 
 .venv/peers: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[matrix]'

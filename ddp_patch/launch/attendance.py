@@ -72,11 +72,12 @@ class Attendance:
         """
         keys = [self._key(f"{name}/{rank}") for rank in range(self._world_size)]
         self._store.set(keys[self._rank], own)
-        end = time.monotonic() + self._timeout
+        end, pause = time.monotonic() + self._timeout, 0.0001
         while not self._store.check(keys):
             if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
                 raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {name}."))
-            time.sleep(0.002)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
         return [self._store.get(key).decode() for key in keys]
 
     def explained(self, error: RuntimeError) -> Exception:
