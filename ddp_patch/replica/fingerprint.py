@@ -22,6 +22,7 @@ from .rows import Entry
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _TORCHS = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
+_MOST_STATES = 256  # that are remembered
 _DEPTH = 4  # of nested containers that are looked into
 
 
@@ -65,7 +66,11 @@ class Fingerprints:
 
     def _short(self, state: tuple[Any, ...]) -> int:
         """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
-        return self._states.setdefault(state, len(self._states))
+        if state not in self._states:
+            if len(self._states) == _MOST_STATES:  # an attribute changes in every step
+                self._states.clear()
+            self._states[state] = next(self._next)
+        return self._states[state]
 
     def _state(self, layer: nn.Module) -> tuple[Any, ...]:
         held = ((name, value) for name, value in vars(layer).items() if name not in _TORCHS)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..errors import DdpPatchError
+from ..errors import DdpPatchError, LockstepError
 from ..structure import leaves
 from . import swap
 from .fingerprint import Fingerprints
@@ -111,8 +111,10 @@ class Verdicts:
         form = self._form(call, entry)
         known = forms.get(form)  # for other sizes
         if known is None and len(forms) >= _MOST_FORMS:
+            # Not remembered by form: an attribute that changes in every step would fill the memory.
             verdict = Verdict("view", f"it is called in more than {_MOST_FORMS} forms (attributes, arguments)")
-            return First(False, None, entry, self._settle(call, form, verdict))
+            self._world.ledger.whole_modules[described(call.module)] = verdict.reason
+            return First(False, None, entry, verdict)
         tried = None
         if known is None:  # taken now, since forward may write to its arguments
             own = detached((entry.args, entry.kwargs))
@@ -231,7 +233,7 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 def _is_of_batches(error: Exception) -> bool:
     """Tell whether an error may come of computing on batches, and not from the script's own code."""
     if isinstance(error, DdpPatchError):
-        return True
+        return not isinstance(error, LockstepError)  # this rank is out of step: trying again would hide it
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
