@@ -68,7 +68,8 @@ class Session:
         self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
         self._replicas = Replicas(options, job, self._world)
         self._world.compare_failures = job.attendance.compare_failures
-        self._world.exchange = job.attendance.exchange
+        self._world.post = job.attendance.post
+        self._world.collect = job.attendance.collect
         self._world.keeps_global = self._replicas.backwards.trains
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
+THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
 @dataclass

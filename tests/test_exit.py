@@ -4,12 +4,14 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import THOROUGH
 
 TINY = Path(__file__).parent / "parity" / "scripts" / "tiny.py"
 
 
-def test_fifty_runs_at_three_ranks_end_without_an_abort(ranks):
-    for _ in range(50):
+@pytest.mark.thorough
+def test_every_run_at_three_ranks_ends_without_an_abort(ranks):
+    for _ in range(50 if THOROUGH else 10):
         outcome = ranks.script(TINY, 3).ok()
         assert outcome.stderr == ["", "", ""]
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
@@ -194,17 +195,15 @@ for make in (nn.Linear, Whole, lambda *sizes: nn.DataParallel(nn.Linear(*sizes))
 """
 
 
-def test_accelerates_bf16_is_autocast_around_the_model(tmp_path):
+def test_accelerates_bf16_is_autocast_around_the_model(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRECISE)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
-    wanted = run(script, "by hand", cwd=tmp_path)
-    by_hand = run(*torchrun, "by hand", cwd=tmp_path)
-    launched = run(*torchrun, cwd=tmp_path, ACCELERATE_MIXED_PRECISION="bf16")
-    assert launched.returncode == 0, launched.stderr
-    assert launched.stdout == by_hand.stdout
-    assert launched.stdout.splitlines()[0] == wanted.stdout.splitlines()[0]
-    assert "bfloat16" not in launched.stdout
+    (wanted,) = ranks.script(script, 1, "by hand").ok().stdout
+    by_hand = ranks.script(script, 2, "by hand").ok().stdout
+    launched = ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout
+    assert launched == by_hand
+    assert launched[0].splitlines()[0] == wanted.splitlines()[0]
+    assert "bfloat16" not in launched[0]
 
 
 SCALED = """
@@ -242,18 +241,16 @@ if ddp_patch.report().world_size > 1:
 """
 
 
-def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(tmp_path):
+def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCALED)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
-    wanted = run(script, "by hand", cwd=tmp_path)
-    assert wanted.returncode == 0, wanted.stderr
-    launched = run(*torchrun, cwd=tmp_path, ACCELERATE_MIXED_PRECISION="fp16")
-    assert launched.returncode == 0, launched.stderr
-    compare_text(launched.stdout, wanted.stdout, 2e-3)
-    assert "left out" in launched.stderr
-    own = run(*torchrun, "by hand", cwd=tmp_path, ACCELERATE_MIXED_PRECISION="fp16")  # the script's own goes first
-    compare_text(own.stdout, wanted.stdout, 2e-3)
+    fp16 = {"ACCELERATE_MIXED_PRECISION": "fp16"}
+    (wanted,) = ranks.script(script, 1, "by hand").ok().stdout
+    launched = ranks.script(script, 2, env=fp16).ok()
+    compare_text(launched.stdout[0], wanted, 2e-3)
+    assert "left out" in launched.stderr[0]
+    own = ranks.script(script, 2, "by hand", env=fp16).ok()  # the script's own goes first
+    compare_text(own.stdout[0], wanted, 2e-3)
 
 
 def test_accelerates_fp8_is_not_silently_dropped(plain):
@@ -329,7 +326,8 @@ def test_command_line_refuses_what_it_cannot_do(tmp_path, arguments, words):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py"))[: None if THOROUGH else 2])
 def test_untouched_scripts_print_the_same_through_the_command_line(ranks, tmp_path, name):
     script = SCRIPTS / f"{name}.py"
     wanted = alone(ranks, script)

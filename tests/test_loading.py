@@ -4,12 +4,14 @@ import os
 import queue
 import random
 import signal
+import socket
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from conftest import THOROUGH
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 import ddp_patch
@@ -98,6 +100,10 @@ def settled(kind):
             ddp_patch.deal(DataLoader(CountedStream(), 6))
         elif kind == "no batches":
             ddp_patch.deal(DataLoader(Counted(), None))
+        elif kind == "running":
+            loader = DataLoader(Counted(), 6, collate_fn=collate, num_workers=1, persistent_workers=True)
+            list(loader)
+            ddp_patch.deal(loader)
         else:
             ddp_patch.whole([1, 2])
     except ddp_patch.DdpPatchError as error:
@@ -110,11 +116,12 @@ def settled(kind):
     [
         ("stream", "an iterable dataset"),
         ("no batches", "batch_size=None"),
+        ("running", "Move the line to where the loader is made"),
         ("list", "Pass a torch.utils.data.DataLoader"),
     ],
 )
 def test_what_cannot_be_settled_is_refused(ranks, kind, words):
-    assert words in settled(kind)
+    assert words in settled(kind) or kind == "running"  # which makes no difference to one process
     assert words in ranks.call(settled, 2, kind).ok().results[1]
 
 
@@ -193,9 +200,10 @@ def random_loaders(first, count):
     return seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 def test_random_loaders_give_the_batches_of_one_process_in_its_order(ranks, nproc):
-    first, count = 100 * nproc, int(os.environ.get("LOADERS_COUNT", "40"))
+    first, count = 100 * nproc, 100 if THOROUGH else 15
     wanted = random_loaders(first, count)
     for given in ranks.call(random_loaders, nproc, first, count, timeout=120).ok().results:
         for index, (ours, theirs) in enumerate(zip(given, wanted, strict=True)):
@@ -315,6 +323,30 @@ def test_a_generator_used_by_hand_on_one_rank_is_an_error_on_every_rank(ranks):
         assert "on rank 1" in said
 
 
+# --- hosts --------------------------------------------------------------------------------------------------------
+
+
+def read_on_two_hosts(kind):
+    rank = int(os.environ["RANK"])
+    socket.gethostname = lambda: f"host{rank // 2}"  # all that tells hosts apart
+    data = CountedStream() if kind == "stream" else Counted()
+    torch.manual_seed(0)
+    loader = DataLoader(data, 6, **({} if kind == "stream" else {"shuffle": True, "collate_fn": collate}))
+    batches = [batch[:, 0].tolist() for _ in range(2) for batch in loader]
+    return [data.loaded, batches, torch.rand(1).item()]
+
+
+@pytest.mark.parametrize("kind", ["collate", "stream"])
+def test_each_host_reads_once(ranks, kind):
+    env = {"LOCAL_WORLD_SIZE": "2"}
+    results = ranks.call(read_on_two_hosts, 4, kind, env=env, local_ranks=[0, 1, 0, 1]).ok().results
+    read = [row for batch in results[0][1] for row in batch]
+    assert [loaded for loaded, _, _ in results] == [read, [], read, []]
+    assert all(batches == results[0][1] for _, batches, _ in results)
+    assert sorted(read) == sorted([*range(23), *range(23)])
+    assert len({drawn for _, _, drawn in results}) == 1
+
+
 # --- threads ----------------------------------------------------------------------------------------------------------
 
 
@@ -322,12 +354,12 @@ def read_ahead_in_a_thread():
     """A prefetcher of the script's own, while the main thread reads another loader and sums batches."""
     ahead, other = DataLoader(Counted(), 3, collate_fn=collate), DataLoader(TensorDataset(torch.arange(23.0)), 3)
     read = []
-    batches = iter(ahead)
+    rank = int(os.environ.get("RANK", 0))
 
     def prefetch():
-        for batch in batches:
+        for batch in ahead:
             read.append(batch)
-            time.sleep(0.01 * random.random())
+            time.sleep(0.004 * ((rank + len(read)) % 3))  # the ranks are elsewhere at every batch
 
     thread = threading.Thread(target=prefetch)
     thread.start()
@@ -353,34 +385,49 @@ class Background:
             yield batch
 
 
-def train_with_a_background_generator(collated):
+class Named(TensorDataset):
+    def __getitem__(self, i):
+        return *super().__getitem__(i), f"row {i}"
+
+
+def train_with_a_background_generator(kind):
+    def background(data, batch_size):
+        loader = DataLoader(data, batch_size, **options)
+        return Background(ddp_patch.deal(loader) if kind == "deal" else loader)
+
     torch.manual_seed(0)
-    options = {"collate_fn": stacked} if collated else {}
-    data = TensorDataset(torch.arange(40.0).view(20, 2).double())
+    options = {
+        "rows": {},
+        "rows of workers": {"num_workers": 2},
+        "collate": {"collate_fn": stacked},
+        "deal": {"collate_fn": stacked},
+    }[kind]
+    data = Named(torch.arange(38.0).view(19, 2).double())
     model = torch.nn.Linear(2, 1, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
     said = []
     for _ in range(3):
-        for (rows,) in Background(DataLoader(data, 6, **options)):
+        for rows, names in background(data, 6):
+            said.extend(int(name.split()[1]) for name in names)
             noise = torch.randn(len(rows), 2, dtype=torch.float64)
             loss = (model(rows) + model(noise)).pow(2).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             said.append(loss.item())
-        for (rows,) in DataLoader(data, 5, **options):
-            said.append(rows.sum().item())
+        for (rows, _), (others, _) in zip(background(data, 3), DataLoader(data, 5, **options), strict=False):
+            said.append((rows[0] * others.sum()).sum().item())
     return said
 
 
 def stacked(samples):
-    return [torch.stack([row for (row,) in samples])]
+    return torch.stack([row for row, _ in samples]), [name for _, name in samples]
 
 
-@pytest.mark.parametrize("collated", [False, True])
-def test_a_background_generator_changes_nothing(ranks, collated):
-    wanted = train_with_a_background_generator(collated)
-    for given in ranks.call(train_with_a_background_generator, 2, collated, timeout=60).ok().results:
+@pytest.mark.parametrize("kind", ["rows", "rows of workers", "collate", "deal"])
+def test_a_background_generator_changes_nothing(ranks, kind):
+    wanted = train_with_a_background_generator(kind)
+    for given in ranks.call(train_with_a_background_generator, 2, kind, timeout=60).ok().results:
         assert given == pytest.approx(wanted, rel=1e-9)
 
 
@@ -407,6 +454,39 @@ def a_collate_that_calls_the_model():
 def test_a_collate_that_calls_the_model_is_an_error_with_the_line_to_write(ranks):
     for said in ranks.call(a_collate_that_calls_the_model, 2, timeout=40).ok().results:
         assert "ddp_patch.deal(loader)" in said
+
+
+def a_stream_that_cannot_be_opened():
+    class Files(IterableDataset):
+        def __iter__(self):
+            raise FileNotFoundError("shard-0.tar")
+
+    seen = []
+    for workers in (0, 2):
+        try:
+            next(iter(DataLoader(Files(), 4, num_workers=workers)))
+        except FileNotFoundError as error:
+            seen.append("shard-0.tar" in str(error))
+    unpicklable = DataLoader(Stateless(lambda: 1), 4, num_workers=1, multiprocessing_context="spawn")
+    try:
+        next(iter(unpicklable))
+    except Exception as error:
+        seen.append("lambda" in str(error))
+    return [*seen, *(batch.tolist() for batch in DataLoader(CountedStream(), 8))]
+
+
+class Stateless(IterableDataset):
+    def __init__(self, what):
+        self.what = what
+
+    def __iter__(self):
+        yield self.what()
+
+
+def test_a_stream_that_cannot_be_opened_raises_what_it_raises_on_one_process(ranks):
+    wanted = a_stream_that_cannot_be_opened()
+    assert wanted[:3] == [True, True, True]
+    assert ranks.call(a_stream_that_cannot_be_opened, 3, timeout=60).ok().results == [wanted] * 3
 
 
 def an_item_stops_the_iteration():

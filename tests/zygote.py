@@ -68,7 +68,7 @@ def run_rank(request, rank, port):
     if nproc > 1:
         os.environ.update(
             RANK=str(rank),
-            LOCAL_RANK=str(rank),
+            LOCAL_RANK=str(request.get("local_ranks", range(nproc))[rank]),
             WORLD_SIZE=str(nproc),
             LOCAL_WORLD_SIZE=str(nproc),
             MASTER_ADDR="127.0.0.1",

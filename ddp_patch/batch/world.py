@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,9 +29,10 @@ class World:
     # What to raise instead of beginning a collective (None given), or for one that failed.
     explain: Callable[[RuntimeError | None], Exception | None] = lambda error: error
     # Returns if every rank failed at a point of the script, and raises if only some did.
-    compare_failures: Callable[[Exception, str], None] = lambda error, where: None
-    # Exchanges a short text under a name, without a collective.
-    exchange: Callable[[str, str], list[str]] = lambda name, own: [own]
+    compare_failures: Callable[..., None] = lambda error, where, advice="": None
+    # Leaves something for the other ranks under a name, and waits for what all have left there, without a collective.
+    post: Callable[[str, bytes], None] = lambda name, own: None
+    collect: Callable[[str], list[bytes]] = lambda name: []
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
@@ -123,6 +125,11 @@ class World:
             dist.all_gather_object(gathered, values, group=self.group)
         return gathered
 
+    def exchange(self, name: str, value: Any) -> list[Any]:
+        """Exchange Python objects under a name that is used once, from whichever thread; slower than ``share``."""
+        self.post(name, pickle.dumps(value))
+        return [pickle.loads(text) for text in self.collect(name)]
+
     def together(self, action: Callable[[], Any]) -> None:
         """Let every rank act, wait until all have, and fail everywhere if one failed.
 
@@ -178,8 +185,6 @@ class Layout:
 
 def portable(error: BaseException | None) -> Any:
     """Keep an exception that survives pickling as it is, rebuild one whose ``__init__`` wants more, or describe it."""
-    import pickle  # noqa: PLC0415 — only on the way to an error
-
     for form in (error, _Rebuilt(error)):
         try:
             pickle.loads(pickle.dumps(form))

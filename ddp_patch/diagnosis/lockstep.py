@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
         LockstepError: on every rank, when they differ.
     """
     own = [length(loader.dataset), length(loader.batch_sampler)]
-    given = [json.loads(text) for text in world.exchange(f"the lengths of loader {name}", json.dumps(own))]
+    given = world.exchange(f"the lengths of loader {name}", own)
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
         raise LockstepError(
@@ -35,21 +34,67 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
         )
 
 
-def compare_indices(world: World, loader: str, indices: Any) -> None:
-    """Compare the first batch of an epoch, without a collective: a thread of the script's may draw it.
+class FirstBatches:
+    """Compares the first batch of every epoch of a loader, without a collective: a thread of the script's may draw it.
 
-    Raises:
-        LockstepError: on every rank, when they differ.
+    In the first epoch before anything is fetched, later when the second batch is drawn, which costs no wait.
     """
-    digest = hashlib.blake2b(repr(indices).encode(), digest_size=16).hexdigest()
-    shown = repr(indices[:4] if isinstance(indices, list) else indices)
-    given = [text.split(" ", 1) for text in world.exchange(f"the first batch of {loader}", f"{digest} {shown}")]
-    if len({entry[0] for entry in given}) > 1:
-        raise LockstepError(
-            f"{script_line()}: the ranks' samplers drew different batches, beginning with "
-            f"{_by_rank([entry[1] for entry in given])}. Draw the order from torch, numpy or random, whose generators "
-            "agree on all ranks, not from the clock or the process id."
-        )
+
+    def __init__(self, world: World, loader: str) -> None:
+        """Begin with the first epoch.
+
+        Args:
+            world: the ranks.
+            loader: names it, alike on every rank.
+        """
+        self._world = world
+        self._loader = loader
+        self._epoch = 0
+        self._has_begun = False
+        self._posted: str | None = None
+
+    def begin(self) -> None:
+        """Begin the next epoch.
+
+        Raises:
+            LockstepError: on every rank, when the ranks differed in the last one.
+        """
+        self._finish()
+        self._epoch += 1
+        self._has_begun = False
+
+    def drawn(self, indices: Any, is_last: bool = False) -> None:
+        """Note what the sampler drew.
+
+        Args:
+            indices: of a batch.
+            is_last: nothing more is drawn in this epoch.
+
+        Raises:
+            LockstepError: on every rank, when the first batches differ.
+        """
+        if self._has_begun:
+            self._finish()
+            return
+        self._has_begun = True
+        digest = hashlib.blake2b(repr(indices).encode(), digest_size=16).hexdigest()
+        shown = repr(indices[:4] if isinstance(indices, list) else indices)
+        self._posted = f"the first batch of loader {self._loader} in epoch {self._epoch}"
+        self._world.post(self._posted, f"{digest} {shown}".encode())
+        if self._epoch == 1 or is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._posted is None:
+            return
+        given = [text.decode().split(" ", 1) for text in self._world.collect(self._posted)]
+        self._posted = None
+        if len({entry[0] for entry in given}) > 1:
+            raise LockstepError(
+                f"{script_line()}: the ranks' samplers drew different batches, beginning with "
+                f"{_by_rank([entry[1] for entry in given])}. Draw the order from torch, numpy or random, whose "
+                "generators agree on all ranks, not from the clock or the process id."
+            )
 
 
 def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool = True) -> None:

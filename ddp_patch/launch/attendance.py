@@ -14,6 +14,7 @@ from ..ledger import script_line
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
+_ADVICE = "Leave such rows out of the dataset."
 
 
 class Attendance:
@@ -40,10 +41,15 @@ class Attendance:
         # A restarted job finds the keys of the attempt before in the agent's store.
         self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
-    def compare_failures(self, error: Exception, where: str) -> None:
+    def compare_failures(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
         """Return if every rank failed at this point, so that a script that catches the error goes on in step.
 
         Without a collective: the ranks that did not fail are elsewhere.
+
+        Args:
+            error: that this rank met.
+            where: the same on every rank, and for this point alone.
+            advice: ends the message.
 
         Raises:
             LockstepError: if this rank failed and others did not.
@@ -58,27 +64,34 @@ class Attendance:
         self.out_of_step = (
             f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
             f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
-            "out of step. Leave such rows out of the dataset."
+            f"out of step. {advice}"
         )
         with contextlib.suppress(RuntimeError):
             self._store.set(self._key("out_of_step"), self.out_of_step)
         raise LockstepError(self.out_of_step) from error
 
-    def exchange(self, name: str, own: str) -> list[str]:
-        """Exchange a short text, from whichever thread: entry r is what rank r gave under this name.
+    def post(self, name: str, own: bytes) -> None:
+        """Leave something for the other ranks, from whichever thread, under a name that is used once."""
+        self._store.set(self._key(f"{name}/{self._rank}"), own)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+
+    def collect(self, name: str) -> list[bytes]:
+        """Wait until every rank has posted under a name: entry r is what rank r did.
 
         Raises:
             LockstepError: if some rank does not come.
         """
         keys = [self._key(f"{name}/{rank}") for rank in range(self._world_size)]
-        self._store.set(keys[self._rank], own)
         end, pause = time.monotonic() + self._timeout, 0.0001
         while not self._store.check(keys):
             if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
                 raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {name}."))
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
-        return [self._store.get(key).decode() for key in keys]
+        posted = [self._store.get(key) for key in keys]
+        if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
+            for key in [*keys, self._key(f"{name}/read")]:
+                self._store.delete_key(key)
+        return posted
 
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""

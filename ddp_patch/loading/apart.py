@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-
 from ..batch.world import World
 from ..replica.streams import RankStream
 from .batches import as_batch, as_dealt
 from .generators import in_main_thread
 from .sampler import DealtBatches
+
+_WORKER_ADVICE = (
+    "A worker that is killed has often used up the memory of the host, or of /dev/shm: write a smaller num_workers. "
+    "One that is late needs a longer timeout."
+)
 
 
 class Apart:
@@ -23,7 +26,7 @@ class Apart:
         sampler: DealtBatches,
         world: World,
         stream: RankStream,
-        number: str,
+        name: str,
         described: str,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
@@ -34,7 +37,7 @@ class Apart:
             sampler: that it draws from.
             world: the ranks.
             stream: entered by the sampler where rows are fetched in this process.
-            number: the same for the same loader on every rank.
+            name: of this epoch, the same on every rank.
             described: names the loader in errors.
             collate: of the script, for an iterator that gives samples; it sees those of all ranks.
         """
@@ -42,11 +45,12 @@ class Apart:
         self._sampler = sampler
         self._world = world
         self._stream = stream
-        self._number = number
+        self._name = name
         self._described = described
         self._collate = collate
         self._has_workers = getattr(iterator, "_num_workers", 0) > 0
         self._fetched = 0
+        self._exchanged = 0
 
     def next(self) -> tuple[Any, int | None]:
         """Fetch rows, and make the batch that they are a part of."""
@@ -66,18 +70,25 @@ class Apart:
         rows, layout = self._sampler.sizes.popleft()
         if layout is None and self._has_workers:
             # Fewer rows than ranks: all hold all of them, but their workers draw from streams of their own.
-            shared = [data]
-            dist.broadcast_object_list(shared, src=0, group=self._world.group, device=self._world.device)
-            data = shared[0]
+            data = self._share(data)[0]
         if self._collate is not None:
-            samples = data if layout is None else [sample for part in self._world.share(data) for sample in part]
+            samples = data if layout is None else [sample for part in self._share(data) for sample in part]
             return as_dealt(self._collate(samples), self._world)[0], len(samples)
-        return (data if layout is None else as_batch(data, layout, self._world)), rows
+        return (data if layout is None else as_batch(data, layout, self._share)), rows
+
+    def _share(self, part: Any) -> list[Any]:
+        if in_main_thread():
+            return [given[0] for given in self._world.share([part])]
+        # A thread that reads ahead is at another collective on another rank.
+        self._exchanged += 1
+        return self._world.exchange(f"{self._name}, exchange {self._exchanged}", part)
 
     def _compare(self, error: Exception) -> None:
-        where = f"batch {self._fetched} of loader {self._number}, {self._described},"
-        worker = "DataLoader worker" in str(error)  # torch's words for one that died or is late
-        self._world.compare_failures(error, f"{where} lost a worker and" if worker else where)
+        where = f"batch {self._fetched} of {self._name}, {self._described},"
+        if "DataLoader worker" in str(error):  # torch's words for one that died or is late
+            self._world.compare_failures(error, f"{where} lost a worker and", _WORKER_ADVICE)
+        else:
+            self._world.compare_failures(error, where)
 
 
 def samples_as_they_are(samples: list[Any]) -> list[Any]:

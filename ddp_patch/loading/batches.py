@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..structure import leaves, map_items, map_leaves
 
 
-def as_batch(data: Any, layout: Layout, world: World) -> Any:
+def as_batch(data: Any, layout: Layout, share: Callable[[Any], list[Any]]) -> Any:
     """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
     if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
-        return type(data)(item for part in world.share(list(data)) for item in part)
+        return type(data)(item for part in share(list(data)) for item in part)
     if isinstance(data, Tensor):
         return BatchTensor.from_rows(data, layout) if data.dim() > 0 else data
-    return map_items(lambda item: as_batch(item, layout, world), data)
+    return map_items(lambda item: as_batch(item, layout, share), data)
 
 
 def common_rows(data: Any) -> int | None:
@@ -73,7 +74,19 @@ def as_dealt(data: Any, world: World) -> tuple[Any, int | None]:
     return mapped_tensors(own, data), layout.total
 
 
+def given(data: Any) -> tuple[Any, int | None]:
+    """A batch that this rank has whole, and its rows."""
+    return data, common_rows(data)
+
+
 def own_copy(tensor: Tensor, layout: Layout, world: World) -> Tensor:
     """This rank's rows, in memory of their own."""
     start, count = layout.span(world.rank)
     return tensor[start : start + count].clone()
+
+
+def pinned(loader: DataLoader[Any]) -> Callable[[Tensor], Tensor]:
+    """What ``pin_memory`` asks for."""
+    if loader.pin_memory and torch.accelerator.is_available():
+        return lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor
+    return lambda tensor: tensor

@@ -7,6 +7,7 @@ however a process ends, and a rank that is gone is an error at once, not a wait.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import socket
@@ -29,6 +30,7 @@ from .pickling import pickled, placed, unpickled
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
 _SHARED = Path("/dev/shm")
+_counts = itertools.count(1)
 
 
 class NotPortableError(Exception):
@@ -62,7 +64,8 @@ class Channel:
             server.bind(f"{folder}/reader")
             server.listen(world.size)
         try:
-            given = world.share([socket.gethostname(), local_rank, folder])
+            # Not by a collective: a thread of the script's may be the first to read.
+            given = world.exchange(f"hosts of channel {next(_counts)}", [socket.gethostname(), local_rank, folder])
             here = [entry for entry in given if entry[0] == socket.gethostname()]
             if server is not None:
                 for _ in range(len(here) - 1):
@@ -74,7 +77,6 @@ class Channel:
                 reader.settimeout(timeout)
                 reader.connect(f"{next(entry[2] for entry in here if entry[1] == 0)}/reader")
                 self._sockets.append(reader)
-            world.share([])  # all are connected
         finally:
             if server is not None:
                 server.close()

@@ -9,20 +9,22 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..batch.world import World
-from ..diagnosis.lockstep import compare_datasets, length
+from ..diagnosis.lockstep import FirstBatches, compare_datasets, length
 from ..launch.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
-from .batches import as_dealt, common_rows
+from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .generators import in_main_thread
-from .host import Listener, Reader, given
-from .plan import Plan, plan
+from .listener import Listener
+from .plan import RUNS, Plan, plan
+from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .workers import divided, drawn_ahead
 
@@ -40,10 +42,8 @@ class Loaders:
         self._world = world
         self._timeout = timeout
         self._channel: Channel | None = None
-        # A loader with persistent workers keeps its iterator, and so its shadow.
-        self._shadows: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
-        self._epochs: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
-        self._number: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
+        self._connecting = threading.Lock()
+        self._known: weakref.WeakKeyDictionary[DataLoader[Any], _Known] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
         """Begin an epoch of a loader.
@@ -54,13 +54,16 @@ class Loaders:
         """
         how = plan(loader)
         self._world.ledger.loaders[_described(loader)] = how.reason
-        if loader not in self._number:
-            self._number[loader] = _number()
-            compare_datasets(self._world, loader, self._number[loader])
-            self._epochs[loader] = 0
-        self._epochs[loader] += 1
-        name = f"loader {self._number[loader]} in epoch {self._epochs[loader]}"
-        return Batches(self._source(how, make, loader, name), self._replicas, self._world)
+        known = self._known.get(loader)
+        if known is None:
+            number = _number()
+            compare_datasets(self._world, loader, number)
+            known = self._known[loader] = _Known(number, FirstBatches(self._world, number))
+            if loader.persistent_workers:
+                vars(loader)[RUNS] = True
+        known.epochs += 1
+        known.compared.begin()
+        return Batches(self._source(how, make, loader, known), self._replicas, self._world)
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
@@ -72,35 +75,37 @@ class Loaders:
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], name: str) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known) -> Any:
         if how.kind == "alone":
             return Alone(make(loader))
-        if how.kind == "host":
-            if self._channel is None:
-                self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
-            if not self._channel.is_reader:
-                return Listener(make, loader, self._channel, self._world, name, self._is_kept(loader))
-        shadow = self._shadows.get(loader)
-        if shadow is None:
-            shadow = self._shadow(how, loader)
-            if loader.persistent_workers:
-                self._shadows[loader] = shadow
+        goes_on = known.shadow is not None  # with the workers of the epoch before
+        name = f"loader {known.number} in epoch {known.epochs}"
+        channel = self._connected() if how.kind == "host" else None
+        if channel is not None and not channel.is_reader:
+            listener = Listener(make, loader, channel, self._world, name, known.compared, goes_on)
+            known.shadow = loader.persistent_workers or None
+            return listener
+        shadow = known.shadow if goes_on else self._shadow(how, loader)
+        if loader.persistent_workers:
+            known.shadow = shadow
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
         if isinstance(sampler, Drawn):
-            sampler.compare_as = name
-        if self._channel is not None and how.kind == "host":
-            return Reader(make(shadow), loader, self._channel, self._world, name, _described(loader))
+            sampler.compared = known.compared
+        if channel is not None:
+            return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader))
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.kind == "samples" else None
-        stream, number = self._replicas.stream, self._number[loader]
-        return Apart(make(shadow), sampler, self._world, stream, number, _described(loader), collate)
+        return Apart(make(shadow), sampler, self._world, self._replicas.stream, name, _described(loader), collate)
+
+    def _connected(self) -> Channel:
+        with self._connecting:
+            if self._channel is None:
+                self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
+            return self._channel
 
     def _enter_stream(self) -> None:
         if in_main_thread():  # generators belong to the process: the script would draw from the rank's
             self._replicas.stream.enter()
-
-    def _is_kept(self, loader: DataLoader[Any]) -> bool:
-        return loader.persistent_workers and self._epochs[loader] > 1
 
     def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
@@ -130,6 +135,16 @@ class Loaders:
                 changes["collate_fn"] = samples_as_they_are
         shadow.__dict__.update(changes)
         return shadow
+
+
+@dataclass
+class _Known:
+    """What is known about a loader that was iterated."""
+
+    number: str  # the same for the same loader on every rank
+    compared: FirstBatches
+    epochs: int = 0
+    shadow: Any = None  # kept with the iterator of a loader with persistent workers
 
 
 class Alone:

@@ -14,6 +14,7 @@ from ..ledger import script_line
 from .generators import own_generators
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
+RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
 _DEAL = "ddp_patch.deal(loader) has every rank load its own rows, and collates the whole of them on each"
 
 
@@ -29,8 +30,13 @@ def choose(loader: DataLoader[Any], rows: str) -> None:
     """Settle how a loader is read, against what would be decided.
 
     Raises:
-        BatchError: when its rows cannot be loaded apart.
+        BatchError: when its rows cannot be loaded apart, or its workers were started already.
     """
+    if RUNS in vars(loader) and vars(loader).get(_CHOICE) != rows:
+        raise BatchError(
+            f"{script_line()}: ddp_patch.{rows}(loader) came after the first epoch of a loader with "
+            "persistent_workers=True, whose workers read already. Move the line to where the loader is made."
+        )
     if rows == "deal" and not _has_batches(loader):
         what = "an iterable dataset" if isinstance(loader.dataset, IterableDataset) else "batch_size=None"
         raise BatchError(

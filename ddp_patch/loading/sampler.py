@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..batch.world import Layout, World
-from ..diagnosis.lockstep import compare_indices
+from ..diagnosis.lockstep import FirstBatches
 
 
 class Drawn:
@@ -21,8 +21,9 @@ class Drawn:
             world: the ranks, which must draw alike.
             ahead: how many items one process would have drawn more than are asked for here.
         """
-        self.compare_as: str | None = None  # compare the next item between the ranks, under this name
+        self.compared: FirstBatches | None = None  # with the other ranks
         self.world = world
+        self.begins = True  # an epoch when it is asked for an iterator
         self._sampler = sampler
         self._ahead = ahead
         self._drawing: Iterator[Any] = iter(())
@@ -30,7 +31,8 @@ class Drawn:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
-        self.begin()
+        if self.begins:
+            self.begin()
         return self._items()
 
     def begin(self) -> None:
@@ -46,9 +48,8 @@ class Drawn:
         """Draw now what one process would draw when its workers are started."""
         while len(self._drawn) < self._ahead + further:
             item = next(self._drawing, self)
-            if self.compare_as is not None:
-                name, self.compare_as = self.compare_as, None
-                compare_indices(self.world, name, "nothing" if item is self else item)
+            if self.compared is not None:
+                self.compared.drawn("nothing" if item is self else item, is_last=item is self)
             if item is self:
                 return
             self._drawn.append(item)

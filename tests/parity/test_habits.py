@@ -7,6 +7,7 @@ import functools
 import json
 
 import pytest
+from conftest import THOROUGH
 from parity import gradient_habits, habits, later_habits, loader_habits, model_habits
 from parity.together import MODULES, run_all
 
@@ -28,8 +29,15 @@ def test_every_module_of_habits_is_run():
     assert sum(len(names) for _, names in CASES) == sum(len(module.HABITS) for module in MODULES.values())
 
 
-@pytest.mark.parametrize("nproc", [2, 3])
-@pytest.mark.parametrize(("module", "names"), CASES, ids=lambda part: part if isinstance(part, str) else part[0])
+RUNS = [  # in part, the number of ranks changes from case to case
+    (*case, nproc) for i, case in enumerate(CASES) for nproc in ([2, 3, 4] if THOROUGH else [2 + i % 2])
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("module", "names", "nproc"), RUNS, ids=lambda part: part[0] if isinstance(part, list) else str(part)
+)
 def test_habits_give_what_one_process_gives(ranks, module, names, nproc):
     outcome = ranks.call(run_all, nproc, module, names, timeout=90)
     wrong = []

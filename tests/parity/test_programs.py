@@ -4,12 +4,15 @@ import json
 import os
 
 import pytest
+from conftest import THOROUGH
 from parity.programs import compose, describe, perform, run_all
 
 CHUNK = 10
-FIRST, COUNT = (int(os.environ.get(name, default)) for name, default in (("PROGRAMS_FIRST", 0), ("PROGRAMS_COUNT", 40)))
+FIRST = int(os.environ.get("PROGRAMS_FIRST", "0"))
+COUNT = 200 if THOROUGH else 40
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs_see_what_one_process_sees(ranks, first):
     left = [compose(seed) for seed in range(first, min(first + CHUNK, FIRST + COUNT))]

@@ -1,0 +1,148 @@
+"""What the ranks do that another rank of their host reads for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..batch.forms import rows_of
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
+from ..diagnosis.lockstep import FirstBatches
+from .batches import given, mapped_tensors, pinned
+from .channel import Channel
+from .generators import own_generators, set_state_of, set_states, states, undrawn
+from .sampler import Drawn
+from .workers import drawn_ahead
+
+
+class Nothing(IterableDataset[None]):
+    """Stands for a dataset that another rank reads."""
+
+    def __getitem__(self, index: Any) -> None:
+        """Give nothing."""
+
+    def __iter__(self) -> Iterator[None]:
+        """Give nothing, for ever."""
+        while True:
+            yield None
+
+
+class Listener:
+    """The iterator of a rank that gets what another one read."""
+
+    def __init__(
+        self,
+        make: Callable[[DataLoader[Any]], Any],
+        loader: DataLoader[Any],
+        channel: Channel,
+        world: World,
+        name: str,
+        compared: FirstBatches,
+        again: bool,
+    ) -> None:
+        """Draw what the reader draws when it makes its iterator.
+
+        Args:
+            make: gives torch's iterator of a loader.
+            loader: of the script.
+            channel: to the reader.
+            world: the ranks.
+            name: of this epoch, the same on every rank.
+            compared: compares the first indices with those of the other ranks.
+            again: the reader goes on with workers that it kept, and draws no seed for them.
+        """
+        self._make = make
+        self._loader = loader
+        self._channel = channel
+        self._world = world
+        self._before: Any = states()
+        hollow, sampler = _hollow(loader, world)
+        if sampler is not None:
+            sampler.compared = compared
+            sampler.begins = not again
+        with undrawn(loader.generator) if again else contextlib.nullcontext():
+            self.iterator = make(hollow)
+        if sampler is not None:
+            if loader.num_workers > 0:
+                sampler.begin()  # torch 2.13 does when workers go on, and a second time when it starts them
+            sampler.draw_ahead()
+        self._draws = sampler is not None
+        self._placed = pinned(loader)
+        self._by_itself = False
+        self._generators = own_generators(loader) if loader.num_workers == 0 else []
+        self._name = name
+        begun = channel.receive(name)
+        if isinstance(begun, BaseException):
+            raise begun
+        if begun is not None:
+            set_states(begun)
+
+    def next(self) -> tuple[Any, int | None]:
+        """Draw the next indices, and wait for their batch."""
+        if self._by_itself:
+            return given(next(self.iterator))
+        own: BaseException | None = None
+        try:
+            if self._draws:
+                next(self.iterator)
+        except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
+            own = error
+        kind, value, moved = self._channel.receive(self._name)
+        if moved[0] is not None:
+            set_states(moved[0])
+        for generator, state in zip(self._generators, moved[1], strict=True):
+            set_state_of(generator, state)
+        if kind == "stop":
+            raise StopIteration
+        if kind == "error":
+            raise value
+        if kind == "read it yourselves":
+            return self._read_alone()
+        if own is not None:
+            raise own
+        self._before = None
+        data, layout = value
+        data = mapped_tensors(self._pinned, data)
+        return given(data) if layout is None else (data, layout.total)
+
+    def _pinned(self, leaf: Tensor) -> Tensor:
+        if isinstance(leaf, BatchTensor):
+            return BatchTensor.from_rows(self._placed(rows_of(leaf)), leaf._layout)
+        return self._placed(leaf)
+
+    def _read_alone(self) -> tuple[Any, int | None]:
+        self._by_itself = True
+        set_states(self._before)
+        self.iterator = self._make(self._loader)
+        return given(next(self.iterator))
+
+
+def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:
+    """Make a loader that draws what another draws, and reads nothing."""
+    hollow: DataLoader[Any] = object.__new__(type(loader))
+    hollow.__dict__.update(loader.__dict__)
+    changes: dict[str, Any] = {
+        "dataset": Nothing(),
+        "collate_fn": _nothing,
+        "num_workers": 0,
+        "prefetch_factor": None,
+        "pin_memory": False,
+        "persistent_workers": False,
+        "worker_init_fn": None,
+        "timeout": 0,
+    }
+    sampler = None
+    if not isinstance(loader.dataset, IterableDataset):
+        which = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        sampler = changes[which] = Drawn(getattr(loader, which), world, drawn_ahead(loader))
+    hollow.__dict__.update(changes)
+    return hollow, sampler
+
+
+def _nothing(samples: Any) -> None:
+    """Collate nothing."""

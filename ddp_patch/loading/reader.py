@@ -1,0 +1,123 @@
+"""One rank of each host reads a loader whose rows cannot be loaded apart; the others get what it read.
+
+Every rank draws the sampler, which may be the script's own. The dataset and the collate function run on the reader
+alone, with all of the loader's workers, and what they draw there from the script's generators is carried over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..batch.tensor import BatchTensor
+from ..batch.world import World, portable
+from ..errors import BatchError
+from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
+from .channel import Channel, NotPortableError
+from .generators import in_main_thread, own_generators, same, state_of, states
+
+
+class Reader:
+    """The iterator of the rank that reads."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        loader: DataLoader[Any],
+        channel: Channel,
+        world: World,
+        name: str,
+        described: str,
+    ) -> None:
+        """Make torch's iterator.
+
+        Args:
+            make: gives an iterator that reads whole batches.
+            loader: of the script.
+            channel: to the other ranks of this host.
+            world: the ranks.
+            name: of this epoch, the same on every rank.
+            described: names the loader in errors.
+        """
+        self._channel = channel
+        self._world = world
+        self._draws_here = loader.num_workers == 0
+        self._placed = pinned(loader)
+        self._described = described
+        self._read = 0
+        self._by_itself = False
+        self._name = name
+        self._generators = own_generators(loader) if self._draws_here else []
+        try:
+            self.iterator = make()
+        except BaseException as error:
+            channel.send(name, portable(error), _none)
+            raise
+        # Anything else draws nothing here that the other ranks do not draw themselves.
+        draws = self._draws_here and isinstance(loader.dataset, IterableDataset) and in_main_thread()
+        channel.send(name, states() if draws else None, _none)
+
+    def next(self) -> tuple[Any, int | None]:
+        """Read a batch, hand it over, and keep this rank's rows."""
+        if self._by_itself:
+            return given(next(self.iterator))
+        # A thread of the script's draws beside the script: nothing can be told from where generators stand.
+        before = states() if self._draws_here and in_main_thread() else None
+        reading = self._world.reading.set(True)  # the others do not take part
+        try:
+            data = next(self.iterator)
+        except StopIteration:
+            self._hand_over("stop", None, before)
+            raise
+        except BaseException as error:
+            if "DataLoader worker" in str(error):  # torch's words for one that died or is late
+                error.args = (f"{error} (of {self._described})",)
+            self._hand_over("error", portable(error), before)
+            raise
+        finally:
+            self._world.reading.reset(reading)
+        self._read += 1
+        layout, dealt = cut(data, self._world)
+        try:
+            self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
+        except NotPortableError as error:
+            if self._read == 1:
+                self._by_itself = True
+                self._hand_over("read it yourselves", None, None)
+                return given(data)
+            refused = BatchError(
+                f"Batch {self._read} cannot be handed to the other ranks of this host ({error}), unlike those before "
+                "it. Give it types that can be pickled."
+            )
+            self._hand_over("error", refused, before)
+            raise refused from error
+        if layout is None:
+            return mapped_tensors(self._placed, data), common_rows(data)
+
+        batches: dict[int, Tensor] = {}
+
+        def kept(leaf: Tensor) -> Tensor:
+            if id(leaf) not in dealt:
+                return self._placed(leaf)
+            if id(leaf) not in batches:
+                batches[id(leaf)] = own(leaf)
+            return batches[id(leaf)]
+
+        def own(leaf: Tensor) -> Tensor:
+            return BatchTensor.from_rows(self._placed(own_copy(leaf, layout, self._world)), layout)
+
+        return mapped_tensors(kept, data), layout.total
+
+    def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
+        now = states() if before is not None else None
+        moved = now if now is not None and not same(now, before) else None
+        changed = moved, [state_of(generator) for generator in self._generators]
+        self._channel.send(self._name, (kind, value, changed), is_dealt or _none)
+
+
+def _none(tensor: Tensor) -> bool:
+    """Deal nothing."""
+    return False
