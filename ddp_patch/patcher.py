@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _ABSENT = object()
+# Python's own views of the system, which its machinery works through.
+_INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Patcher:
         """Start with nothing applied; wrappers are passed by while ``enabled()`` is False."""
         self._enabled = enabled
         self._log: list[_Done] = []
+        self._bound = _Bindings()
         self.applied: list[Patch] = []
 
     def apply(self, patches: Iterable[Patch]) -> None:
@@ -75,6 +78,7 @@ class Patcher:
         """
         mark = len(self._log)
         rows = list(patches)
+        self._bound = _Bindings()
         try:
             for patch in rows:
                 self._plant(patch)
@@ -118,7 +122,7 @@ class Patcher:
             if original is not _ABSENT and _held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted))
         if patch.everywhere:
-            for module, name in _bindings(wrapped, (owner, attribute)):
+            for module, name in self._bound.of(wrapped, (owner, attribute)):
                 self._set(_Done(module, name, wrapped, planted))
         logger.debug("patched %s", patch.name)
 
@@ -133,15 +137,22 @@ class Patcher:
         _raise_if_foreign(foreign)
 
 
-def _bindings(value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
-    """Names in loaded modules that are bound to an object, besides the known one."""
-    return [
-        (module, name)
-        for module in list(sys.modules.values())
-        if type(module) is ModuleType  # others compute their attributes
-        for name, bound in list(vars(module).items())
-        if bound is value and (module, name) != known
-    ]
+class _Bindings:
+    """The names in loaded modules, looked through once."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, list[tuple[Any, str]]] | None = None
+
+    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
+        """Names that are bound to an object, besides the known one."""
+        if self._names is None:
+            self._names = {}
+            for module in list(sys.modules.values()):
+                if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
+                    for name, bound in list(vars(module).items()):
+                        if callable(bound):
+                            self._names.setdefault(id(bound), []).append((module, name))
+        return [place for place in self._names.get(id(value), []) if place != known and _held(*place) is value]
 
 
 def _places(patch: Patch) -> list[tuple[str, str]]:

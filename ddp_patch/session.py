@@ -21,6 +21,14 @@ from .batch.tensor import BatchTensor
 from .batch.world import World
 from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
+from .effects.checkpoints import Checkpoints
+from .effects.commands import Commands
+from .effects.files import Files
+from .effects.folders import Folders
+from .effects.ownership import Ownership
+from .effects.places import Places
+from .effects.terminal import Terminal
+from .effects.turns import Turns
 from .errors import OrderError
 from .launch.job import Job
 from .ledger import Ledger, script_line
@@ -32,17 +40,24 @@ from .patches import (
     autograd,
     batch_norm,
     checkpoint,
+    commands,
     compiled,
     data_loader,
     data_parallel,
+    files,
+    folders,
     hooks,
+    loggers,
     losses,
     modules,
     optimizer,
     parallel_functions,
+    plots,
     recompute,
+    state_dict,
+    tensorboard,
+    tracing,
 )
-from .patches.output import Silence
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
 from .structure import leaves
@@ -71,6 +86,10 @@ class Session:
         self._world.post = job.attendance.post
         self._world.collect = job.attendance.collect
         self._world.keeps_global = self._replicas.backwards.trains
+        self._turns = Turns(job.attendance, self._world)
+        owners = Ownership()
+        outward = Files(self._turns, owners)
+        checkpoints = Checkpoints(self._world, self._turns, outward)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
@@ -90,12 +109,21 @@ class Session:
                 *hooks.patches(self._replicas),
                 *losses.patches(),
                 *modules.patches(self._replicas),
-                *checkpoint.patches(self._world),
+                *checkpoint.patches(checkpoints, Places(job.device)),
+                *state_dict.patches(),
+                *files.patches(outward),
+                *folders.patches(Folders(self._turns, owners, outward), owners),
+                *commands.patches(Commands(self._turns, owners)),
+                *loggers.patches(self._turns, outward),
+                *tracing.patches(self._replicas),
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
         data_loader.patch_when_imported(self._loaders, self._apply)
+        checkpoint.patch_when_imported(checkpoints, self._apply)
+        tensorboard.patch_when_imported(self._turns, self._apply)
+        plots.patch_when_imported(self._turns, self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
         # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
@@ -106,7 +134,7 @@ class Session:
         for existing in optimizers:
             self._replicas.optimizes(existing)
             discovery.start()
-        self._silence = Silence() if placement.rank > 0 else None
+        self._terminal = Terminal(self._world, job.crash)
         job.closing.append(self.stop)
         logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
 
@@ -133,13 +161,13 @@ class Session:
             self.job.closing.remove(self.stop)
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))
-        if self._silence is not None:
-            self._silence.stop()
+        self._terminal.stop()
         goes_on = Job.current is self.job  # not at the end of the program
         self._replicas.close(settle=goes_on)
         if goes_on:
             remember_used(self.job)
         self._loaders.close()
+        self._turns.stop()
         for remove in self._remove_hooks:
             remove()
         if self._filter in warnings.filters:

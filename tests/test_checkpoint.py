@@ -91,3 +91,129 @@ def test_state_dict_keys_are_those_the_script_wrote(ranks, tmp_path, wrapped):
     whole = torch.load(outcome.cwd / "whole.pt", weights_only=False)  # here, without a process group or ddp_patch
     assert type(whole) is (nn.DataParallel if wrapped else nn.Sequential)
     assert list(whole.state_dict()) == [prefix + "0.weight", prefix + "0.bias"]
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def save_as_if_on(place, path):
+    """A checkpoint that was written on an accelerator that is not here."""
+    tag = torch.serialization.location_tag
+    torch.serialization.location_tag = lambda storage: place
+    try:
+        torch.save({"x": torch.arange(3.0), "on": place}, path)
+    finally:
+        torch.serialization.location_tag = tag
+
+
+def load_from_elsewhere():
+    save_as_if_on("cuda:0", "zero.pt")
+    save_as_if_on("cuda:3", "three.pt")
+    maps = [
+        *(
+            None,
+            "cpu",
+            "cuda",
+            "cuda:0",
+            torch.device("cuda:1"),
+            torch.device("cpu"),
+            {"cuda:0": "cuda:1"},
+            {"cuda:3": "cpu"},
+        ),
+        *(lambda storage, place: storage, lambda storage, place: None),
+    ]
+    loaded = [torch.load(path, map_location=place) for path in ("zero.pt", "three.pt") for place in maps]
+    loaded += [
+        torch.load("zero.pt", "cuda:0"),
+        torch.load("zero.pt", weights_only=False),
+        torch.load(open("zero.pt", "rb")),
+    ]
+    return [[entry["x"].tolist(), entry["x"].device.type] for entry in loaded]
+
+
+def test_tensors_are_loaded_to_this_ranks_device(ranks):
+    for given in ranks.call(load_from_elsewhere, 2).ok().results:
+        assert given == [[[0.0, 1.0, 2.0], "cpu"]] * 23
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+
+def load_keys():
+    plain, wrapped = Net(), nn.DataParallel(Net())
+    told = []
+    plain.load_state_dict(wrapped.state_dict())
+    told.append(all(torch.equal(a, b) for a, b in zip(plain.parameters(), wrapped.parameters(), strict=True)))
+    fresh = Net()
+    wrapped.load_state_dict(fresh.state_dict())
+    told.append(all(torch.equal(a, b) for a, b in zip(fresh.parameters(), wrapped.parameters(), strict=True)))
+    torch.save(wrapped.state_dict(), "dp.pt")
+    told.append(next(iter(torch.load("dp.pt"))))
+    nn.DataParallel(Net()).load_state_dict(torch.load("dp.pt"))
+    told.append(str(Net().load_state_dict(torch.load("dp.pt"))))
+    for state in (
+        {"other": torch.ones(1)},
+        {"module.other": torch.ones(1)},
+        {"module.body.0.weight": torch.ones(3, 3)},
+        {},
+    ):
+        try:
+            Net().load_state_dict(state)
+        except RuntimeError as error:
+            told.append(str(error).split("\n")[1].split(":")[0])
+    return told
+
+
+def test_either_style_of_keys_loads_into_either_model(ranks):
+    for told in ranks.call(load_keys, 2).ok().results:
+        assert told[:4] == [True, True, "module.body.0.weight", "<All keys matched successfully>"]
+        assert [words.split("(s)")[0].strip() for words in told[4:]] == [
+            "Missing key",
+            "Missing key",
+            "Missing key",
+            "Missing key",
+        ]
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+def train(first, last):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    data = TensorDataset(torch.randn(23, 4), torch.randn(23, 1))
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    if first:
+        state = torch.load("state.pt")
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
+        torch.set_rng_state(state["rng"])
+    losses = []
+    for _ in range(first, last):
+        for x, y in DataLoader(data, 6, shuffle=True):
+            loss = nn.functional.mse_loss(model(x + 0.1 * torch.randn_like(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        scheduler.step()
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    torch.save({**{name: part.state_dict() for name, part in parts.items()}, "rng": torch.get_rng_state()}, "state.pt")
+    return [losses, [value.double().sum().item() for value in model.state_dict().values()], torch.rand(2).tolist()]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_going_on_is_as_never_having_stopped(ranks, tmp_path, before, after):
+    ((losses, weights, drawn),) = ranks.call(train, 1, 0, 5).ok().results
+    first = ranks.call(train, before, 0, 2, cwd=str(tmp_path)).ok().results
+    second = ranks.call(train, after, 2, 5, cwd=str(tmp_path)).ok().results
+    for rank in range(after):
+        assert first[0][0] + second[rank][0] == pytest.approx(losses, rel=1e-9)
+        assert second[rank][1] == pytest.approx(weights, rel=1e-9)
+        assert second[rank][2] == drawn

@@ -4,6 +4,7 @@ Reads one JSON request per line on standard input and answers with one JSON line
 its own process group over gloo; the rendezvous store lives in a process of its own, as torchrun's agent does.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -123,8 +124,7 @@ def call_function(request, rank):
         json.dump(result, stream)
 
 
-def serve(request):
-    store, port = start_store() if request["nproc"] > 1 else (None, "")
+def start_ranks(request, port):
     pids = {}
     for rank in range(request["nproc"]):
         pid = os.fork()
@@ -132,6 +132,57 @@ def serve(request):
             # Out through the bottom of this script, so that the interpreter ends as it would for any program.
             raise SystemExit(run_rank(request, rank, port))
         pids[pid] = rank
+    return pids
+
+
+def serve_and_kill(request):
+    """Kill a rank, or the launcher, a while after a file came to be; the ranks that are left end as under torchrun."""
+    store, port = start_store()
+    reading, writing = os.pipe()
+    launcher = os.fork()
+    if launcher == 0:
+        os.environ["TORCHELASTIC_RUN_ID"] = "killed"
+        pids = start_ranks(request, port)
+        os.write(writing, json.dumps(list(pids)).encode())
+        os.wait()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        os._exit(0)
+    pids = json.loads(os.read(reading, 1000))
+    os.close(reading)
+    os.close(writing)
+    end = time.monotonic() + request.get("timeout", 90)
+    while not os.path.exists(request["kill"]["file"]) and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(request["kill"]["after"])
+    who = request["kill"]["who"]
+    os.kill(launcher if who == "launcher" else pids[who], signal.SIGKILL)
+    end = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.01)
+    left = [pid for pid in pids if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    for pid in (store, launcher):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return {"codes": [0] * request["nproc"], "late": bool(left)}
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def serve(request):
+    if "kill" in request:
+        return serve_and_kill(request)
+    store, port = start_store() if request["nproc"] > 1 else (None, "")
+    pids = start_ranks(request, port)
     codes, late, failed_at = {}, False, None
     end = time.monotonic() + request.get("timeout", 90)
     while len(codes) < request["nproc"]:

@@ -42,6 +42,9 @@ class World:
     # This thread is in a dataset or a collate function that no other rank runs.
     reading: ContextVar[bool] = field(default_factory=lambda: ContextVar("reading", default=False))
 
+    # This rank loads rows of its own in the script's process.
+    fetching: ContextVar[bool] = field(default_factory=lambda: ContextVar("fetching", default=False))
+
     current: ClassVar[World | None] = None
 
     @classmethod

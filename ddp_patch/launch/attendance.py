@@ -61,18 +61,50 @@ class Attendance:
                 return
         except RuntimeError:  # the store is gone, and with it the job
             return
-        self.out_of_step = (
+        self.leave(
             f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
             f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
             f"out of step. {advice}"
         )
-        with contextlib.suppress(RuntimeError):
-            self._store.set(self._key("out_of_step"), self.out_of_step)
         raise LockstepError(self.out_of_step) from error
 
+    def put(self, name: str, value: bytes) -> None:
+        """Leave something under a name that is used once, from whichever thread."""
+        self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+
+    def get(self, names: list[str], point: str) -> list[bytes]:
+        """Wait for what others leave under these names.
+
+        Args:
+            names: to wait for.
+            point: of the script, for the message.
+
+        Raises:
+            LockstepError: if it does not come.
+        """
+        keys = [self._key(name) for name in names]
+        end, pause = time.monotonic() + self._timeout, 0.0001
+        while not self._store.check(keys):
+            if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
+                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}."))
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
+        return [self._store.get(key) for key in keys]
+
+    def drop(self, names: list[str]) -> None:
+        """Forget what nobody asks for any more."""
+        for name in names:
+            self._store.delete_key(self._key(name))
+
+    def leave(self, why: str) -> None:
+        """Tell every rank that this one cannot go on with the others."""
+        self.out_of_step = why
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._key("out_of_step"), why)
+
     def post(self, name: str, own: bytes) -> None:
-        """Leave something for the other ranks, from whichever thread, under a name that is used once."""
-        self._store.set(self._key(f"{name}/{self._rank}"), own)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+        """Leave this rank's part of what ``collect`` gives."""
+        self.put(f"{name}/{self._rank}", own)
 
     def collect(self, name: str) -> list[bytes]:
         """Wait until every rank has posted under a name: entry r is what rank r did.
@@ -80,17 +112,10 @@ class Attendance:
         Raises:
             LockstepError: if some rank does not come.
         """
-        keys = [self._key(f"{name}/{rank}") for rank in range(self._world_size)]
-        end, pause = time.monotonic() + self._timeout, 0.0001
-        while not self._store.check(keys):
-            if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
-                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {name}."))
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
-        posted = [self._store.get(key) for key in keys]
+        names = [f"{name}/{rank}" for rank in range(self._world_size)]
+        posted = self.get(names, name)
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            for key in [*keys, self._key(f"{name}/read")]:
-                self._store.delete_key(key)
+            self.drop([*names, f"{name}/read"])
         return posted
 
     def explained(self, error: RuntimeError) -> Exception:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import TextIO
 
 from .launcher import Placement
 
@@ -21,6 +24,7 @@ class CrashHook:
     def __init__(self, placement: Placement, is_first: Callable[[], bool], previous: Hook) -> None:
         """Remember the hook that was there before torch put its own on top; it prints the traceback."""
         self.failed = False
+        self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
         self._placement = placement
         self._is_first = is_first
         self._previous = previous
@@ -39,7 +43,24 @@ class CrashHook:
         self.failed = True
         if not self._is_first():
             return
-        self._previous(kind, error, traceback)
         rank, size = self._placement.rank, self._placement.world_size
-        sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
-        sys.stderr.flush()
+        with self.speaking():
+            self._previous(kind, error, traceback)
+            sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
+            sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Let a rank whose ``sys.stderr`` is silenced be heard, with its rank before every line."""
+        if self.stream is None:
+            yield
+            return
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                yield
+        finally:
+            mark = f"[rank {self._placement.rank}] "
+            # One write, so that the lines of several ranks do not mix.
+            self.stream.write("".join(f"{mark}{line}" for line in said.getvalue().splitlines(keepends=True)))
+            self.stream.flush()

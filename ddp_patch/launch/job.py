@@ -27,6 +27,7 @@ from ..errors import LaunchError, LockstepError, OrderError
 from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
+from .orphans import end_with_launcher
 from .precision import Precision
 
 # destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
@@ -80,6 +81,7 @@ class Job:
             LaunchError: when something was asked of the launcher that is not applied.
         """
         _check_order(placement)
+        end_with_launcher()
         self.placement = placement
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained

@@ -55,6 +55,7 @@ class Apart:
     def next(self) -> tuple[Any, int | None]:
         """Fetch rows, and make the batch that they are a part of."""
         self._fetched += 1
+        fetching = self._world.fetching.set(True)
         try:
             data = next(self.iterator)
         except StopIteration as error:
@@ -65,6 +66,7 @@ class Apart:
             self._compare(error)
             raise
         finally:
+            self._world.fetching.reset(fetching)
             if in_main_thread():
                 self._stream.leave()
         rows, layout = self._sampler.sizes.popleft()

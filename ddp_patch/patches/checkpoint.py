@@ -1,105 +1,99 @@
-"""torch.save: once per job, atomically, finished on every rank when it returns."""
+"""torch.save, and what other libraries have like it: once per job, atomically, and finished when it returns."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+import wrapt
 
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
+from ..effects.checkpoints import Checkpoints
+from ..effects.places import Places
 from ..patcher import Patch
-from ..structure import leaves
+from ..structure import map_leaves
+
+_ONCE = "rank 0 writes, atomically; all ranks wait"
 
 
-class _Nowhere:
-    """A file object that takes everything and keeps nothing."""
-
-    def write(self, data: Any) -> int:
-        """Pretend to write."""
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing to flush."""
-
-
-def patches(world: World) -> list[Patch]:
-    """Rows for ``torch.save``."""
+def patches(checkpoints: Checkpoints, places: Places) -> list[Patch]:
+    """Rows for ``torch.save`` and ``torch.load``."""
 
     def save(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         def bind(obj: Any, f: Any, *rest: Any, **options: Any) -> None:
-            path = _path_of(f)
-            if path is None:  # BytesIO and the like are values of the script: every rank fills its own
+            if not isinstance(f, (str, os.PathLike)):  # a file object, which is the script's own on every rank
                 wrapped(obj, f, *rest, **options)
                 return
-            for _, leaf in leaves(obj):
-                if isinstance(leaf, BatchTensor):
-                    whole_of(leaf)  # gathered before anything can fail on one rank alone
-            if hasattr(f, "write"):
-                world.together(f.flush)  # every rank has opened, and so truncated, the file by now
-            if world.rank != 0:
-                # Pickling materialises batches, which all ranks have to do together.
-                world.together(lambda: wrapped(obj, _Nowhere(), *rest, **options))
-            elif hasattr(f, "write"):
-                world.together(lambda: wrapped(obj, f, *rest, **options))
-            else:
-                world.together(
-                    lambda: write_atomically(
-                        path,
-                        lambda stream: wrapped(obj, stream, *rest, **options),
-                        lambda: wrapped(obj, f, *rest, **options),
-                    )
-                )
+            checkpoints.save(
+                "torch.save",
+                f,
+                obj,
+                lambda stream: wrapped(obj, stream, *rest, **options),
+                lambda: wrapped(obj, f, *rest, **options),
+            )
 
         bind(*args, **kwargs)
 
+    def load(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
+            return wrapped(f, places.map_location(map_location), *rest, **options)
+
+        return bind(*args, **kwargs)
+
+    here = "to this rank's device"
     return [
-        Patch("torch.serialization", "save", save, "rank 0 writes, atomically; all ranks wait", also=("torch:save",))
+        Patch("torch.serialization", "save", save, _ONCE, also=("torch:save",), everywhere=True),
+        Patch("torch.serialization", "load", load, here, also=("torch:load",), everywhere=True),
     ]
 
 
-def _path_of(f: Any) -> Path | None:
-    """Path behind ``f``, if it stands for a file on disk."""
-    if isinstance(f, (str, os.PathLike)):
-        return Path(f)
-    name = getattr(f, "name", None)
-    return Path(name) if isinstance(name, str) and hasattr(f, "write") else None
-
-
-def write_atomically(path: Path, write: Callable[[Any], None], write_directly: Callable[[], None]) -> None:
-    """Write beside the target, then rename: a reader and a crash see the old file or the new one, never half of it.
+def patch_when_imported(checkpoints: Checkpoints, apply: Callable[[list[Patch]], None]) -> None:
+    """Take over the checkpoint functions of other libraries as soon as the script imports them.
 
     Args:
-        path: the target.
-        write: writes to an open file.
-        write_directly: what torch would do, for a target that cannot be renamed to: a pipe, a link, a folder that
-            takes no new files, or a path that torch refuses in its own words.
+        checkpoints: of the session.
+        apply: applies patches, unless the session has ended.
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()) or not path.parent.is_dir():
-        write_directly()
-        return
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError:
-        write_directly()
-        return
-    mode = path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~_umask()
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+
+    def save_file(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def bind(tensors: Any, filename: Any, *rest: Any, **options: Any) -> None:
+            checkpoints.save(
+                "safetensors.save_file",
+                filename,
+                tensors,
+                lambda path: wrapped(wholly(tensors), path, *rest, **options),
+                lambda: wrapped(wholly(tensors), filename, *rest, **options),
+                by_name=True,
+            )
+
+        bind(*args, **kwargs)
+
+    def save(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def bind(obj: Any, f: Any, *rest: Any, **options: Any) -> None:
+            if not isinstance(f, (str, os.PathLike)):
+                wrapped(obj, f, *rest, **options)
+                return
+            checkpoints.save(
+                "accelerate.save",
+                f,
+                obj,
+                lambda path: wrapped(wholly(obj), path, *rest, **options),
+                lambda: wrapped(wholly(obj), f, *rest, **options),
+                by_name=True,
+            )
+
+        bind(*args, **kwargs)
+
+    torch_rows = [Patch("safetensors.torch", "save_file", save_file, _ONCE)]
+    numpy_rows = [Patch("safetensors.numpy", "save_file", save_file, _ONCE)]
+    accelerate_rows = [Patch("accelerate.utils.other", "save", save, _ONCE, also=("accelerate.utils:save",))]
+    wrapt.register_post_import_hook(lambda module: apply(torch_rows), "safetensors.torch")
+    wrapt.register_post_import_hook(lambda module: apply(numpy_rows), "safetensors.numpy")
+    wrapt.register_post_import_hook(lambda module: apply(accelerate_rows), "accelerate.utils.other")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def wholly(data: Any) -> Any:
+    """Give batches as the tensors that one process would have; every rank has gathered them already."""
+    return map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, data)

@@ -1,0 +1,1 @@
+"""What a script does to the world outside, once per job."""

@@ -1,0 +1,186 @@
+"""Checkpoints: written by rank 0, whole or not at all, and finished on every rank when the call returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from ..batch.forms import whole_of
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
+from ..structure import leaves
+from .files import Files
+from .turns import Turns
+
+_MARK = ".ddp_patch-"  # begins the name of a file that is about to be renamed
+
+
+class Checkpoints:
+    """Writes what a function of the script's library would write."""
+
+    def __init__(self, world: World, turns: Turns, files: Files) -> None:
+        """Start with nothing written.
+
+        Args:
+            world: the ranks.
+            turns: of the ranks.
+            files: of the script.
+        """
+        self._world = world
+        self._turns = turns
+        self._files = files
+
+    def save(
+        self,
+        what: str,
+        path: Any,
+        held: Any,
+        write: Callable[[Any], None],
+        write_directly: Callable[[], None],
+        *,
+        by_name: bool = False,
+    ) -> None:
+        """Write a checkpoint once, atomically.
+
+        Args:
+            what: name of the function.
+            path: of the checkpoint.
+            held: what is saved; its batches are saved whole.
+            write: writes to an open file; called on every rank, since batches that it finds on the way are gathered by
+                all of them.
+            write_directly: what the function does by itself, for a target that cannot be replaced.
+            by_name: ``write`` takes a path instead, and is called on rank 0 alone.
+
+        Raises:
+            Exception: on every rank, what it raises on rank 0.
+        """
+        target = Path(os.fsdecode(path))
+        if self._turns.are_silent():
+            return
+        if not self._turns.are_taken():
+            self._write(target, write, write_directly, by_name)
+            return
+        for _, leaf in leaves(held):
+            if isinstance(leaf, BatchTensor):
+                whole_of(leaf)  # gathered before anything can fail on one rank alone
+        self._turns.take(what, lambda: None, [os.path.abspath(target)])  # nobody reads the old one any more
+        with self._turns.alone():
+            if self._turns.is_leader:
+                self._world.together(lambda: self._write(target, write, write_directly, by_name))
+            else:
+                self._world.together(lambda: None if by_name else write(Nowhere()))
+        self._files.finished(target)
+
+    def _write(
+        self, target: Path, write: Callable[[Any], None], write_directly: Callable[[], None], by_name: bool
+    ) -> None:
+        with self._turns.alone():
+            write_atomically(target, write, write_directly, by_name=by_name)
+
+
+class Nowhere:
+    """A file object that takes everything and keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        """Pretend to write."""
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Nothing to flush."""
+
+
+def write_atomically(
+    path: Path, write: Callable[[Any], None], write_directly: Callable[[], None], *, by_name: bool = False
+) -> None:
+    """Write beside the target, then rename: a reader and a crash see the old file or the new one, never half of it.
+
+    The new file has no name while it is written (O_TMPFILE), so that a process that is killed leaves nothing behind.
+
+    Args:
+        path: the target.
+        write: writes to an open file.
+        write_directly: what torch would do, for a target that cannot be renamed to: a pipe, a folder that takes no new
+            files, or a path that torch refuses in its own words.
+        by_name: ``write`` takes a path instead.
+    """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        write_directly()
+        return
+    _sweep(path.parent)
+    beside = path.parent / f"{_MARK}{os.getpid()}-{socket.gethostname()}.tmp"
+    opened = _opened(beside, named=by_name)
+    if opened is None:
+        write_directly()
+        return
+    stream, has_name = opened
+    try:
+        with stream:
+            write(str(beside) if by_name else stream)
+            stream.flush()
+            if path.exists():
+                os.fchmod(stream.fileno(), path.stat().st_mode & 0o7777)
+            os.fsync(stream.fileno())
+            if not has_name:
+                _give_name(stream.fileno(), beside)
+                has_name = True
+        os.replace(beside, path)
+    except BaseException:
+        if has_name:
+            beside.unlink(missing_ok=True)
+        raise
+    _keep(path.parent)
+
+
+def _opened(beside: Path, named: bool) -> tuple[IO[bytes], bool] | None:
+    """Open a new file in a folder: without a name, with one where that cannot be, or not at all."""
+    if hasattr(os, "O_TMPFILE") and not named:
+        with contextlib.suppress(OSError):  # not every file system knows it
+            return os.fdopen(os.open(beside.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb"), False
+    with contextlib.suppress(OSError):
+        return open(beside, "xb"), True
+    return None
+
+
+def _give_name(descriptor: int, path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # With a descriptor of the folder, os.link calls linkat(AT_SYMLINK_FOLLOW) (CPython 3.10 to 3.14).
+        os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+
+
+def _keep(folder: Path) -> None:
+    """Have the new name survive a power cut."""
+    with contextlib.suppress(OSError):  # not every file system can
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a process that was killed while it renamed a file has left."""
+    for name in os.listdir(folder):
+        if name.startswith(_MARK) and name.endswith(f"-{socket.gethostname()}.tmp"):
+            pid = name.removeprefix(_MARK).partition("-")[0]
+            if not pid.isdigit() or not _is_alive(int(pid)):
+                Path(folder, name).unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # a process number that came again: what this process writes has no name yet
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,145 @@
+"""Commands that a script runs: once, on rank 0, with the same outcome on every rank."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .ownership import Ownership
+from .turns import Turns
+
+
+class Commands:
+    """Runs commands for the script."""
+
+    def __init__(self, turns: Turns, ownership: Ownership) -> None:
+        """Start with no command run.
+
+        Args:
+            turns: of the ranks.
+            ownership: tells who is calling.
+        """
+        self._turns = turns
+        self._ownership = ownership
+
+    def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a command to its end, and give what it gave to every rank.
+
+        Raises:
+            Exception: on every rank, what rank 0 gets.
+        """
+        if not self._turns.are_taken() or not self._ownership.covers_calls():
+            return real(*args, **kwargs)
+        return self._turns.take(what, lambda: real(*args, **kwargs))
+
+    def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
+        """Start a command, of which the other ranks get a stand-in."""
+        if not self._turns.are_taken() or not self._ownership.covers_calls():
+            real(*args, **kwargs)
+            return
+        if self._turns.is_leader:
+            shown: dict[str, Any] = self._turns.take("subprocess.Popen", lambda: _started(real, process, args, kwargs))
+        else:
+            process._child_created = False  # subprocess.Popen.__del__ asks
+            shown = self._turns.take("subprocess.Popen", lambda: None)
+            vars(process).update(shown, returncode=None, stdin=None, stdout=None, stderr=None)
+        vars(process)[_SHARED] = True
+        for name in ("stdin", "stdout", "stderr"):
+            if shown[name]:
+                setattr(process, name, Pipe(self._turns, getattr(process, name), name))
+
+    def ask(self, what: str, real: Callable[..., Any], process: Any, args: Any, kwargs: Any) -> Any:
+        """Ask, or tell, a command something."""
+        if not vars(process).get(_SHARED) or not self._turns.are_taken():
+            return real(*args, **kwargs) if self._turns.is_leader or not vars(process).get(_SHARED) else None
+
+        def leaders() -> Any:
+            pipes = {name: getattr(process, name) for name in ("stdin", "stdout", "stderr")}
+            vars(process).update({name: getattr(pipe, "real", pipe) for name, pipe in pipes.items()})
+            try:
+                return real(*args, **kwargs), process.returncode
+            finally:
+                vars(process).update(pipes)
+
+        result, process.returncode = self._turns.follow(f"subprocess.Popen.{what}", leaders)
+        return result
+
+
+_SHARED = "_ddp_patch_shared"
+
+
+def _started(real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    real(*args, **kwargs)
+    shown = {name: getattr(process, name, None) for name in ("args", "pid", "text_mode", "encoding", "errors")}
+    pipes = {name: getattr(process, name) is not None for name in ("stdin", "stdout", "stderr")}
+    return {**shown, **pipes}
+
+
+class Pipe:
+    """A pipe to a command that runs on rank 0: what is read from it, every rank gets."""
+
+    def __init__(self, turns: Turns, real: Any, name: str) -> None:
+        """Stand for rank 0's.
+
+        Args:
+            turns: of the ranks.
+            real: rank 0's pipe; on other ranks anything.
+            name: of the pipe.
+        """
+        self.real = real
+        self.closed = False
+        self._turns = turns
+        self._name = name
+
+    def __iter__(self) -> Iterator[Any]:
+        """Read line by line."""
+        while line := self.readline():
+            yield line
+
+    def __enter__(self) -> Pipe:
+        """Close it at the end."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    def read(self, *size: int) -> Any:
+        """Read what is left, or so much of it."""
+        return self._ask("read", *size)
+
+    def readline(self, *size: int) -> Any:
+        """Read a line."""
+        return self._ask("readline", *size)
+
+    def readlines(self, *hint: int) -> Any:
+        """Read all lines."""
+        return self._ask("readlines", *hint)
+
+    def write(self, data: Any) -> Any:
+        """Write to the command."""
+        return self._ask("write", data)
+
+    def flush(self) -> Any:
+        """Send what was written."""
+        return self._ask("flush")
+
+    def close(self) -> None:
+        """Close it."""
+        if not self.closed:
+            self.closed = True
+            self._ask("close")
+
+    def _ask(self, what: str, *args: Any) -> Any:
+        if not self._turns.are_taken():
+            return getattr(self.real, what)(*args) if self._turns.is_leader else None
+        return self._turns.follow(f"{self._name}.{what}", lambda: getattr(self.real, what)(*args))
+
+
+FUNCTIONS = {
+    subprocess: ("run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"),
+    os: ("system",),
+}
+METHODS = ("wait", "poll", "communicate", "send_signal", "terminate", "kill")

@@ -1,0 +1,76 @@
+"""Functions that change folders and files as a whole: rank 0 calls them, all ranks get what it got."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .files import Files
+from .ownership import Ownership
+from .turns import Turns
+
+
+class Folders:
+    """Calls functions of ``os`` and ``shutil`` once."""
+
+    def __init__(self, turns: Turns, ownership: Ownership, files: Files) -> None:
+        """Start with nothing done.
+
+        Args:
+            turns: of the ranks.
+            ownership: tells which files are the script's.
+            files: of the script.
+        """
+        self._turns = turns
+        self._ownership = ownership
+        self._files = files
+
+    @property
+    def are_others(self) -> bool:
+        """Tell whether it is rank 0's folders that the script sees now."""
+        return not self._turns.is_leader and (self._turns.are_taken() or self._turns.are_silent())
+
+    def call(self, what: str, real: Callable[..., Any], paths: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """Call a function once, if one of its paths is the script's.
+
+        Args:
+            what: its name.
+            real: the function.
+            paths: among its arguments.
+            args: all of them.
+            kwargs: likewise.
+
+        Raises:
+            OSError: on every rank, what rank 0 gets.
+        """
+        is_silent = self._turns.are_silent()
+        if not (is_silent or self._turns.are_taken()) or any(kwargs.get(name) is not None for name in _DESCRIPTORS):
+            return real(*args, **kwargs)
+        if not self._ownership.covers(*paths):
+            return real(*args, **kwargs)
+        if is_silent:
+            return None
+        named = [os.path.abspath(os.fsdecode(path)) for path in paths]
+        result = self._turns.take(what, lambda: real(*args, **kwargs), named)
+        for path in named:
+            self._files.forget(path)
+            if not self._turns.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
+                # What rank 0 moved away was a file that every rank had made for itself.
+                with self._turns.alone(), contextlib.suppress(OSError):
+                    os.unlink(path)
+        return result
+
+    def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
+        """Open a descriptor: for writing, rank 0's is real."""
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        if not writes or not self._turns.are_taken() or kwargs.get("dir_fd") is not None:
+            return real(path, flags, *args, **kwargs)
+        if not self._ownership.covers(path):
+            return real(path, flags, *args, **kwargs)
+        return self._files.descriptor(real, path, flags, args, kwargs)
+
+
+_DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
+_MOVES = ("os.rename", "os.renames", "os.replace", "shutil.move")

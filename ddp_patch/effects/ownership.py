@@ -1,0 +1,126 @@
+"""Which effects are the script's, to happen once, and which are a rank's own: caches of libraries, temporary files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_OWN = str(Path(__file__).parent.parent)
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
+# Python's own machinery: what it writes is of this process.
+_MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecache", "tokenize", "ctypes", "site")
+# Libraries that write what belongs to the process: compiled code, state of their own. What the script saves through
+# torch and the trackers has patches of its own.
+_OWN_WRITERS = (
+    *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate", "wrapt"),
+    *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
+    *("tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "clearml", "visdom"),
+)
+_CACHES = (
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
+    *("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX", "CUDA_CACHE_PATH"),
+)
+
+
+class Ownership:
+    """Tells the script's effects, and remembers which files this process made for itself."""
+
+    def __init__(self) -> None:
+        """Look up where caches are."""
+        home = Path.home()
+        variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        roots = ["/dev", "/proc", "/sys", sys.prefix, sys.base_prefix, *map(str, (home / ".cache", home / ".config"))]
+        self._caches = tuple(os.path.join(_absolute(root), "") for root in [*roots, *variables])
+        self._scratch = os.path.join(_absolute(tempfile.gettempdir()), "")
+        self._temporary: set[str] = set()
+
+    def made(self, path: Any) -> None:
+        """Remember a temporary file or folder of this process."""
+        self._temporary.add(_absolute(path))
+
+    def place(self, folder: Any) -> Any:
+        """Where a rank other than 0 makes its own temporary files, when the script asks for one of its folders."""
+        if folder is None or not os.path.isdir(folder) or not self.covers(os.path.join(os.fsdecode(folder), "x")):
+            return folder
+        return os.fsencode(self._scratch) if isinstance(folder, bytes) else self._scratch
+
+    def is_temporary(self, path: Any) -> bool:
+        """Tell what this process made for itself, and what lies in it."""
+        own = _absolute(path)
+        return bool(self._temporary) and any(part in self._temporary for part in (own, *_above(own)))
+
+    def covers(self, *paths: Any) -> bool:
+        """Tell whether an effect on one of these is the script's.
+
+        Args:
+            paths: of files or folders; an open descriptor is the rank's own.
+        """
+        named = [_absolute(path) for path in paths if isinstance(path, (str, bytes, os.PathLike))]
+        if not named:
+            return False
+        kind = _writer()
+        if kind == "own":
+            return False
+        return any(not self._is_left_alone(path, kind) for path in named)
+
+    def covers_calls(self) -> bool:
+        """Tell whether the script itself is calling, not a library."""
+        return _writer() == "script"
+
+    def _is_left_alone(self, path: str, kind: str) -> bool:
+        if self.is_temporary(path) or "__pycache__" in path:
+            return True
+        here = os.path.join(os.getcwd(), "")
+        if path.startswith(self._caches) and not here.startswith(self._caches):
+            return True
+        return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
+
+
+def _writer() -> str:
+    """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
+    for frame in _frames():
+        name = frame.f_code.co_filename
+        if name.startswith(_OWN):
+            continue
+        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if "site-packages" in name or "dist-packages" in name:
+            if module in _OWN_WRITERS:
+                if module == "wrapt":
+                    continue
+                return "own"
+            return "script" if module == _program() else "library"
+        if name.startswith(("<frozen", *_STANDARD)):
+            if module in _MACHINERY or name.startswith("<frozen importlib"):
+                return "own"
+            continue
+        return "script"
+    return "own"
+
+
+def _program() -> str:
+    """Top package of a program that is installed, and run by ``-m``."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return str(spec.name).partition(".")[0] if spec is not None else ""
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _above(path: str) -> Iterator[str]:
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
+
+
+def _absolute(path: Any) -> str:
+    return os.path.abspath(os.fsdecode(path))

@@ -1,0 +1,60 @@
+"""Where loaded tensors go: to this rank's device, wherever they were when they were saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+class Places:
+    """Redirects the accelerators that a script names to this rank's."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Redirect to a device."""
+        self.device = device
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        self._kinds = {"cuda", device.type, *([accelerator.type] if accelerator is not None else [])} - {"cpu"}
+
+    def of(self, place: Any) -> Any:
+        """This rank's device, for a string, a ``torch.device`` or an index that names an accelerator."""
+        if isinstance(place, bool):
+            return place
+        if isinstance(place, int):
+            return self.device
+        if isinstance(place, str) and place.partition(":")[0] in self._kinds:
+            return str(self.device)
+        if isinstance(place, torch.device) and place.type in self._kinds:
+            return self.device
+        return place
+
+    def map_location(self, given: Any) -> Any:
+        """The ``map_location`` of ``torch.load`` that a script would have to write on this rank.
+
+        Args:
+            given: what it wrote: None, a device, a dict of devices, or a function.
+        """
+        if callable(given):
+            return lambda storage, place: self._placed(given(storage, place), storage, place)
+        if isinstance(given, Mapping):
+            return {**{place: self.of(target) for place, target in given.items()}, **self._rest(given)}
+        if given is None:
+            return lambda storage, place: self._placed(None, storage, place)
+        return self.of(given)
+
+    def _rest(self, given: Mapping[Any, Any]) -> dict[str, Any]:
+        # torch leaves what is not in the dict where it was saved.
+        places = ("cuda", *(f"cuda:{index}" for index in range(64)))
+        return {place: str(self.device) for place in places if place not in given}
+
+    def _placed(self, result: Any, storage: Any, place: str) -> Any:
+        if result is None:
+            target = self.of(place)
+            return None if target == place else torch.serialization.default_restore_location(storage, target)
+        if isinstance(result, (torch.UntypedStorage, torch.TypedStorage)):
+            moved = self.of(result.device)
+            return (
+                result if moved == result.device else torch.serialization.default_restore_location(storage, str(moved))
+            )
+        return result

@@ -1,0 +1,132 @@
+"""Standard output and error, once: the other ranks format everything and write it nowhere.
+
+Formatting still happens on every rank, since it may gather a batch. Descriptor 1 is redirected, so that output of C
+code and of child processes is silenced as well. Descriptor 2 is not: what a dying process says there must be seen.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from ..batch.world import World
+from ..launch.crash import CrashHook
+
+
+class Terminal:
+    """The terminal of a job, until ``stop``."""
+
+    def __init__(self, world: World, crash: CrashHook) -> None:
+        """Silence the ranks other than 0. Every rank comes here together.
+
+        Args:
+            world: the ranks.
+            crash: what a failing rank says, which is heard from every rank.
+        """
+        # Progress bars and colours are decided by this, and with them what is formatted.
+        ((out, error),) = world.share([(_is_terminal(sys.stdout), _is_terminal(sys.stderr))])[0]
+        self._crash = crash
+        self._streams: list[tuple[str, Any, Any]] = []
+        self._hooks: list[tuple[Any, str, Any, Any]] = []
+        self._saved: int | None = None
+        if world.rank == 0:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        self._saved = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+        for name, is_terminal in (("stdout", out), ("stderr", error)):
+            stream = getattr(sys, name)
+            if stream is not None:
+                silent = _Silent(stream, is_terminal)
+                setattr(sys, name, silent)
+                self._streams.append((name, stream, silent))
+                _move_handlers(stream, silent)
+                crash.stream = stream if name == "stderr" else crash.stream
+        self._hooks = [
+            (module, name, getattr(module, name), self._heard(getattr(module, name))) for module, name in _HOOKS
+        ]
+        for module, name, _, heard in self._hooks:
+            setattr(module, name, heard)
+
+    def _heard(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(args: Any) -> Any:
+            with self._crash.speaking():
+                return hook(args)
+
+        return call
+
+    def stop(self) -> None:
+        """Let this rank speak again."""
+        if self._saved is None:
+            return
+        for name, stream, silent in self._streams:
+            _flush(silent)
+            _move_handlers(silent, stream)
+            if getattr(sys, name) is silent:
+                setattr(sys, name, stream)
+        self._crash.stream = None
+        for module, name, hook, heard in self._hooks:
+            if getattr(module, name) is heard:
+                setattr(module, name, hook)
+        os.dup2(self._saved, 1)
+        os.close(self._saved)
+        self._saved = None
+
+
+_HOOKS = ((threading, "excepthook"), (sys, "unraisablehook"))
+
+
+class _Silent(io.TextIOWrapper):
+    """Looks like a stream of rank 0's, and writes nowhere."""
+
+    def __init__(self, stream: TextIO, is_terminal: bool) -> None:
+        super().__init__(
+            io.BufferedWriter(io.FileIO(os.devnull, "w")),
+            getattr(stream, "encoding", None) or "utf-8",
+            getattr(stream, "errors", None),
+            line_buffering=True,
+        )
+        self.mode = getattr(stream, "mode", "w")  # type: ignore[misc]  # it can be set (CPython)
+        self._stream = stream
+        self._is_terminal = is_terminal
+
+    @property
+    def name(self) -> Any:
+        """``<stdout>``."""
+        return getattr(self._stream, "name", None)
+
+    def fileno(self) -> int:
+        """The stream's own: 1 leads nowhere, and through 2 a crash is heard."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """As on rank 0."""
+        return self._is_terminal
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None and not stream.closed:
+        stream.flush()
+
+
+def _move_handlers(before: Any, after: Any) -> None:
+    """Have logging handlers that were made earlier write to another stream."""
+    for reference in list(logging._handlerList):  # type: ignore[attr-defined]  # there is no public list
+        handler = reference()
+        if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:
+            handler.stream = after

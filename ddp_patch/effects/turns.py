@@ -1,0 +1,165 @@
+"""All ranks come to an outward effect, rank 0 acts, all get what it got.
+
+Told through the job's store, not by collectives: ranks that are elsewhere are found out, not waited for in a wrong one.
+Since no effect happens before every rank has come to it, whatever a rank reads between two effects is what one process
+would read.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from ..batch.world import World, portable
+from ..errors import LockstepError
+from ..launch.attendance import Attendance
+from ..ledger import script_line
+
+
+class Turns:
+    """Takes the ranks through their outward effects, one after the other."""
+
+    def __init__(self, attendance: Attendance, world: World) -> None:
+        """Begin with the first.
+
+        Args:
+            attendance: of this rank.
+            world: the ranks.
+        """
+        self.is_leader = world.rank == 0
+        self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
+        self._attendance = attendance
+        self._world = world
+        self._count = 0
+        self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next turn
+        self._process = os.getpid()
+        self._running = True
+        self._acting: ContextVar[bool] = ContextVar("acting", default=False)
+
+    def are_taken(self) -> bool:
+        """Tell whether what happens now is done by all ranks alike, and so once."""
+        return self._is_shared() and threading.current_thread() is threading.main_thread()
+
+    def are_silent(self) -> bool:
+        """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
+        return not self.is_leader and self._is_shared() and threading.current_thread() is not threading.main_thread()
+
+    def _is_shared(self) -> bool:
+        # Children, and a dataset that loads the rows of one rank, do what is theirs alone.
+        return (
+            self._running
+            and not self._acting.get()
+            and not self._world.fetching.get()
+            and not self._world.reading.get()
+            and os.getpid() == self._process
+        )
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let effects inside happen on this rank as they are."""
+        token = self._acting.set(True)
+        try:
+            yield
+        finally:
+            self._acting.reset(token)
+
+    def take(self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True) -> Any:
+        """Wait until all ranks have come, and have rank 0 act.
+
+        Args:
+            what: names the effect, alike on every rank.
+            action: of rank 0.
+            paths: that it is about; where the ranks have different ones, rank 0's count, and ``renamed`` is told.
+            hands_over: give the other ranks what it returns, which has to survive pickling; else they get None.
+
+        Raises:
+            LockstepError: on every rank, when they came to different effects.
+            BaseException: on every rank, what the action raised.
+        """
+        name = self._come(what, paths)
+        if not self.is_leader:
+            return self._answer(name, what, paths)
+        names = [f"{name}/{rank}" for rank in range(1, self._world.size)]
+        came = [told.decode().split("\n", 1) for told in self._attendance.get(names, what)]
+        for rank, (other, where) in enumerate(came, 1):
+            if other != what:
+                self._part(f"rank 0 came to {_call(what, paths)}, rank {rank} to {other}{where}")
+        self._attendance.drop([*self._spent, *names])
+        self._spent.clear()
+        return self._act(name, what, action, paths, hands_over)
+
+    def follow(
+        self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True
+    ) -> Any:
+        """Have rank 0 act as soon as it comes, where nothing depends on the others having come, and these wait for it.
+
+        Args:
+            what: names the effect, alike on every rank.
+            action: of rank 0.
+            paths: as for ``take``.
+            hands_over: as for ``take``.
+
+        Raises:
+            LockstepError: when a rank came to something else.
+            BaseException: on every rank, what the action raised.
+        """
+        name = self._come(what, paths)
+        if not self.is_leader:
+            return self._answer(name, what, paths)
+        self._spent.extend(f"{name}/{rank}" for rank in range(1, self._world.size))
+        return self._act(name, what, action, paths, hands_over)
+
+    def stop(self) -> None:
+        """From now on, everything is done as it comes."""
+        self._running = False
+
+    def _come(self, what: str, paths: Sequence[str]) -> str:
+        self._world.check()
+        self._count += 1
+        name = f"turn {self._count}"
+        if not self.is_leader:
+            where = f"({', '.join(map(repr, paths))}) in {script_line()}"
+            self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{where}".encode())
+        return name
+
+    def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
+        try:
+            with self.alone():
+                result = action()
+            told = pickle.dumps((what, list(paths), True, result if hands_over else None))
+        except BaseException as error:
+            self._tell(name, pickle.dumps((what, list(paths), False, portable(error))))
+            raise
+        self._tell(name, told)
+        return result
+
+    def _tell(self, name: str, told: bytes) -> None:
+        self._attendance.put(f"{name}/answer", told)
+        self._spent.append(f"{name}/answer")
+
+    def _answer(self, name: str, what: str, paths: Sequence[str]) -> Any:
+        (told,) = self._attendance.get([f"{name}/answer"], what)
+        done, leaders, is_good, result = pickle.loads(told)
+        if done != what:
+            self._part(f"this rank came to {_call(what, paths)}, rank 0 to {_call(done, leaders)}")
+        if list(paths) != leaders:
+            self.renamed(paths, leaders)
+        if not is_good:
+            raise result
+        return result
+
+    def _part(self, what: str) -> None:
+        self._attendance.leave(
+            f"{script_line()}: {what}, so the ranks do not run the same program any more. Decide what to write from "
+            "values that are the same on every rank, not from the clock, the process id or the rank."
+        )
+        raise LockstepError(self._attendance.out_of_step)
+
+
+def _call(what: str, paths: Sequence[str]) -> str:
+    return f"{what}({', '.join(map(repr, paths))})"

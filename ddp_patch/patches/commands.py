@@ -1,0 +1,39 @@
+"""subprocess, os.system and input: once per job, with the same answer on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..effects.commands import FUNCTIONS, METHODS, Commands
+from ..patcher import Patch, Wrapper
+
+
+def patches(commands: Commands) -> list[Patch]:
+    """Rows for commands, and for what the script asks its user."""
+
+    def once(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return commands.call(what, wrapped, args, kwargs)
+
+        return call
+
+    def ask(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return commands.ask(what, wrapped, instance, args, kwargs)
+
+        return call
+
+    def start(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        commands.start(wrapped, instance, args, kwargs)
+
+    effect = "rank 0 runs it; all get what it got"
+    return [
+        *(
+            Patch(module.__name__, name, once(f"{module.__name__}.{name}"), effect, everywhere=True)
+            for module, names in FUNCTIONS.items()
+            for name in names
+        ),
+        Patch("subprocess", "Popen.__init__", start, effect),
+        *(Patch("subprocess", f"Popen.{name}", ask(name), effect) for name in METHODS),
+        Patch("builtins", "input", once("input"), "rank 0 asks; all get the answer"),
+    ]

@@ -1,0 +1,83 @@
+"""os.makedirs, os.remove, shutil.copy and their like: once per job, with the same outcome on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..effects.folders import Folders
+from ..effects.ownership import Ownership
+from ..patcher import Patch, Wrapper
+
+# Function -> the names of its paths, which come first.
+_CHANGES = {
+    ("os", "mkdir"): ("path",),
+    ("os", "makedirs"): ("name",),
+    ("os", "remove"): ("path",),
+    ("os", "unlink"): ("path",),
+    ("os", "rmdir"): ("path",),
+    ("os", "removedirs"): ("name",),
+    ("os", "rename"): ("src", "dst"),
+    ("os", "renames"): ("old", "new"),
+    ("os", "replace"): ("src", "dst"),
+    ("os", "link"): ("src", "dst"),
+    ("os", "symlink"): ("src", "dst"),
+    ("os", "truncate"): ("path",),
+    ("os", "chmod"): ("path",),
+    ("os", "utime"): ("path",),
+    ("shutil", "copy"): ("src", "dst"),
+    ("shutil", "copy2"): ("src", "dst"),
+    ("shutil", "copyfile"): ("src", "dst"),
+    ("shutil", "copymode"): ("src", "dst"),
+    ("shutil", "copystat"): ("src", "dst"),
+    ("shutil", "copytree"): ("src", "dst"),
+    ("shutil", "move"): ("src", "dst"),
+    ("shutil", "rmtree"): ("path",),
+    ("shutil", "make_archive"): ("base_name",),
+    ("shutil", "unpack_archive"): ("filename", "extract_dir"),
+}
+_READS = ("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "shutil.copystat", "shutil.copytree")
+_MAKES_OWN = {"mkdtemp": 2, "mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
+
+
+def patches(folders: Folders, ownership: Ownership) -> list[Patch]:
+    """Rows for what changes folders and files as a whole."""
+
+    def once(what: str, names: tuple[str, ...]) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            paths = [*args[: len(names)], *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+            written = paths[1:] if what in _READS else paths
+            if len(paths) < len(names) and what != "shutil.unpack_archive":
+                return wrapped(*args, **kwargs)  # which says what is missing
+            return folders.call(what, wrapped, written, args, kwargs)
+
+        return call
+
+    def open_descriptor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+            return folders.open(wrapped, path, flags, rest, options)
+
+        return bind(*args, **kwargs)
+
+    def own(place: int) -> Wrapper:
+        def make(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if folders.are_others and len(args) > place:
+                args = (*args[:place], ownership.place(args[place]), *args[place + 1 :])
+            elif folders.are_others and "dir" in kwargs:
+                kwargs = {**kwargs, "dir": ownership.place(kwargs["dir"])}
+            made = wrapped(*args, **kwargs)
+            ownership.made(made[1] if isinstance(made, tuple) else getattr(made, "name", made))
+            return made
+
+        return make
+
+    return [
+        *(
+            Patch(module, name, once(f"{module}.{name}", names), "rank 0 acts; all get what it got", everywhere=True)
+            for (module, name), names in _CHANGES.items()
+        ),
+        Patch("os", "open", open_descriptor, "as open()"),
+        *(
+            Patch("tempfile", name, own(place), "each rank makes its own", everywhere=True)
+            for name, place in _MAKES_OWN.items()
+        ),
+    ]

@@ -1,0 +1,370 @@
+"""What scripts do to the world outside: each leaves the folder as one process leaves it, and sees what it sees."""
+
+import contextlib
+import csv
+import glob
+import gzip
+import json
+import logging
+import logging.handlers
+import os
+import pickle
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def batch():
+    return next(iter(DataLoader(TensorDataset(torch.arange(14.0).view(7, 2)), 7)))[0]
+
+
+def text_files():
+    with open("a.txt", "w") as stream:
+        stream.write("one\n")
+        stream.writelines(["two\n", "three\n"])
+        print("four", batch().sum().item(), file=stream)
+        place = stream.tell()
+    with open("a.txt", "a") as stream:
+        at = stream.tell()
+        stream.write("five\n")
+    with open("a.txt") as stream:
+        lines = stream.readlines()
+    with open("a.txt", "r+") as stream:
+        first = stream.readline()
+        stream.seek(0)
+        stream.write("ONE\n")
+    with open("b.txt", "x", encoding="utf-8", newline="\r\n") as stream:
+        stream.write("ä\n")
+    with open("c.txt", "w+") as stream:
+        stream.write("read again")
+        stream.seek(0)
+        again = stream.read()
+    return [place, at, lines, first, again, Path("b.txt").read_bytes().hex(), stream.name, stream.mode]
+
+
+def binary_files():
+    with open("a.bin", "wb") as stream:
+        written = [stream.write(b"x" * 10), stream.write(memoryview(b"yy")), stream.tell()]
+        stream.seek(0)
+        stream.write(b"Z")
+    with open("a.bin", "rb+", buffering=0) as stream:
+        stream.seek(5)
+        stream.write(b"!")
+    with open("b.bin", "wb", 0) as stream:
+        written.append(stream.write(b"raw"))
+    Path("c.bin").write_bytes(b"path")
+    Path("c.txt").write_text("text")
+    Path("touched").touch()
+    descriptor = os.open("d.bin", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(b"descriptor")
+    return [written, Path("a.bin").read_bytes().hex(), os.path.getsize("d.bin"), os.path.getsize("touched")]
+
+
+def formats():
+    rows = batch()
+    with open("a.csv", "w", newline="") as stream:
+        writer = csv.writer(stream)
+        for row in rows:
+            writer.writerow([f"{value:.2f}" for value in row.tolist()])
+    with open("a.json", "w") as stream:
+        json.dump({"sum": rows.sum().item()}, stream)
+    with open("a.pkl", "wb") as stream:
+        pickle.dump({"rows": rows, "name": "x"}, stream)
+    with gzip.open("a.gz", "wt") as stream:
+        stream.write("zipped")
+    np.save("a.npy", rows.numpy())
+    np.savez("a.npz", rows=rows, other=np.arange(3))
+    np.savetxt("a.txt", rows)
+    np.save(open("b.npy", "wb"), rows)
+    rows.numpy().tofile("c.raw")
+    with open("a.pkl", "rb") as stream:
+        loaded = pickle.load(stream)
+    return [
+        np.load("a.npy").tolist(),
+        np.load("a.npz")["rows"].tolist(),
+        np.loadtxt("a.txt").tolist(),
+        json.load(open("a.json")),
+        loaded["rows"].tolist(),
+        gzip.open("a.gz", "rt").read(),
+        type(loaded["rows"]).__name__,
+    ]
+
+
+def folders():
+    seen = []
+    if not os.path.exists("out"):
+        os.mkdir("out")
+    os.makedirs("out/deep/er", exist_ok=True)
+    os.makedirs("out/deep/er", exist_ok=True)
+    for action in (
+        lambda: os.mkdir("out"),
+        lambda: os.makedirs("out"),
+        lambda: os.remove("nothing"),
+        lambda: os.rmdir("out"),
+        lambda: open("out", "w"),
+        lambda: open("missing/x", "w"),
+        lambda: shutil.copy("nothing", "out"),
+        lambda: open("made", "x").close(),
+        lambda: open("made", "x"),
+    ):
+        try:
+            action()
+            seen.append("fine")
+        except OSError as error:
+            seen.append(f"{type(error).__name__} {error.filename}")
+    for i in range(4):
+        Path("out", f"{i}.txt").write_text(str(i))
+    os.rename("out/0.txt", "out/zero.txt")
+    os.replace("out/1.txt", "out/2.txt")
+    shutil.copyfile("out/2.txt", "out/copy.txt")
+    copied = shutil.copy("out/3.txt", "out/deep")
+    shutil.copytree("out/deep", "tree")
+    moved = shutil.move("out/3.txt", "moved.txt")
+    os.symlink("moved.txt", "link")
+    Path("p").mkdir()
+    (Path("p") / "q").mkdir(parents=True)
+    Path("moved.txt").rename("renamed.txt")
+    (Path("out") / "zero.txt").unlink()
+    shutil.rmtree("out/deep")
+    archive = shutil.make_archive("all", "zip", "out")
+    return [
+        *seen,
+        sorted(os.listdir("out")),
+        sorted(glob.glob("*")),
+        copied,
+        moved,
+        Path(archive).name,
+        [os.path.isfile("out/2.txt"), os.path.isdir("tree/er"), Path("out/1.txt").exists()],
+    ]
+
+
+def a_log_that_stays_open():
+    seen = []
+    log = open("log.txt", "w", buffering=1)
+    for step in range(5):
+        log.write(f"step {step}\n")
+        log.flush()
+        seen.append(open("log.txt").read())
+        seen.append(os.path.getsize("log.txt"))
+    open("dropped.txt", "w").write("never closed")
+    seen.append(open("dropped.txt").read())
+    return seen
+
+
+def old_snapshots_are_removed():
+    kept, seen = [], []
+    os.makedirs("ckpt", exist_ok=True)
+    for epoch in range(6):
+        path = f"ckpt/{epoch}.pt"
+        torch.save({"epoch": epoch, "rows": batch()}, path)
+        kept.append(path)
+        if len(kept) > 2:
+            os.remove(kept.pop(0))
+        shutil.copyfile(path, "ckpt/last.pt")
+        seen.append(torch.load("ckpt/last.pt")["epoch"])
+        seen.append(sorted(os.listdir("ckpt")))
+    with open("stream.pt", "wb") as stream:
+        torch.save(batch(), stream)
+    seen.append(torch.load("stream.pt").tolist())
+    return seen
+
+
+def temporary_files():
+    seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.txt")
+        path.write_text("own")
+        shutil.copy(path, "kept.txt")
+        os.mkdir(os.path.join(folder, "y"))
+        seen.append(sorted(os.listdir(folder)))
+    with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as stream:
+        stream.write("atomically")
+    os.replace(stream.name, "out.txt")
+    with tempfile.TemporaryFile() as stream:
+        stream.write(b"gone")
+        stream.seek(0)
+        seen.append(stream.read().decode())
+    descriptor, name = tempfile.mkstemp(dir=".")
+    os.close(descriptor)
+    shutil.move(name, "moved.txt")
+    return [*seen, sorted(os.listdir("."))]
+
+
+def names_that_differ_between_ranks():
+    """As with a clock or a process id in the name: rank 0's counts."""
+    folder = f"run-{os.environ.get('RANK', '0')}"
+    os.makedirs(f"{folder}/logs")
+    with open(f"{folder}/logs/a.txt", "w") as stream:
+        stream.write("text")
+    torch.save([1], f"{folder}/a.pt")
+    there = [
+        os.path.exists(f"{folder}/a.pt"),
+        os.path.exists(f"{folder}/b.pt"),
+        os.path.getsize(f"{folder}/logs/a.txt"),
+    ]
+    return [open(f"{folder}/logs/a.txt").read(), torch.load(f"{folder}/a.pt"), *there]
+
+
+def errors_while_writing():
+    seen = []
+    try:
+        with open("/dev/full", "w") as stream:
+            stream.write("x" * 10)
+    except OSError as error:
+        seen.append(error.errno)
+    stream = open("closed.txt", "w")
+    stream.close()
+    stream.close()
+    for action in (lambda: stream.write("x"), lambda: open("x.txt", "q"), lambda: open("x.txt", "wb").write("text")):
+        try:
+            action()
+        except (ValueError, TypeError) as error:
+            seen.append(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(ZeroDivisionError), open("half.txt", "w") as stream:
+        stream.write("half")
+        stream.write(str(1 / 0))
+    seen.append(open("half.txt").read())
+    return seen
+
+
+def other_libraries():
+    import matplotlib.pyplot as plt
+    import pandas
+    from PIL import Image
+
+    plt.rcParams["svg.hashsalt"] = "fixed"
+    rows = batch()
+    frame = pandas.DataFrame(rows.numpy(), columns=["a", "b"])
+    frame.to_csv("a.csv")
+    frame.to_json("a.json")
+    frame.to_pickle("frame.pkl")
+    Image.fromarray(rows.numpy().astype(np.uint8)).save("a.png")
+    figure, axes = plt.subplots()
+    axes.plot(rows[:, 0])
+    axes.set_title(f"{rows.mean().item():.3f}")
+    plt.savefig("figure.png", metadata={"Software": None})
+    figure.savefig("figure.svg", metadata={"Date": None})
+    plt.show()
+    plt.close()
+    return [pandas.read_csv("a.csv")["b"].tolist(), Image.open("a.png").size, os.path.getsize("figure.png") > 1000]
+
+
+def log_files():
+    logger = logging.getLogger("outward")
+    logger.setLevel(logging.INFO)
+    handlers = [
+        logging.FileHandler("plain.log", mode="w"),
+        logging.FileHandler("late.log", delay=True),
+        logging.handlers.RotatingFileHandler("rotating.log", maxBytes=60, backupCount=2),
+    ]
+    for handler in handlers:
+        logger.addHandler(handler)
+    for step in range(6):
+        logger.info("step %d: %s", step, batch().sum())
+    for handler in handlers:
+        logger.removeHandler(handler)
+        handler.close()
+    return [open("plain.log").read(), len(open("late.log").readlines())]
+
+
+def commands():
+    seen = [
+        subprocess.run(["echo", "one"], capture_output=True, text=True).stdout,
+        subprocess.check_output("echo two; echo two >> made.txt", shell=True).decode(),
+        os.system("echo three >> made.txt; exit 3"),
+        os.popen("echo four >> made.txt; cat made.txt").read(),
+        subprocess.call(["touch", "touched"]),
+        subprocess.getoutput("ls"),
+    ]
+    process = subprocess.Popen(["sort"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate("b\na\n")
+    seen += [out, process.returncode, process.poll()]
+    with subprocess.Popen("echo x; echo y; exit 2", shell=True, stdout=subprocess.PIPE, text=True) as process:
+        seen += [line.strip() for line in process.stdout]
+    seen.append(process.wait())
+    for command in (["false"], ["no such command"]):
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            seen.append(str(error))
+    return seen
+
+
+def a_thread_that_saves():
+    def save(rows):
+        os.makedirs("kept")
+        torch.save(rows, "kept/a.pt")
+        with open("kept/a.txt", "w") as stream:
+            stream.write("by a thread")
+
+    thread = threading.Thread(target=save, args=(batch().tolist(),))
+    thread.start()
+    thread.join()
+    torch.save(1, "after.pt")
+    return sorted(os.listdir("kept"))
+
+
+def event_files():
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboardX import SummaryWriter as OtherWriter
+    from torch.utils.tensorboard import SummaryWriter
+
+    seen = []
+    for kind, folder in ((SummaryWriter, "runs/a"), (OtherWriter, "runs/b")):
+        model = torch.nn.Linear(2, 1)
+        with kind(folder) as writer:
+            rows = batch()
+            for step in range(3):
+                writer.add_scalar("sum", rows.sum(), step)
+                writer.add_scalars("several", {"a": step, "b": 2.0}, step)
+                writer.add_histogram("rows", rows, step)
+            writer.add_text("text", "words")
+            writer.add_graph(model, rows)
+            writer.flush()
+            seen.append(len([name for name in os.listdir(folder) if name.startswith("events")]))
+        read = EventAccumulator(folder).Reload()
+        seen.append([event.value for event in read.Scalars("sum")])
+        seen.append([event.histogram_value.sum for event in read.Histograms("rows")])
+        seen.append(len(read.Graph().node) > 1)
+    with SummaryWriter(comment="x") as writer:
+        writer.add_scalar("a", 1, 0)
+    seen.append(os.path.isdir(writer.log_dir))
+    shutil.rmtree("runs")
+    return seen
+
+
+HABITS = [
+    other_libraries,
+    log_files,
+    commands,
+    a_thread_that_saves,
+    event_files,
+    text_files,
+    binary_files,
+    formats,
+    folders,
+    a_log_that_stays_open,
+    old_snapshots_are_removed,
+    temporary_files,
+    names_that_differ_between_ranks,
+    errors_while_writing,
+]
+
+
+def run_all(names):
+    """Run habits, each in a folder of its own, and give what each returned."""
+    given = {}
+    for name in names:
+        os.mkdir(name)
+        os.chdir(name)
+        torch.manual_seed(0)
+        given[name] = globals()[name]()
+        os.chdir("..")
+    return given

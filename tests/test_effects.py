@@ -1,0 +1,48 @@
+"""Outward effects: the folder, the values and the errors of N ranks are those of one process."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from parity import outward
+
+NAMES = [habit.__name__ for habit in outward.HABITS]
+
+
+def tree(folder):
+    """Every file's content, by its path; checkpoints by what they hold."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        elif path.is_dir():
+            found[name] = "folder"
+        elif path.suffix == ".pt":
+            found[name] = repr(torch.load(path))
+        elif path.suffix == ".npz":
+            found[name] = {key: value.tolist() for key, value in np.load(path).items()}
+        elif path.suffix == ".pkl":
+            found[name] = repr(pickle.loads(path.read_bytes()))
+        elif path.suffix in (".zip", ".gz"):
+            found[name] = "archive"  # with the time in it
+        else:
+            found[name] = path.read_bytes(), oct(path.stat().st_mode)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(ranks):
+    outcome = ranks.call(outward.run_all, 1, NAMES).ok()
+    return outcome.results[0], tree(outcome.cwd)
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
+    values, files = alone
+    outcome = ranks.call(outward.run_all, nproc, NAMES, timeout=60).ok()
+    for rank, given in enumerate(outcome.results):
+        for name in NAMES:
+            assert given[name] == values[name], f"rank {rank}: {name}"
+    assert tree(outcome.cwd) == files
