@@ -56,7 +56,6 @@ from .patches import (
     recompute,
     state_dict,
     tensorboard,
-    tracing,
 )
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
@@ -115,14 +114,13 @@ class Session:
                 *folders.patches(Folders(self._turns, owners, outward), owners),
                 *commands.patches(Commands(self._turns, owners)),
                 *loggers.patches(self._turns, outward),
-                *tracing.patches(self._replicas),
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
         data_loader.patch_when_imported(self._loaders, self._apply)
         checkpoint.patch_when_imported(checkpoints, self._apply)
-        tensorboard.patch_when_imported(self._turns, self._apply)
+        tensorboard.patch_when_imported(self._turns, self._replicas, self._apply)
         plots.patch_when_imported(self._turns, self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()

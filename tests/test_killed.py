@@ -45,4 +45,4 @@ def test_a_killed_job_leaves_whole_checkpoints_and_nothing_else(ranks, first, tm
     assert newest > 0
     ranks.call(save_for_ever, 2, 5, cwd=str(tmp_path)).ok()
     left = sorted(path.name for path in Path(tmp_path).iterdir())
-    assert left == ["last.pt", "log.txt", "step1.pt", "step2.pt"]
+    assert left == ["last.pt", "log.txt", "step0.pt", "step1.pt"]

@@ -13,7 +13,7 @@ class Places:
 
     def __init__(self, device: torch.device) -> None:
         """Redirect to a device."""
-        self.device = device
+        self.device = torch.device("cpu") if device.type == "cpu" else device
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self._kinds = {"cuda", device.type, *([accelerator.type] if accelerator is not None else [])} - {"cpu"}
 

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 import wrapt
 
+from ..batch.forms import whole_of
+from ..batch.tensor import BatchTensor
 from ..effects.turns import Turns
 from ..patcher import Patch
+from ..replica.replicas import Replicas
+from ..structure import map_leaves
 
 _WRITERS = {"torch.utils.tensorboard.writer": "log_dir", "tensorboardX.writer": "logdir"}  # -> SummaryWriter's folder
 
@@ -31,11 +35,12 @@ class _NoEvents:
         return lambda *args, **kwargs: None
 
 
-def patch_when_imported(turns: Turns, apply: Callable[[list[Patch]], None]) -> None:
+def patch_when_imported(turns: Turns, replicas: Replicas, apply: Callable[[list[Patch]], None]) -> None:
     """Take over the writers as soon as the script imports them.
 
     Args:
         turns: of the ranks.
+        replicas: of the models.
         apply: applies patches, unless the session has ended.
     """
 
@@ -78,6 +83,11 @@ def patch_when_imported(turns: Turns, apply: Callable[[list[Patch]], None]) -> N
             *(arg.detach().cpu().numpy() if isinstance(arg, torch.Tensor) else arg for arg in args), **kwargs
         )
 
+    def graph(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = map_leaves(_whole, (args, kwargs))
+        with replicas.back_inside(True, False):  # tracing records what the module does to a whole batch
+            return wrapped(*args, **kwargs)
+
     for module, folder in _WRITERS.items():
         rows = [
             Patch(module, "FileWriter.flush", finish("flush"), "rank 0's file is written when it returns"),
@@ -86,8 +96,15 @@ def patch_when_imported(turns: Turns, apply: Callable[[list[Patch]], None]) -> N
             Patch(module, "SummaryWriter.__init__", begin(folder), "all know rank 0's folder"),
         ]
         wrapt.register_post_import_hook(functools.partial(_apply, apply, rows), module)
+    also = ("torch.utils.tensorboard.writer:graph",)
+    rows = [Patch("torch.utils.tensorboard._pytorch_graph", "graph", graph, "traces whole batches", also=also)]
+    wrapt.register_post_import_hook(functools.partial(_apply, apply, rows), "torch.utils.tensorboard.writer")
     rows = [Patch("tensorboardX.x2num", "make_np", numbers, "takes batches", everywhere=True)]
     wrapt.register_post_import_hook(functools.partial(_apply, apply, rows), "tensorboardX.writer")
+
+
+def _whole(leaf: Any) -> Any:
+    return whole_of(leaf).detach() if isinstance(leaf, BatchTensor) else leaf
 
 
 def _apply(apply: Callable[[list[Patch]], None], rows: list[Patch], module: Any) -> None:
