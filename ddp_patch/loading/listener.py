@@ -80,7 +80,9 @@ class Listener:
         if isinstance(begun, BaseException):
             raise begun
         if begun is not None:
-            set_states(begun)
+            set_states(begun[0])
+            if begun[1] is not None:
+                set_state_of(loader.generator, begun[1])
 
     def next(self) -> tuple[Any, int | None]:
         """Draw the next indices, and wait for their batch."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..batch.tensor import BatchTensor
 from ..batch.world import World, portable
@@ -18,6 +18,7 @@ from ..errors import BatchError
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
 from .generators import in_main_thread, own_generators, same, state_of, states
+from .one_process import as_one_process
 
 
 class Reader:
@@ -52,13 +53,16 @@ class Reader:
         self._name = name
         self._generators = own_generators(loader) if self._draws_here else []
         try:
-            self.iterator = make()
+            with as_one_process(world):
+                self.iterator = make()
         except BaseException as error:
             channel.send(name, portable(error), _none)
             raise
         # Anything else draws nothing here that the other ranks do not draw themselves.
-        draws = self._draws_here and isinstance(loader.dataset, IterableDataset) and in_main_thread()
-        channel.send(name, states() if draws else None, _none)
+        draws = isinstance(loader.dataset, IterableDataset if self._draws_here else IterDataPipe)
+        generator = loader.generator
+        moved = states(), None if generator is None else state_of(generator)
+        channel.send(name, moved if draws and in_main_thread() else None, _none)
 
     def next(self) -> tuple[Any, int | None]:
         """Read a batch, hand it over, and keep this rank's rows."""
@@ -66,9 +70,9 @@ class Reader:
             return given(next(self.iterator))
         # A thread of the script's draws beside the script: nothing can be told from where generators stand.
         before = states() if self._draws_here and in_main_thread() else None
-        reading = self._world.reading.set(True)  # the others do not take part
         try:
-            data = next(self.iterator)
+            with as_one_process(self._world):
+                data = next(self.iterator)
         except StopIteration:
             self._hand_over("stop", None, before)
             raise
@@ -77,8 +81,6 @@ class Reader:
                 error.args = (f"{error} (of {self._described})",)
             self._hand_over("error", portable(error), before)
             raise
-        finally:
-            self._world.reading.reset(reading)
         self._read += 1
         layout, dealt = cut(data, self._world)
         try:

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import os
 import random
 
 import numpy as np
@@ -486,6 +487,48 @@ def workers_kept_over_epochs():
     loader = DataLoader(Rows(), 6, shuffle=True, num_workers=2, persistent_workers=True)
     whole = DataLoader(Rows(), 6, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=padded_rows)
     return epochs(loader, 3) + epochs(whole, 3)
+
+
+class DealsItself(IterableDataset):
+    """As webdataset and others do: by torch.distributed, or by the launcher's variables, and by worker."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __iter__(self):
+        rank, size = 0, 1
+        if self.by == "group" and torch.distributed.is_initialized():
+            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        elif self.by == "variables":
+            rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for i in range(rank * step + first, 24, size * step):
+            yield torch.tensor([i, i + 1], dtype=torch.float64), i % 3
+
+
+def datasets_that_deal_themselves():
+    return [
+        value
+        for by in ("group", "variables")
+        for workers in (0, 2)
+        for value in epochs(DataLoader(DealsItself(by), 4, num_workers=workers))
+    ]
+
+
+def data_pipes():
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    def pipe():
+        rows = [(torch.tensor([i, -i], dtype=torch.float64), i) for i in range(20)]
+        return IterableWrapper(rows).shuffle().sharding_filter()
+
+    generator = torch.Generator().manual_seed(1)
+    return (
+        epochs(DataLoader(pipe(), 4, shuffle=True))
+        + epochs(DataLoader(pipe(), 4, num_workers=2, shuffle=True))
+        + epochs(DataLoader(pipe(), 4, num_workers=1, persistent_workers=True, generator=generator), 3)
+    )
 
 
 def other_ways_to_start_workers():
