@@ -44,6 +44,8 @@ from .patches import (
     compiled,
     data_loader,
     data_parallel,
+    device,
+    entropy,
     files,
     folders,
     hooks,
@@ -88,6 +90,8 @@ class Session:
         self._turns = Turns(job.attendance, self._world)
         owners = Ownership()
         outward = Files(self._turns, owners)
+        places = Places(job.device)
+        drawing = entropy.Entropy(self._turns, owners)
         checkpoints = Checkpoints(self._world, self._turns, outward)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.
@@ -108,7 +112,9 @@ class Session:
                 *hooks.patches(self._replicas),
                 *losses.patches(),
                 *modules.patches(self._replicas),
-                *checkpoint.patches(checkpoints, Places(job.device)),
+                *checkpoint.patches(checkpoints, places),
+                *device.patches(places),
+                *entropy.patches(drawing),
                 *state_dict.patches(),
                 *files.patches(outward),
                 *folders.patches(Folders(self._turns, owners, outward), owners),
@@ -122,6 +128,7 @@ class Session:
         checkpoint.patch_when_imported(checkpoints, self._apply)
         tensorboard.patch_when_imported(self._turns, self._replicas, self._apply)
         plots.patch_when_imported(self._turns, self._apply)
+        entropy.patch_when_imported(drawing, self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
         # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.

@@ -1,0 +1,152 @@
+"""Devices that a script names: all are this rank's own, and on a host without CUDA its CPU or whatever it has.
+
+Only names are redirected, where they are used: ``torch.device("cuda:0")`` stays what it is. No operation is intercepted
+that was not given a device.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ..effects.places import Places
+from ..patcher import Patch
+
+_FACTORIES = (
+    *("tensor", "as_tensor", "asarray", "scalar_tensor", "zeros", "ones", "empty", "full", "rand", "randn", "randint"),
+    *("randperm", "arange", "range", "linspace", "logspace", "eye", "normal", "empty_strided", "empty_permuted"),
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("tril_indices", "triu_indices", "sparse_coo_tensor", "sparse_csr_tensor", "bartlett_window", "blackman_window"),
+    *("hamming_window", "hann_window", "kaiser_window"),
+)
+_NEW = ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full")
+# Without CUDA -> what these give.
+_QUIET: dict[str, Any] = {
+    **dict.fromkeys(("synchronize", "empty_cache", "ipc_collect", "set_device", "set_rng_state", "set_rng_state_all")),
+    **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")),
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
+    **dict.fromkeys(("memory_cached", "max_memory_cached", "current_device", "utilization"), 0),
+    "memory_summary": "",
+    "memory_stats": {},
+    "mem_get_info": (0, 0),
+    "get_device_name": "cpu",
+    "get_rng_state": torch.empty(0, dtype=torch.uint8),
+    "get_rng_state_all": [],
+}
+
+
+def patches(places: Places) -> list[Patch]:
+    """Rows for what takes a device."""
+
+    def with_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": places.of(kwargs["device"])}
+        return wrapped(*args, **kwargs)
+
+    def to(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args and not isinstance(args[0], torch.Tensor):
+            args = (places.of(args[0]), *args[1:])
+        return with_device(wrapped, instance, args, kwargs)
+
+    def cuda(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+            return instance.to(device=places.device, non_blocking=non_blocking, memory_format=memory_format)
+
+        return bind(*args, **kwargs)
+
+    def first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapped(*map(places.of, args), **{name: places.of(value) for name, value in kwargs.items()})
+
+    here = "this rank's device"
+    rows = [
+        Patch("torch", "Tensor.to", to, here),
+        Patch("torch", "Tensor.cuda", cuda, here),
+        *(Patch("torch", name, with_device, here) for name in _FACTORIES),
+        *(Patch("torch", f"Tensor.{name}", with_device, here) for name in _NEW),
+        Patch("torch", "set_default_device", first, here),
+    ]
+    return rows + (_on_accelerators(first) if torch.cuda.is_available() else _without_cuda())
+
+
+def _on_accelerators(first: Any) -> list[Patch]:
+    names = ("set_device", "synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved", "mem_get_info")
+    return [
+        *(Patch("torch.cuda", name, first, "this rank's device") for name in names),
+        Patch("torch.cuda", "device.__init__", first, "this rank's device"),
+    ]
+
+
+def _without_cuda() -> list[Patch]:
+    def giving(value: Any) -> Any:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return value
+
+        return call
+
+    def pinned(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapped(*args, **kwargs) if torch.accelerator.is_available() else instance
+
+    def event(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _Event()
+
+    def stream(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _Stream()
+
+    nothing = "does nothing without CUDA"
+    return [
+        *(Patch("torch.cuda", name, giving(value), nothing) for name, value in _QUIET.items()),
+        Patch("torch.cuda", "device.__init__", giving(None), nothing),
+        Patch("torch.cuda", "device.__enter__", giving(None), nothing),
+        Patch("torch.cuda", "device.__exit__", giving(False), nothing),
+        Patch("torch.cuda", "StreamContext.__init__", giving(None), nothing),
+        Patch("torch.cuda", "StreamContext.__enter__", giving(None), nothing),
+        Patch("torch.cuda", "StreamContext.__exit__", giving(None), nothing),
+        *(Patch("torch.cuda", name, stream, nothing) for name in ("current_stream", "default_stream")),
+        Patch("torch.cuda.streams", "Stream.__new__", stream, nothing),
+        Patch("torch.cuda.streams", "Event.__new__", event, nothing),
+        Patch("torch", "Tensor.pin_memory", pinned, nothing),
+    ]
+
+
+class _Stream:
+    """What is asked of it is done already."""
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def synchronize(self) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class _Event:
+    """A moment of this process."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def record(self, stream: Any = None) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end: _Event) -> float:
+        """Milliseconds between two events."""
+        return (end._at - self._at) * 1000
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...

@@ -1,0 +1,109 @@
+"""Scripts that name accelerators run on this rank's device, whatever it is."""
+
+import pytest
+import torch
+from parity.test_scripts import compare_text
+
+from ddp_patch.effects.places import Places
+
+HARD_CODED = """
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+torch.manual_seed(0)
+torch.cuda.manual_seed_all(0)
+torch.cuda.set_device(0)
+torch.backends.cudnn.benchmark = True
+gpus = [int(i) for i in "0,1".split(",")]
+device = torch.device("cuda:0")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8, device="cuda:0")
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        noise = torch.zeros(x.size(0), 8, device="cuda") + torch.ones(8).cuda()
+        return self.head(torch.tanh(self.body(x)) * noise)
+
+
+model = nn.DataParallel(Net().cuda(gpus[0]), device_ids=gpus, output_device=gpus[0]).to(device)
+criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], device=device)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+data = TensorDataset(torch.randn(20, 4), torch.randint(0, 3, (20,)))
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+start.record()
+for epoch in range(2):
+    for x, y in DataLoader(data, 6, pin_memory=True):
+        x, y = x.cuda(non_blocking=True), y.to("cuda:1", non_blocking=True)
+        with torch.cuda.device(1), torch.cuda.stream(torch.cuda.Stream()):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        print(loss.item(), x.shape, (x.new_ones(2, device=0) + torch.arange(2, device=device)).tolist())
+    torch.cuda.empty_cache()
+end.record()
+torch.cuda.synchronize()
+assert start.elapsed_time(end) > 0
+state = {"model": model.state_dict(), "cuda": torch.cuda.get_rng_state_all(), "rng": torch.get_rng_state()}
+torch.save(state, "model.pt")
+model.load_state_dict(torch.load("model.pt", map_location=lambda storage, place: storage.cuda() if "cuda" in place else storage)["model"])
+model.load_state_dict(torch.load("model.pt", map_location={"cuda:0": "cuda:1"})["model"])
+torch.cuda.set_rng_state_all(state["cuda"])
+assert torch.cuda.memory_allocated() >= 0 and torch.cuda.max_memory_allocated(0) >= 0 and torch.cuda.current_device() == 0
+assert torch.zeros(2).pin_memory().shape == (2,)
+torch.set_default_device("cuda:0")
+print(torch.zeros(2).sum().item(), torch.cuda.is_available(), torch.cuda.device_count())
+"""
+PLAIN = (
+    HARD_CODED.replace("torch.cuda.set_device(0)", "")
+    .replace(".cuda(non_blocking=True)", "")
+    .replace(".cuda(gpus[0])", "")
+    .replace(".cuda()", "")
+    .replace('"cuda:0"', '"cpu"')
+    .replace('"cuda:1"', '"cpu"')
+    .replace('"cuda"', '"cpu"')
+    .replace("device=0", 'device="cpu"')
+    .replace("with torch.cuda.device(1), torch.cuda.stream(torch.cuda.Stream()):", "if True:")
+)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the script runs as it is: see the gpu tests")
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_hard_coded_devices_end_on_the_host_without_cuda(ranks, tmp_path, nproc):
+    cut = PLAIN.index("start, end = ")
+    plain = PLAIN[:cut] + PLAIN[cut:].replace(PLAIN[cut : PLAIN.index("for epoch")], "")
+    plain = "\n".join(
+        line
+        for line in plain.splitlines()
+        if not any(word in line for word in ("end.record", "synchronize", "elapsed", "empty_cache"))
+    )
+    plain = plain.replace("torch.cuda.get_rng_state_all()", "[]").replace(
+        'torch.cuda.set_rng_state_all(state["cpu"])', ""
+    )
+    plain = "\n".join(
+        line for line in plain.splitlines() if "memory_allocated" not in line and "pin_memory()" not in line
+    )
+    (tmp_path / "plain.py").write_text(plain)
+    (tmp_path / "hard_coded.py").write_text(HARD_CODED)
+    alone = ranks.script(tmp_path / "plain.py", 1).ok().stdout[0]
+    outcome = ranks.script(tmp_path / "hard_coded.py", nproc).ok()
+    compare_text(outcome.stdout[0], alone, 1e-5)
+    assert alone.splitlines()[-1] == "0.0 False 0"
+
+
+def test_names_of_accelerators_are_redirected_and_nothing_else():
+    places = Places(torch.device("cuda", 3))
+    mine = torch.device("cuda", 3)
+    assert [places.of(name) for name in ("cuda", "cuda:0", "cuda:7")] == ["cuda:3"] * 3
+    assert [places.of(device) for device in (torch.device("cuda"), torch.device("cuda:1"), 0, 5)] == [mine] * 4
+    for left in ("cpu", torch.device("cpu"), torch.device("meta"), "meta", None, True, torch.float32, "cudart"):
+        assert places.of(left) is left
+    assert Places(torch.device("cpu", 0)).of("cuda:1") == "cpu"

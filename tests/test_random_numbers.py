@@ -1,0 +1,109 @@
+"""Who draws which random numbers: the script alike on every rank, rows apart, both by the seed."""
+
+import os
+import random
+import secrets
+import uuid
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def set_seed(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
+
+
+def all_three():
+    return [torch.rand(()).item(), float(np.random.rand()), random.random(), torch.randperm(5).tolist()]
+
+
+def seeded():
+    drawn = []
+    set_seed(3)
+    drawn.append(all_three())
+    state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    drawn.append(all_three())
+    torch.set_rng_state(state[0])
+    np.random.set_state(state[1])
+    random.setstate(state[2])
+    drawn.append(all_three())
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        drawn.append(all_three())
+    drawn.append(all_three())
+    generators = torch.Generator().manual_seed(1), np.random.default_rng(2), random.Random(4), np.random.RandomState(6)
+    drawn.append([torch.rand((), generator=generators[0]).item(), generators[1].random(), generators[2].random()])
+    drawn.append(float(generators[3].rand()))
+    model, rows = nn.Sequential(nn.Linear(2, 4), nn.Tanh()), DataLoader(TensorDataset(torch.randn(9, 2)), 5, True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in rows:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        drawn.append(all_three())
+    drawn.append([str(value) for value in sorted({"a", "b", "c"}, key=hash)])
+    return drawn
+
+
+def unseeded():
+    drawn = [all_three()]
+    np.random.seed()
+    random.seed()
+    drawn.append(torch.seed())
+    drawn.append(all_three())
+    drawn.append([np.random.default_rng().random(), random.Random().random(), np.random.default_rng(None).random()])
+    drawn.append([uuid.uuid4().hex, secrets.token_hex(4), os.urandom(3).hex(), secrets.randbelow(10**9)])
+    seed = random.randint(1, 10**6)
+    set_seed(seed)
+    drawn += [seed, all_three(), list({"x", "y", "zz", "w"})]
+    return drawn
+
+
+def test_a_seeded_script_draws_what_one_process_draws(ranks):
+    (wanted,) = ranks.call(seeded, 1).ok().results
+    for nproc in (2, 3):
+        assert ranks.call(seeded, nproc).ok().results == [wanted] * nproc
+
+
+def test_an_unseeded_script_draws_alike_on_every_rank_and_anew_in_every_run(ranks):
+    runs = []
+    for _ in range(2):
+        results = ranks.call(unseeded, 3).ok().results
+        assert results == [results[0]] * 3
+        runs.append(results[0])
+    for first, second in zip(runs[0][1:5], runs[1][1:5], strict=True):
+        assert first != second
+
+
+def masks(rows, extra):
+    """The dropout masks of all rows, the last rank's behind ``extra`` rows of others."""
+    torch.manual_seed(11)
+    model = nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5))
+    nn.init.constant_(model[0].weight, 1.0)
+    nn.init.constant_(model[0].bias, 1.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    data = TensorDataset(torch.ones(rows + extra, 2))
+    seen = []
+    for _ in range(3):
+        for (x,) in DataLoader(data, rows + extra):
+            out = model(x)
+            out.sum().backward()
+            optimizer.step()
+            seen.append((out.detach() != 0).long().tolist())
+    return seen[1:]  # in its first call a model is observed, on batches
+
+
+def test_no_two_rows_have_a_mask_and_a_rank_draws_by_its_seed_alone(ranks):
+    (six, *_) = ranks.call(masks, 2, 6, 0).ok().results
+    (again, *_) = ranks.call(masks, 2, 6, 0).ok().results
+    (seven, *_) = ranks.call(masks, 2, 6, 1).ok().results
+    assert six == again
+    assert len({tuple(mask) for batch in six for mask in batch}) == 12
+    # The first rank has 3 rows of 6 and 4 of 7, the second 3 of both, with masks that do not depend on the first.
+    assert [batch[4:] for batch in seven] == [batch[3:] for batch in six]
