@@ -21,43 +21,26 @@ from .batch.tensor import BatchTensor
 from .batch.world import World
 from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
-from .effects.checkpoints import Checkpoints
-from .effects.commands import Commands
-from .effects.files import Files
-from .effects.folders import Folders
-from .effects.ownership import Ownership
-from .effects.places import Places
-from .effects.terminal import Terminal
-from .effects.turns import Turns
 from .errors import OrderError
 from .launch.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
 from .options import Options
+from .outward import Outward
 from .patcher import Patch, Patcher
 from .patches import (
     already_distributed,
     autograd,
     batch_norm,
-    checkpoint,
-    commands,
     compiled,
     data_loader,
     data_parallel,
-    device,
-    entropy,
-    files,
-    folders,
     hooks,
-    loggers,
     losses,
     modules,
     optimizer,
     parallel_functions,
-    plots,
     recompute,
-    state_dict,
-    tensorboard,
 )
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
@@ -87,12 +70,7 @@ class Session:
         self._world.post = job.attendance.post
         self._world.collect = job.attendance.collect
         self._world.keeps_global = self._replicas.backwards.trains
-        self._turns = Turns(job.attendance, self._world)
-        owners = Ownership()
-        outward = Files(self._turns, owners)
-        places = Places(job.device)
-        drawing = entropy.Entropy(self._turns, owners)
-        checkpoints = Checkpoints(self._world, self._turns, outward)
+        self._outward = Outward(job, self._world, self._replicas)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
@@ -112,23 +90,13 @@ class Session:
                 *hooks.patches(self._replicas),
                 *losses.patches(),
                 *modules.patches(self._replicas),
-                *checkpoint.patches(checkpoints, places),
-                *device.patches(places),
-                *entropy.patches(drawing),
-                *state_dict.patches(),
-                *files.patches(outward),
-                *folders.patches(Folders(self._turns, owners, outward), owners),
-                *commands.patches(Commands(self._turns, owners)),
-                *loggers.patches(self._turns, outward),
+                *self._outward.patches(),
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
         data_loader.patch_when_imported(self._loaders, self._apply)
-        checkpoint.patch_when_imported(checkpoints, self._apply)
-        tensorboard.patch_when_imported(self._turns, self._replicas, self._apply)
-        plots.patch_when_imported(self._turns, self._apply)
-        entropy.patch_when_imported(drawing, self._apply)
+        self._outward.patch_when_imported(self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
         # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
@@ -139,7 +107,7 @@ class Session:
         for existing in optimizers:
             self._replicas.optimizes(existing)
             discovery.start()
-        self._terminal = Terminal(self._world, job.crash)
+        self._outward.begin()
         job.closing.append(self.stop)
         logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
 
@@ -166,13 +134,13 @@ class Session:
             self.job.closing.remove(self.stop)
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))
-        self._terminal.stop()
+        self._outward.be_heard()
         goes_on = Job.current is self.job  # not at the end of the program
         self._replicas.close(settle=goes_on)
         if goes_on:
             remember_used(self.job)
         self._loaders.close()
-        self._turns.stop()
+        self._outward.stop()
         for remove in self._remove_hooks:
             remove()
         if self._filter in warnings.filters:

@@ -1,0 +1,223 @@
+"""File objects of ranks in step: they flush and close together, and those of other ranks than 0 write to nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import IO, Any
+
+from .turns import Turns
+
+Open = Callable[..., Any]
+
+
+class Watched:
+    """What a file object tells of itself."""
+
+    def __init__(self, closed: Callable[[str], None], turns: Turns, path: str) -> None:
+        """Watch a file object that was opened for writing.
+
+        Args:
+            closed: learns of it.
+            turns: of the ranks.
+            path: of the file.
+        """
+        self._closed = closed
+        self._turns = turns
+        self._path = path
+        self._failure: OSError | None = None
+
+    def write(self, write: Callable[[], Any], size: int) -> Any:
+        """Write on this rank alone. An error waits until all ranks can raise it, in ``flush`` or ``close``."""
+        if self._failure is None:
+            try:
+                return write()
+            except OSError as error:
+                self._fail(error)
+        return size
+
+    def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
+        """Flush or close on all ranks, which raise what rank 0 meets."""
+        if not self._turns.are_taken():
+            action()
+            if self._failure is not None:
+                raise self._failure
+            return
+
+        def leaders() -> None:
+            try:
+                action()
+            except OSError as met:
+                self._fail(met)
+            self._fail(error)
+            if self._failure is not None:
+                raise self._failure
+
+        try:
+            self._turns.follow(what, leaders, [self._path], hands_over=False)
+        finally:
+            if not self._turns.is_leader:
+                action()
+            if what == "close":
+                self._closed(self._path)
+
+    def dropped(self, action: Callable[[], None]) -> None:
+        """Close a file object that nobody holds any more: when that is may differ between ranks."""
+        action()
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self._failure is None and isinstance(error, OSError):
+            self._failure = error
+
+
+class _InStep:
+    """Of file objects that flush and close together with those of the other ranks."""
+
+    watched: Watched
+    _busy = False  # flushing or closing: Python's own file objects do so through these very methods
+
+    def write(self, data: Any) -> Any:
+        return self.watched.write(lambda: super(_InStep, self).write(data), len(data))  # type: ignore[misc]
+
+    def flush(self) -> None:
+        flush = super().flush  # type: ignore[misc]
+        if self._busy or self.closed or self._is_dropped():  # type: ignore[attr-defined]
+            flush()
+        else:
+            self._alone(lambda: self.watched.together("flush", flush))
+
+    def close(self) -> None:
+        close = super().close  # type: ignore[misc]
+        if self._busy or self.closed:  # type: ignore[attr-defined]
+            close()
+        elif self._is_dropped():
+            self._alone(lambda: self.watched.dropped(close))
+        else:
+            self._alone(lambda: self.watched.together("close", close))
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self.closed or self._is_dropped():  # type: ignore[attr-defined]
+            self.close()
+            return
+        close = super().close  # type: ignore[misc]
+        try:
+            self._alone(lambda: self.watched.together("close", close, error))
+        except OSError as met:
+            if met is not error:
+                raise
+
+    def _is_dropped(self) -> bool:
+        return bool(getattr(self, "_finalizing", False))  # set by IOBase's finalizer (CPython)
+
+    def _alone(self, action: Callable[[], None]) -> None:
+        self._busy = True
+        try:
+            action()
+        finally:
+            self._busy = False
+
+
+class _Text(_InStep, io.TextIOWrapper):
+    pass
+
+
+class _Writer(_InStep, io.BufferedWriter):
+    pass
+
+
+class _Random(_InStep, io.BufferedRandom):
+    pass
+
+
+def in_step(plain: Any, mode: str, options: dict[str, Any], watched: Watched) -> Any:
+    """Make a file object flush and close together with those of the other ranks."""
+    shared: Any
+    if isinstance(plain, io.TextIOWrapper):
+        encoding, errors, buffering = plain.encoding, plain.errors, plain.line_buffering
+        shared = _Text(plain.detach(), encoding, errors, options.get("newline"), buffering)
+        shared.mode = mode
+    elif isinstance(plain, io.BufferedRandom):
+        shared = _Random(plain.detach())
+    elif isinstance(plain, io.BufferedWriter):
+        shared = _Writer(plain.detach())
+    else:
+        return plain  # unbuffered: every write is the system's
+    shared.watched = watched
+    return shared
+
+
+class _Nowhere(io.FileIO):
+    """Takes everything, keeps nothing, and knows where it stands."""
+
+    def __init__(self, name: Any, size: int) -> None:
+        super().__init__(os.devnull, "w")
+        self.name = name
+        self._at = self._size = size
+
+    def write(self, data: Any) -> int:
+        count = memoryview(data).nbytes
+        self._at += count
+        self._size = max(self._size, self._at)
+        return count
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + {0: 0, 1: self._at, 2: self._size}[whence]
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        self._size = self._at if size is None else size
+        return self._size
+
+
+def before(path: str, mode: str) -> IO[bytes]:
+    """What a file held before rank 0 opens it, if that is read, or how much of it, if it is added to."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it
+    if "a" in mode or "r" in mode:
+        with contextlib.suppress(OSError), io.FileIO(path) as there:  # rank 0 meets the error as well
+            if "+" in mode:
+                shutil.copyfileobj(there, copy)
+            else:
+                copy.truncate(os.fstat(there.fileno()).st_size)
+    copy.flush()
+    return copy
+
+
+def stand_in(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO[bytes]) -> Any:
+    """Make a file object that looks like rank 0's and writes to nowhere."""
+    if "+" in mode or options.get("buffering", -1) == 0:
+        own = os.dup(held.fileno())
+        os.lseek(own, 0, os.SEEK_END if "a" in mode else os.SEEK_SET)
+        # "x" asks that there be no such file, as rank 0 found.
+        return real(file, mode.replace("x", "w"), **{**options, "opener": lambda path, flags: own})
+    raw: Any = _Nowhere(file, os.fstat(held.fileno()).st_size)
+    writer = io.BufferedWriter(raw)
+    if "b" in mode:
+        return writer
+    # Encoding and line ends are decided by io.open.
+    model = real(os.devnull, "w", **{name: value for name, value in options.items() if name != "closefd"})
+    with model:
+        return io.TextIOWrapper(writer, model.encoding, model.errors, options.get("newline"), model.line_buffering)
+
+
+def opener_of(content: bytes) -> Callable[[Any, int], int]:
+    """An ``opener`` for ``io.open`` that gives this content."""
+    def opener(path: Any, flags: int) -> int:
+        with tempfile.TemporaryFile() as copy:
+            copy.write(content)
+            copy.flush()
+            copy.seek(0)
+            return os.dup(copy.fileno())
+
+    return opener

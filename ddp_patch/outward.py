@@ -1,0 +1,86 @@
+"""Everything that keeps a job's outward effects those of one process, put together for a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .batch.world import World
+from .effects.checkpoints import Checkpoints
+from .effects.commands import Commands
+from .effects.files import Files
+from .effects.folders import Folders
+from .effects.ownership import Ownership
+from .effects.places import Places
+from .effects.terminal import Terminal
+from .effects.turns import Turns
+from .launch.job import Job
+from .patcher import Patch
+from .patches import (
+    checkpoint,
+    commands,
+    device,
+    entropy,
+    files,
+    folders,
+    loggers,
+    plots,
+    state_dict,
+    tensorboard,
+)
+from .replica.replicas import Replicas
+
+
+class Outward:
+    """What a session does about files, folders, commands, logs, checkpoints, devices, seeds and the terminal."""
+
+    def __init__(self, job: Job, world: World, replicas: Replicas) -> None:
+        """Prepare; nothing changes before the patches are applied.
+
+        Args:
+            job: of this process.
+            world: the ranks.
+            replicas: of the models.
+        """
+        self._job = job
+        self._world = world
+        self._replicas = replicas
+        self._turns = Turns(job.attendance, world)
+        self._owners = Ownership()
+        self._files = Files(self._turns, self._owners)
+        self._checkpoints = Checkpoints(world, self._turns, self._files)
+        self._entropy = entropy.Entropy(self._turns, self._owners)
+        self._terminal: Terminal | None = None
+
+    def patches(self) -> list[Patch]:
+        """Rows of all of them."""
+        places = Places(self._job.device)
+        return [
+            *checkpoint.patches(self._checkpoints, places),
+            *state_dict.patches(),
+            *device.patches(places),
+            *entropy.patches(self._entropy),
+            *files.patches(self._files),
+            *folders.patches(Folders(self._turns, self._owners, self._files), self._owners),
+            *commands.patches(Commands(self._turns, self._owners)),
+            *loggers.patches(self._turns, self._files),
+        ]
+
+    def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
+        """Take over libraries as soon as the script imports them."""
+        checkpoint.patch_when_imported(self._checkpoints, apply)
+        tensorboard.patch_when_imported(self._turns, self._replicas, apply)
+        plots.patch_when_imported(self._turns, apply)
+        entropy.patch_when_imported(self._entropy, apply)
+
+    def begin(self) -> None:
+        """Silence the ranks other than 0. Every rank comes here together."""
+        self._terminal = Terminal(self._world, self._job.crash)
+
+    def be_heard(self) -> None:
+        """Let every rank speak again."""
+        if self._terminal is not None:
+            self._terminal.stop()
+
+    def stop(self) -> None:
+        """From now on, everything is done as it comes."""
+        self._turns.stop()
