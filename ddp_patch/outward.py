@@ -26,6 +26,7 @@ from .patches import (
     plots,
     state_dict,
     tensorboard,
+    trackers,
 )
 from .replica.replicas import Replicas
 
@@ -69,6 +70,7 @@ class Outward:
         """Take over libraries as soon as the script imports them."""
         checkpoint.patch_when_imported(self._checkpoints, apply)
         tensorboard.patch_when_imported(self._turns, self._replicas, apply)
+        trackers.patch_when_imported(self._turns, self._owners, self._world.ledger, apply)
         plots.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
 

@@ -9,7 +9,7 @@ import torch
 from conftest import THOROUGH
 
 KILLS = 200 if THOROUGH else 6
-CHUNK = 25 if THOROUGH else 3
+CHUNK = 10 if THOROUGH else 3
 
 
 def save_for_ever(steps):

@@ -30,13 +30,13 @@ class Commands:
         Raises:
             Exception: on every rank, what rank 0 gets.
         """
-        if not self._turns.are_taken() or not self._ownership.covers_calls():
+        if not self._turns.are_taken() or not self._ownership.covers_calls("subprocess", "os"):
             return real(*args, **kwargs)
         return self._turns.take(what, lambda: real(*args, **kwargs))
 
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
-        if not self._turns.are_taken() or not self._ownership.covers_calls():
+        if not self._turns.are_taken() or not self._ownership.covers_calls("subprocess", "os"):
             real(*args, **kwargs)
             return
         if self._turns.is_leader:

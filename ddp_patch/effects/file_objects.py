@@ -213,6 +213,7 @@ def stand_in(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO
 
 def opener_of(content: bytes) -> Callable[[Any, int], int]:
     """An ``opener`` for ``io.open`` that gives this content."""
+
     def opener(path: Any, flags: int) -> int:
         with tempfile.TemporaryFile() as copy:
             copy.write(content)

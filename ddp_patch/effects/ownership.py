@@ -18,7 +18,7 @@ _MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecac
 # Libraries that write what belongs to the process: compiled code, state of their own. What the script saves through
 # torch and the trackers has patches of its own.
 _OWN_WRITERS = (
-    *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate", "wrapt"),
+    *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate"),
     *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
     *("tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "clearml", "visdom"),
 )
@@ -69,9 +69,23 @@ class Ownership:
             return False
         return any(not self._is_left_alone(path, kind) for path in named)
 
-    def covers_calls(self) -> bool:
-        """Tell whether the script itself is calling, not a library."""
-        return _writer() == "script"
+    def covers_calls(self, *through: str) -> bool:
+        """Tell whether the script itself is calling, not a library, nor Python's on its behalf.
+
+        ``platform.processor()`` runs a command once and remembers what it said, which one rank may know already.
+
+        Args:
+            through: modules of Python that it may call through.
+        """
+        return self.caller(*through) == "script"
+
+    def caller(self, *through: str) -> str:
+        """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
+        for frame in _frames():
+            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            if not frame.f_code.co_filename.startswith(_OWN) and module not in ("wrapt", *through):
+                return _kind(frame)
+        return ""
 
     def _is_left_alone(self, path: str, kind: str) -> bool:
         if self.is_temporary(path) or "__pycache__" in path:
@@ -84,23 +98,22 @@ class Ownership:
 
 def _writer() -> str:
     """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
-    for frame in _frames():
-        name = frame.f_code.co_filename
-        if name.startswith(_OWN):
-            continue
-        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if "site-packages" in name or "dist-packages" in name:
-            if module in _OWN_WRITERS:
-                if module == "wrapt":
-                    continue
-                return "own"
-            return "script" if module == _program() else "library"
-        if name.startswith(("<frozen", *_STANDARD)):
-            if module in _MACHINERY or name.startswith("<frozen importlib"):
-                return "own"
-            continue
-        return "script"
-    return "own"
+    return next((kind for kind in map(_kind, _frames()) if kind != "between"), "own")
+
+
+def _kind(frame: FrameType) -> str:
+    """Tell whose code this is; "between" for what passes on what others ask for."""
+    name = frame.f_code.co_filename
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    if name.startswith(_OWN) or module == "wrapt":
+        return "between"
+    if "site-packages" in name or "dist-packages" in name:
+        if module in _OWN_WRITERS:
+            return "own"
+        return "script" if module == _program() else "library"
+    if name.startswith(("<frozen", *_STANDARD)):
+        return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
+    return "script"
 
 
 def _program() -> str:

@@ -340,7 +340,36 @@ def event_files():
     return seen
 
 
+def trackers():
+    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_ALLOW_FILE_STORE="true", DO_NOT_TRACK="true")
+    import mlflow
+    import wandb
+
+    rows = batch()
+    run = wandb.init(project="p", name="named", config={"lr": 0.1})
+    seen = [run.name, run.project, wandb.config.lr, wandb.run is run, len(run.id), os.path.isdir(run.dir)]
+    for i in range(3):
+        wandb.log({"step": i, "sum": rows.sum(), "rows": wandb.Histogram(rows)})
+    run.log({"last": rows.max()})
+    run.summary["best"] = rows.max().item()
+    wandb.finish()
+    seen.append(sorted(name.split("-")[0] for name in os.listdir("wandb")))
+    mlflow.set_tracking_uri("file:./mlruns")
+    mlflow.set_experiment("e")
+    with mlflow.start_run(run_name="r") as active:
+        mlflow.log_params({"lr": 0.1})
+        for i in range(3):
+            mlflow.log_metric("sum", rows.sum(), step=i)
+        mlflow.log_text("text", "a.txt")
+    logged = mlflow.get_run(active.info.run_id)
+    seen += [logged.data.metrics, logged.data.params, logged.info.status, len(list(Path("mlruns").rglob("a.txt")))]
+    shutil.rmtree("wandb")
+    shutil.rmtree("mlruns")
+    return seen
+
+
 HABITS = [
+    trackers,
     other_libraries,
     log_files,
     commands,
