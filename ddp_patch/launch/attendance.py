@@ -14,6 +14,7 @@ from ..ledger import script_line
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
+_LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another rank met
 _ADVICE = "Leave such rows out of the dataset."
 
 
@@ -129,9 +130,19 @@ class Attendance:
             self.out_of_step = f"{script_line()}: the connection to another rank was lost: {error}"
         return error
 
-    def is_first_failure(self) -> bool:
-        """Tell whether no other rank asked this before."""
+    def is_first_failure(self, error: str) -> bool:
+        """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
         try:
+            leaders = self._key("failure of rank 0")
+            if self._rank == 0:
+                self._store.set(leaders, error)
+            end = time.monotonic() + _LEADER_WAIT
+            while self._rank > 0 and time.monotonic() < end:
+                if self._store.check([leaders]):
+                    if self._store.get(leaders).decode() == error:
+                        return False
+                    break
+                time.sleep(0.01)
             return bool(self._store.add(self._key("failed"), 1) == 1)
         except RuntimeError:  # the store went with the process that held it: nobody else will speak
             return True

@@ -21,7 +21,7 @@ class CrashHook:
     next collective. Only the first to arrive is the cause.
     """
 
-    def __init__(self, placement: Placement, is_first: Callable[[], bool], previous: Hook) -> None:
+    def __init__(self, placement: Placement, is_first: Callable[[str], bool], previous: Hook) -> None:
         """Remember the hook that was there before torch put its own on top; it prints the traceback."""
         self.failed = False
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
@@ -41,7 +41,7 @@ class CrashHook:
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
         self.failed = True
-        if not self._is_first():
+        if not self._is_first(f"{kind.__name__}: {error}"):
             return
         rank, size = self._placement.rank, self._placement.world_size
         with self.speaking():
