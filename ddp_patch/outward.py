@@ -18,6 +18,7 @@ from .patcher import Patch
 from .patches import (
     checkpoint,
     commands,
+    databases,
     device,
     entropy,
     files,
@@ -71,6 +72,7 @@ class Outward:
         checkpoint.patch_when_imported(self._checkpoints, apply)
         tensorboard.patch_when_imported(self._turns, self._replicas, apply)
         trackers.patch_when_imported(self._turns, self._owners, self._world.ledger, apply)
+        databases.patch_when_imported(self._turns, self._owners, apply)
         plots.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
 

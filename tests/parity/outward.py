@@ -368,7 +368,28 @@ def trackers():
     return seen
 
 
+def a_database():
+    import sqlite3
+
+    rows = batch()
+    with contextlib.closing(sqlite3.connect("a.db")) as connection:
+        connection.execute("create table losses (step integer, loss real)")
+        for step in range(3):
+            connection.execute("insert into losses values (?, ?)", (step, rows[step].sum().item()))
+        connection.commit()
+    with contextlib.closing(sqlite3.connect("a.db")) as connection:
+        connection.execute("insert into losses values (3, 0.5)")
+        connection.commit()
+        seen = connection.execute("select * from losses").fetchall()
+    os.rename("a.db", "b.db")
+    with contextlib.closing(sqlite3.connect("b.db")) as connection:
+        seen += connection.execute("select count(*) from losses").fetchall()
+    os.remove("b.db")  # its bytes hold a counter of the library's version
+    return seen
+
+
 HABITS = [
+    a_database,
     trackers,
     other_libraries,
     log_files,
