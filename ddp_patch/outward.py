@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import TextIO, cast
 
 from .batch.world import World
 from .effects.checkpoints import Checkpoints
-from .effects.commands import Commands
+from .effects.commands import Commands, Pipe
 from .effects.files import Files
 from .effects.folders import Folders
 from .effects.ownership import Ownership
@@ -49,9 +51,10 @@ class Outward:
         self._turns = Turns(job.attendance, world)
         self._owners = Ownership()
         self._files = Files(self._turns, self._owners)
-        self._checkpoints = Checkpoints(world, self._turns, self._files)
+        self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
         self._entropy = entropy.Entropy(self._turns, self._owners)
         self._terminal: Terminal | None = None
+        self._input: Pipe | None = None
 
     def patches(self) -> list[Patch]:
         """Rows of all of them."""
@@ -77,13 +80,17 @@ class Outward:
         entropy.patch_when_imported(self._entropy, apply)
 
     def begin(self) -> None:
-        """Silence the ranks other than 0. Every rank comes here together."""
+        """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
         self._terminal = Terminal(self._world, self._job.crash)
+        self._input = Pipe(self._turns, sys.stdin, "sys.stdin", is_text=True)
+        sys.stdin = cast("TextIO", self._input)
 
     def be_heard(self) -> None:
         """Let every rank speak again."""
         if self._terminal is not None:
             self._terminal.stop()
+        if sys.stdin is self._input and self._input is not None:
+            sys.stdin = self._input.real
 
     def stop(self) -> None:
         """From now on, everything is done as it comes."""

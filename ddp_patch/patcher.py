@@ -60,6 +60,50 @@ class _Done:
     planted: Any
 
 
+class Planted(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # of no use here
+    """A wrapper that is copied and pickled as functions are: by its name."""
+
+    _self_place: tuple[str, ...] = ()  # wrapt keeps attributes of this prefix on the wrapper
+
+    def __copy__(self) -> Planted:
+        """Functions are not copied."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Planted:
+        """Functions are not copied."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the name."""
+        # A process without this package finds what was wrapped there, one with it finds the wrapper.
+        module, *path = self._self_place
+        owner: _Attribute = _Module(module)
+        for name in path[:-1]:
+            owner = _Attribute(owner, name)
+        return getattr, (owner, path[-1])
+
+
+class _Attribute:
+    """An attribute of something, for pickling."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._owner, self._name)
+
+
+class _Module(_Attribute):
+    """A module, for pickling."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(None, name)
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self._name,)
+
+
 class Patcher:
     """Apply rows in order and put back the very objects that were there."""
 
@@ -116,7 +160,8 @@ class Patcher:
         wrapped = _along_mro(owner, attribute) if original is _ABSENT else original
         if wrapped is _ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
-        planted = wrapt.FunctionWrapper(wrapped, patch.wrapper, enabled=self._enabled)
+        planted = Planted(wrapped, patch.wrapper, enabled=self._enabled)
+        planted._self_place = (patch.module, *patch.target.split("."))
         self._set(_Done(owner, attribute, original, planted))
         for other, other_attribute in others:
             if original is not _ABSENT and _held(other, other_attribute) is original:

@@ -50,6 +50,10 @@ class Observation:
         if not self._paused:
             self.mixing = self.mixing or f"{self.function} reads values of the batch, and the script may branch on them"
 
+    def acted(self, what: str) -> None:
+        """The forward does something outside, which rows would do with what they know."""
+        self.mixing = self.mixing or f"its forward calls {what}, and may write down what it sees of the batch"
+
     def met(self, tensor: Tensor) -> None:
         """Rows met a global tensor that wants a gradient."""
         if not self._paused and not self._is_own(tensor):

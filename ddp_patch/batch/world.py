@@ -45,6 +45,9 @@ class World:
     # This rank loads rows of its own in the script's process.
     fetching: ContextVar[bool] = field(default_factory=lambda: ContextVar("fetching", default=False))
 
+    # A trial of a model: what it does to the world outside is left out.
+    muted: ContextVar[bool] = field(default_factory=lambda: ContextVar("muted", default=False))
+
     current: ClassVar[World | None] = None
 
     @classmethod
@@ -60,6 +63,16 @@ class World:
                 "longer shared. Take the values you need out of it before: batch.clone().cpu().numpy()."
             )
         return cls.current
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Surround what all ranks do, inside what one of them does."""
+        tokens = [(flag, flag.set(False)) for flag in (self.fetching, self.reading)]
+        try:
+            yield
+        finally:
+            for flag, token in tokens:
+                flag.reset(token)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over the ranks, into a new tensor."""

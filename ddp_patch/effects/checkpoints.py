@@ -14,6 +14,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves
 from .files import Files
+from .ownership import Ownership
 from .turns import Turns
 
 _MARK = ".ddp_patch-"  # begins the name of a file that is about to be renamed
@@ -22,16 +23,18 @@ _MARK = ".ddp_patch-"  # begins the name of a file that is about to be renamed
 class Checkpoints:
     """Writes what a function of the script's library would write."""
 
-    def __init__(self, world: World, turns: Turns, files: Files) -> None:
+    def __init__(self, world: World, turns: Turns, owners: Ownership, files: Files) -> None:
         """Start with nothing written.
 
         Args:
             world: the ranks.
             turns: of the ranks.
+            owners: tells which files are a rank's own.
             files: of the script.
         """
         self._world = world
         self._turns = turns
+        self._owners = owners
         self._files = files
 
     def save(
@@ -59,9 +62,10 @@ class Checkpoints:
             Exception: on every rank, what it raises on rank 0.
         """
         target = Path(os.fsdecode(path))
-        if self._turns.are_silent():
+        is_own = self._owners.is_temporary(target)
+        if self._turns.are_silent() and not is_own:
             return
-        if not self._turns.are_taken():
+        if not self._turns.are_taken() or is_own:
             self._write(target, write, write_directly, by_name)
             return
         for _, leaf in leaves(held):
@@ -108,7 +112,8 @@ def write_atomically(
         by_name: ``write`` takes a path instead.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+    # A file of several names keeps them.
+    if (path.exists() and (not path.is_file() or path.stat().st_nlink > 1)) or not path.parent.is_dir():
         write_directly()
         return
     _sweep(path.parent)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from ..structure import map_leaves
 from .ownership import Ownership
 from .turns import Turns
 
@@ -34,11 +35,17 @@ class Commands:
             return real(*args, **kwargs)
         return self._turns.take(what, lambda: real(*args, **kwargs))
 
+    def joined(self) -> None:
+        """Wait until rank 0 has joined a thread of the script's as well: what it wrote is there."""
+        if self._turns.are_taken() and self._ownership.covers_calls("threading", "concurrent"):
+            self._turns.follow("threading.Thread.join", lambda: None)
+
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
         if not self._turns.are_taken() or not self._ownership.covers_calls("subprocess", "os"):
             real(*args, **kwargs)
             return
+        args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._turns.is_leader:
             shown: dict[str, Any] = self._turns.take("subprocess.Popen", lambda: _started(real, process, args, kwargs))
         else:
@@ -48,12 +55,16 @@ class Commands:
         vars(process)[_SHARED] = True
         for name in ("stdin", "stdout", "stderr"):
             if shown[name]:
-                setattr(process, name, Pipe(self._turns, getattr(process, name), name))
+                setattr(process, name, Pipe(self._turns, getattr(process, name), name, bool(shown["text_mode"])))
 
     def ask(self, what: str, real: Callable[..., Any], process: Any, args: Any, kwargs: Any) -> Any:
         """Ask, or tell, a command something."""
-        if not vars(process).get(_SHARED) or not self._turns.are_taken():
-            return real(*args, **kwargs) if self._turns.is_leader or not vars(process).get(_SHARED) else None
+        if not vars(process).get(_SHARED):
+            return real(*args, **kwargs)
+        if not self._turns.are_taken():
+            if self._turns.is_leader:
+                return real(*args, **kwargs)
+            return (None, None) if what == "communicate" else 0  # of a thread, that must not wait for ever
 
         def leaders() -> Any:
             pipes = {name: getattr(process, name) for name in ("stdin", "stdout", "stderr")}
@@ -80,23 +91,24 @@ def _started(real: Callable[..., None], process: Any, args: Any, kwargs: Any) ->
 class Pipe:
     """A pipe to a command that runs on rank 0: what is read from it, every rank gets."""
 
-    def __init__(self, turns: Turns, real: Any, name: str) -> None:
+    def __init__(self, turns: Turns, real: Any, name: str, is_text: bool) -> None:
         """Stand for rank 0's.
 
         Args:
             turns: of the ranks.
             real: rank 0's pipe; on other ranks anything.
             name: of the pipe.
+            is_text: gives text, not bytes.
         """
         self.real = real
         self.closed = False
         self._turns = turns
         self._name = name
+        self._is_text = is_text
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Pipe:
         """Read line by line."""
-        while line := self.readline():
-            yield line
+        return self
 
     def __enter__(self) -> Pipe:
         """Close it at the end."""
@@ -105,6 +117,19 @@ class Pipe:
     def __exit__(self, *error: object) -> None:
         """Close it."""
         self.close()
+
+    def __next__(self) -> Any:
+        """Read the next line."""
+        line = self.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on what else rank 0's pipe can, such as its descriptor."""
+        if name == "fileno" and self.real is None:
+            return lambda: os.open(os.devnull, os.O_RDWR)
+        return getattr(self.real, name)
 
     def read(self, *size: int) -> Any:
         """Read what is left, or so much of it."""
@@ -134,7 +159,9 @@ class Pipe:
 
     def _ask(self, what: str, *args: Any) -> Any:
         if not self._turns.are_taken():
-            return getattr(self.real, what)(*args) if self._turns.is_leader else None
+            if self._turns.is_leader:
+                return getattr(self.real, what)(*args)
+            return "" if self._is_text else b""  # the end, for a thread
         return self._turns.follow(f"{self._name}.{what}", lambda: getattr(self.real, what)(*args))
 
 

@@ -1,4 +1,4 @@
-"""File objects of ranks in step: they flush and close together, and those of other ranks than 0 write to nowhere."""
+"""File objects of ranks in step: they close together, and those of other ranks than 0 write to nowhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watched:
         self._failure: OSError | None = None
 
     def write(self, write: Callable[[], Any], size: int) -> Any:
-        """Write on this rank alone. An error waits until all ranks can raise it, in ``flush`` or ``close``."""
+        """Write or flush on this rank alone. An error waits until all ranks can raise it, in ``close``."""
         if self._failure is None:
             try:
                 return write()
@@ -41,7 +41,7 @@ class Watched:
         return size
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
-        """Flush or close on all ranks, which raise what rank 0 meets."""
+        """Close on all ranks, which raise what rank 0 meets."""
         if not self._turns.are_taken():
             action()
             if self._failure is not None:
@@ -86,11 +86,12 @@ class _InStep:
         return self.watched.write(lambda: super(_InStep, self).write(data), len(data))  # type: ignore[misc]
 
     def flush(self) -> None:
+        # No turn: progress bars flush by the clock.
         flush = super().flush  # type: ignore[misc]
         if self._busy or self.closed or self._is_dropped():  # type: ignore[attr-defined]
             flush()
         else:
-            self._alone(lambda: self.watched.together("flush", flush))
+            self._alone(lambda: self.watched.write(flush, 0))
 
     def close(self) -> None:
         close = super().close  # type: ignore[misc]
@@ -156,14 +157,18 @@ class _Nowhere(io.FileIO):
     """Takes everything, keeps nothing, and knows where it stands."""
 
     def __init__(self, name: Any, size: int) -> None:
-        super().__init__(os.devnull, "w")
+        with tempfile.TemporaryFile() as file:  # whose descriptor can be synced and asked for its size
+            super().__init__(os.dup(file.fileno()), "w")
+        os.ftruncate(self.fileno(), size)
         self.name = name
         self._at = self._size = size
 
     def write(self, data: Any) -> int:
         count = memoryview(data).nbytes
         self._at += count
-        self._size = max(self._size, self._at)
+        if self._at > self._size:
+            self._size = self._at
+            os.ftruncate(self.fileno(), self._size)  # takes no room
         return count
 
     def tell(self) -> int:
@@ -178,6 +183,7 @@ class _Nowhere(io.FileIO):
 
     def truncate(self, size: int | None = None) -> int:
         self._size = self._at if size is None else size
+        os.ftruncate(self.fileno(), self._size)
         return self._size
 
 

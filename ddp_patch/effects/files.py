@@ -87,6 +87,8 @@ class Files:
         if not self._renamed or not isinstance(path, (str, bytes, os.PathLike)):
             return path
         own = os.path.abspath(os.fsdecode(path))
+        if os.path.lexists(own):
+            return path
         for name, leaders in self._renamed.items():
             if own == name or own.startswith(name + os.sep):
                 return leaders + own[len(name) :]
@@ -173,6 +175,7 @@ class Files:
 
     def _rename(self, own: Sequence[str], leaders: Sequence[str]) -> None:
         for ours, theirs in zip(own, leaders, strict=True):
+            self._renamed.pop(theirs, None)  # rank 0 has a file of that very name now
             if ours != theirs:
                 # The part that differs: runs/12:00:01 for runs/12:00:00, whatever lies in it.
                 while os.path.basename(ours) == os.path.basename(theirs):

@@ -98,7 +98,8 @@ class Ownership:
 
 def _writer() -> str:
     """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
-    return next((kind for kind in map(_kind, _frames()) if kind != "between"), "own")
+    # Without any: what the script left to run at exit, or to a pool of threads.
+    return next((kind for kind in map(_kind, _frames()) if kind != "between"), "script")
 
 
 def _kind(frame: FrameType) -> str:
@@ -112,6 +113,8 @@ def _kind(frame: FrameType) -> str:
             return "own"
         return "script" if module == _program() else "library"
     if name.startswith(("<frozen", *_STANDARD)):
+        if str(frame.f_globals.get("__name__")) == "concurrent.futures.thread":
+            return "between"
         return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
     return "script"
 

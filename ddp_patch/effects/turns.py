@@ -43,10 +43,13 @@ class Turns:
 
     def are_taken(self) -> bool:
         """Tell whether what happens now is done by all ranks alike, and so once."""
-        return self._is_shared() and threading.current_thread() is threading.main_thread()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        return in_main_thread and self._is_shared() and not self._world.muted.get()
 
     def are_silent(self) -> bool:
         """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
+        if self._world.muted.get():
+            return self._is_shared()
         return not self.is_leader and self._is_shared() and threading.current_thread() is not threading.main_thread()
 
     def _is_shared(self) -> bool:
@@ -120,6 +123,8 @@ class Turns:
 
     def _come(self, what: str, paths: Sequence[str]) -> str:
         self._world.check()
+        if self._world.observation is not None:
+            self._world.observation.acted(what)
         self._count += 1
         name = f"turn {self._count}"
         if not self.is_leader:
@@ -147,7 +152,7 @@ class Turns:
         done, leaders, is_good, result = pickle.loads(told)
         if done != what:
             self._part(f"this rank came to {_call(what, paths)}, rank 0 to {_call(done, leaders)}")
-        if list(paths) != leaders:
+        if paths:
             self.renamed(paths, leaders)
         if not is_good:
             raise result

@@ -38,7 +38,8 @@ class Drawn:
     def begin(self) -> None:
         """Ask the sampler for an iterator, which may draw already."""
         self._drawn.clear()
-        self._drawing = iter(self._sampler)
+        with self.world.in_step():
+            self._drawing = iter(self._sampler)
 
     def __len__(self) -> int:
         """Count the items."""
@@ -47,7 +48,8 @@ class Drawn:
     def draw_ahead(self, further: int = 0) -> None:
         """Draw now what one process would draw when its workers are started."""
         while len(self._drawn) < self._ahead + further:
-            item = next(self._drawing, self)
+            with self.world.in_step():  # whoever fetches, all ranks draw
+                item = next(self._drawing, self)
             if self.compared is not None:
                 self.compared.drawn("nothing" if item is self else item, is_last=item is self)
             if item is self:

@@ -26,6 +26,11 @@ def patches(commands: Commands) -> list[Patch]:
     def start(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         commands.start(wrapped, instance, args, kwargs)
 
+    def join(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        if not args and not kwargs:
+            commands.joined()
+
     effect = "rank 0 runs it; all get what it got"
     return [
         *(
@@ -35,5 +40,6 @@ def patches(commands: Commands) -> list[Patch]:
         ),
         Patch("subprocess", "Popen.__init__", start, effect),
         *(Patch("subprocess", f"Popen.{name}", ask(name), effect) for name in METHODS),
+        Patch("threading", "Thread.join", join, "rank 0's thread has ended as well"),
         Patch("builtins", "input", once("input"), "rank 0 asks; all get the answer"),
     ]

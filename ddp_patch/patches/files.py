@@ -28,7 +28,12 @@ def patches(files: Files) -> list[Patch]:
 
         return bind(*args, **kwargs)
 
+    def translated(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapped(*(files.leaders(arg) for arg in args[:1]), *args[1:], **kwargs)
+
+    by_name = "by the name that rank 0 gave"
     return [
+        *(Patch("os", name, translated, by_name) for name in ("listdir", "scandir", "chdir", "access")),
         Patch(
             "io",
             "open",

@@ -137,7 +137,8 @@ class Verdicts:
         if seen.mixing is not None:
             verdict = Verdict("view", seen.mixing)
         elif tried is not None:
-            verdict = judge(call.module, tried[0][0], tried[0][1], tried[1], False)
+            with self._muted():
+                verdict = judge(call.module, tried[0][0], tried[0][1], tried[1], False)
             if verdict.kind == "rows" and seen.unknown:
                 verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
         else:
@@ -150,6 +151,14 @@ class Verdicts:
             self._settle(call, form, verdict, self.fingerprints.sizes(entry))
         return First(True, result, entry, verdict)
 
+    @contextmanager
+    def _muted(self) -> Iterator[None]:
+        token = self._world.muted.set(True)
+        try:
+            yield
+        finally:
+            self._world.muted.reset(token)
+
     def _observation(self, call: Call) -> Observation:
         # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
         own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
@@ -160,7 +169,9 @@ class Verdicts:
 
         def judged(entry: Entry) -> Verdict:
             args, kwargs = whole_arguments(call.args, call.kwargs)
-            return self._agreed(judge(call.module, args, kwargs, entry, call.vector))
+            with self._muted():
+                verdict = judge(call.module, args, kwargs, entry, call.vector)
+            return self._agreed(verdict)
 
         verdict = judged(entry)
         if verdict.kind != "rows" and entry.guessed:

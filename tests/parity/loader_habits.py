@@ -516,6 +516,31 @@ def datasets_that_deal_themselves():
     ]
 
 
+class Noted(Sampler):
+    """Asks the system for a seed, and writes down what it draws."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        np.random.default_rng().random()
+        with open("order.log", "a") as log:
+            log.write("x")
+        return iter(range(self.n))
+
+    def __len__(self):
+        return self.n
+
+
+def samplers_that_write():
+    for collate in (None, padded_rows):
+        loader = DataLoader(Rows(), 6, sampler=Noted(23), collate_fn=collate)
+        seen = epochs(loader)
+    written = open("order.log").read()
+    os.remove("order.log")
+    return [*seen, float(len(written))]
+
+
 def data_pipes():
     from torch.utils.data.datapipes.iter import IterableWrapper
 

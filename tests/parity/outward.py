@@ -1,9 +1,13 @@
 """What scripts do to the world outside: each leaves the folder as one process leaves it, and sees what it sees."""
 
+import concurrent.futures
 import contextlib
+import copy
 import csv
+import functools
 import glob
 import gzip
+import io
 import json
 import logging
 import logging.handlers
@@ -11,6 +15,7 @@ import os
 import pickle
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -388,7 +393,105 @@ def a_database():
     return seen
 
 
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.noise, self.loss, self.seed = torch.randn_like, torch.nn.functional.l1_loss, np.random.seed
+
+
+def functions_are_copied():
+    """Those that are patched, too."""
+    layer = copy.deepcopy(Layer())
+    torch.save(layer, "layer.pickled")
+    read = torch.load("layer.pickled", weights_only=False)
+    again = pickle.loads(pickle.dumps([torch.zeros, os.mkdir, functools.partial(np.random.seed, 1), torch.save, open]))
+    same = [read.noise is torch.randn_like, read.loss is torch.nn.functional.l1_loss, again[1] is os.mkdir]
+    os.remove("layer.pickled")
+    return [str(value) for value in (same, again[0](2), layer.loss(torch.ones(2), torch.zeros(2)))]
+
+
+def low_level_habits():
+    with open("a.txt", "w") as stream:
+        stream.write("synced")
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = os.fstat(stream.fileno()).st_size
+    first = subprocess.Popen(["printf", "b\\na\\n"], stdout=subprocess.PIPE)
+    second = subprocess.Popen(["sort"], stdin=first.stdout, stdout=subprocess.PIPE, text=True)
+    sorted_lines = second.communicate()[0]
+    third = subprocess.Popen("echo x; echo y", shell=True, stdout=subprocess.PIPE, text=True)
+    lines = [next(third.stdout), third.stdout.readline(), third.stdout.readline()]
+    torch.save([0], "one.pt")
+    os.link("one.pt", "two.pt")
+    torch.save([1], "one.pt")
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(1, f"{folder}/a.pt")
+        own = [torch.load(f"{folder}/a.pt"), os.listdir(folder)]
+    sys.stdin = io.StringIO("typed")
+    return [size, sorted_lines, lines, torch.load("two.pt"), own, sys.stdin.readline()]
+
+
+def what_threads_write():
+    def write():
+        with open("big.txt", "w") as stream:
+            stream.write("x" * 3_000_000)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    sizes = [os.path.getsize("big.txt")]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: Path(f"{i}.txt").write_text(str(i)), range(4)))
+        pool.submit(os.mkdir, "made").result()
+    return [*sizes, sorted(os.listdir("."))]
+
+
+def names_by_the_clock():
+    """Rank 1 is a second late: what it calls 201 may be what rank 0 called 200, or what it calls so now."""
+    late = int(os.environ.get("RANK", "0") == "1")
+    for second in (200, 201, 202):
+        Path(f"g-{second + late}.txt").write_text(f"epoch {second}")
+    folder = f"run-{300 + late}"
+    os.makedirs(folder)
+    Path(folder, "a.txt").write_text("a")
+    seen = [Path(name).read_text() for name in sorted(glob.glob("g-*.txt"))]
+    return [*seen, os.listdir(folder), [path.name for path in Path(folder).iterdir()], os.access(folder, os.W_OK)]
+
+
+def flushed_by_the_clock():
+    """As progress bars do, through a file that takes what goes to the terminal."""
+    with open("a.txt", "w") as stream:
+        for _ in range(3 + int(os.environ.get("RANK", "0"))):
+            stream.flush()
+        stream.write("text")
+        for _ in range(4 - int(os.environ.get("RANK", "0"))):
+            stream.flush()
+        os.makedirs("folder")
+    return open("a.txt").read()
+
+
+def a_forward_that_writes():
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            with open("seen.txt", "a") as stream:
+                stream.write(f"{tuple(x.shape)} ")
+            return super().forward(x)
+
+    model = Net(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for (x,) in DataLoader(TensorDataset(torch.ones(8, 2)), 4):
+        model(x).sum().backward()
+        optimizer.step()
+    return Path("seen.txt").read_text()
+
+
 HABITS = [
+    functions_are_copied,
+    low_level_habits,
+    what_threads_write,
+    names_by_the_clock,
+    flushed_by_the_clock,
+    a_forward_that_writes,
     a_database,
     trackers,
     other_libraries,
