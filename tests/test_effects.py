@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from conftest import THOROUGH
 from parity import outward
 
 NAMES = [habit.__name__ for habit in outward.HABITS]
@@ -38,7 +39,8 @@ def alone(ranks):
     return outcome.results[0], tree(outcome.cwd)
 
 
-@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.thorough
+@pytest.mark.parametrize("nproc", [2, 3] if THOROUGH else [3])
 def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
     values, files = alone
     outcome = ranks.call(outward.run_all, nproc, NAMES, timeout=60).ok()

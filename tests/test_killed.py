@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import THOROUGH
 
-KILLS = 200 if THOROUGH else 6
+KILLS = 200 if THOROUGH else 3
 CHUNK = 10 if THOROUGH else 3
 
 

@@ -8,13 +8,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from check import CASES, check
+from conftest import THOROUGH
 
 NAMES = list(CASES)
 GROUPS = [NAMES[start::8] for start in range(8)]
 
 
-@pytest.mark.parametrize("nproc", [2, 3])
-@pytest.mark.parametrize("group", range(len(GROUPS)))
+RUNS = [(group, nproc) for group in range(len(GROUPS)) for nproc in ([2, 3] if THOROUGH else [2 + group % 2])]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("group", "nproc"), RUNS)
 def test_rules_agree_with_the_whole_batch(ranks, group, nproc):
     outcome = ranks.call(check, nproc, GROUPS[group], 1, timeout=200).ok()
     complaints = [f"rank {rank}: {text}" for rank, found in enumerate(outcome.results) for text in found]

@@ -9,7 +9,7 @@ from parity.programs import compose, describe, perform, run_all
 
 CHUNK = 10
 FIRST = int(os.environ.get("PROGRAMS_FIRST", "0"))
-COUNT = 200 if THOROUGH else 40
+COUNT = 200 if THOROUGH else 30
 
 
 @pytest.mark.thorough

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import THOROUGH
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.py"))
 NUMBER = re.compile(r"[-+]?\d+\.?\d*(?:e[-+]?\d+)?")
@@ -58,8 +59,11 @@ def compare_files(ours, theirs):
             compare_values(torch.load(ours.cwd / name), torch.load(theirs.cwd / name), name)
 
 
-@pytest.mark.parametrize("nproc", [2, 3, 4])
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+RUNS = [(script, nproc) for i, script in enumerate(SCRIPTS) for nproc in ([2, 3, 4] if THOROUGH else [2 + i % 3])]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("script", "nproc"), RUNS, ids=lambda part: getattr(part, "stem", str(part)))
 def test_script_prints_and_saves_what_one_process_does(ranks, script, nproc):
     wanted = alone(ranks, script)
     outcome = ranks.script(script, nproc).ok()
