@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough check bench matrix format clean
+.PHONY: demo test thorough kills check bench matrix format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -21,6 +21,10 @@ test: .venv/ready
 # PROGRAMS_FIRST=1000 composes other programs.
 thorough: .venv/ready
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m thorough
+
+# Kills jobs at 200 random moments, about 10 minutes.
+kills: .venv/ready
+	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
 check: .venv/ready
 	$(BIN)/ruff check .
