@@ -82,14 +82,15 @@ class Outward:
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
         self._terminal = Terminal(self._world, self._job.crash)
-        self._input = Pipe(self._turns, sys.stdin, "sys.stdin", is_text=True)
-        sys.stdin = cast("TextIO", self._input)
+        if sys.stdin is not None:
+            self._input = Pipe(self._turns, sys.stdin, "sys.stdin", is_text=True)
+            sys.stdin = cast("TextIO", self._input)
 
     def be_heard(self) -> None:
         """Let every rank speak again."""
         if self._terminal is not None:
             self._terminal.stop()
-        if sys.stdin is self._input and self._input is not None:
+        if self._input is not None and sys.stdin is self._input:
             sys.stdin = self._input.real
 
     def stop(self) -> None:

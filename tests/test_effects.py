@@ -1,12 +1,16 @@
 """Outward effects: the folder, the values and the errors of N ranks are those of one process."""
 
+import os
 import pickle
+import subprocess
 
 import numpy as np
 import pytest
 import torch
 from conftest import THOROUGH
 from parity import outward
+
+import ddp_patch
 
 NAMES = [habit.__name__ for habit in outward.HABITS]
 
@@ -48,3 +52,22 @@ def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
         for name in NAMES:
             assert given[name] == values[name], f"rank {rank}: {name}"
     assert tree(outcome.cwd) == files
+
+
+def two_sessions():
+    """The second one writes where the first one left the job's store."""
+    seen = []
+    for session in range(3):
+        ddp_patch.disable()
+        ddp_patch.enable()
+        with open(f"{session}.txt", "w") as stream:
+            stream.write("text")
+        seen.append(subprocess.check_output(["echo", str(session)], text=True))
+        for i in range(session):
+            os.mkdir(f"{session}-{i}")
+    return [seen, sorted(os.listdir("."))]
+
+
+def test_a_session_after_another_has_turns_of_its_own(ranks):
+    names = ["0.txt", "1-0", "1.txt", "2-0", "2-1", "2.txt"]
+    assert ranks.call(two_sessions, 2, timeout=40).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2

@@ -64,14 +64,15 @@ class Files:
     def descriptor(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor for writing, as ``os.open`` does."""
         own = os.path.abspath(os.fsdecode(path))
-        self.goes_on(own)  # when a descriptor is closed cannot be told
+        opened: list[int] = []
         if self._turns.is_leader:
-            opened: list[int] = []
             self._turns.take("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
-            return opened[0]
-        with before(own, "w" if flags & os.O_TRUNC else "r+") as held:
-            self._turns.take("os.open", lambda: None, [own])
-            return os.dup(held.fileno())
+        else:
+            with before(own, "w" if flags & os.O_TRUNC else "r+") as held:
+                self._turns.take("os.open", lambda: None, [own])
+                opened.append(os.dup(held.fileno()))
+        self.goes_on(own)  # when a descriptor is closed cannot be told
+        return opened[0]
 
     def stat(self, real: Callable[..., Any], path: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Look at a file: rank 0's view of one that is being written."""

@@ -55,7 +55,8 @@ class Folders:
         named = [os.path.abspath(os.fsdecode(path)) for path in paths]
         result = self._turns.take(what, lambda: real(*args, **kwargs), named)
         for path in named:
-            self._files.forget(path)
+            if what not in _KEEPS:
+                self._files.forget(path)
             if not self._turns.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
                 # What rank 0 moved away was a file that every rank had made for itself.
                 with self._turns.alone(), contextlib.suppress(OSError):
@@ -65,12 +66,16 @@ class Folders:
     def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor: for writing, rank 0's is real."""
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-        if not writes or not self._turns.are_taken() or kwargs.get("dir_fd") is not None:
+        is_silent = self._turns.are_silent()
+        if not writes or not (is_silent or self._turns.are_taken()) or kwargs.get("dir_fd") is not None:
             return real(path, flags, *args, **kwargs)
         if not self._ownership.covers(path):
             return real(path, flags, *args, **kwargs)
+        if is_silent:
+            return real(os.devnull, os.O_RDWR)
         return self._files.descriptor(real, path, flags, args, kwargs)
 
 
 _DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
+_KEEPS = ("os.chmod", "os.utime", "os.mkdir", "os.makedirs", "shutil.copymode", "shutil.copystat")  # what is written
 _MOVES = ("os.rename", "os.renames", "os.replace", "shutil.move")

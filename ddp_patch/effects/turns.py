@@ -7,6 +7,7 @@ would read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import threading
@@ -19,6 +20,8 @@ from ..batch.world import World, portable
 from ..errors import LockstepError
 from ..launch.attendance import Attendance
 from ..ledger import script_line
+
+_sessions = itertools.count(1)
 
 
 class Turns:
@@ -35,6 +38,7 @@ class Turns:
         self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
         self._attendance = attendance
         self._world = world
+        self._session = next(_sessions)  # the store keeps the last answers of a session that ended
         self._count = 0
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next turn
         self._process = os.getpid()
@@ -126,7 +130,7 @@ class Turns:
         if self._world.observation is not None:
             self._world.observation.acted(what)
         self._count += 1
-        name = f"turn {self._count}"
+        name = f"turn {self._count} of session {self._session}"
         if not self.is_leader:
             where = f"({', '.join(map(repr, paths))}) in {script_line()}"
             self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{where}".encode())

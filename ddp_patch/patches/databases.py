@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,13 +37,15 @@ def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[P
 
             if turns.are_taken():
                 turns.take("sqlite3.connect", act, [path], hands_over=False)  # what rank 0 wrote before is there
-            if not turns.is_leader:
+            if not opened:
                 opened.append(wrapped(":memory:", *rest, **options))
-                if os.path.exists(path):
-                    with contextlib.closing(wrapped(path)) as there:
-                        there.backup(opened[0])
-            elif not opened:
-                act()
+                try:
+                    if os.path.exists(path):
+                        with contextlib.closing(wrapped(path)) as there:
+                            there.backup(opened[0])
+                except sys.modules["sqlite3"].Error:
+                    # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next turn.
+                    opened[0] = wrapped(database, *rest, **options)
             if turns.are_taken():
                 turns.take("sqlite3.connect", lambda: None, [path])  # all have copied it
             return opened[0]

@@ -389,6 +389,12 @@ def a_database():
     os.rename("a.db", "b.db")
     with contextlib.closing(sqlite3.connect("b.db")) as connection:
         seen += connection.execute("select count(*) from losses").fetchall()
+    Path("no.db").write_text("no database at all, however long it is" * 10)
+    with contextlib.closing(sqlite3.connect("no.db")) as connection:
+        try:
+            connection.execute("create table x (y)")
+        except sqlite3.DatabaseError as error:
+            seen.append(str(error))
     os.remove("b.db")  # its bytes hold a counter of the library's version
     return seen
 
