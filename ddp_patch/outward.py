@@ -20,12 +20,12 @@ from .patcher import Patch
 from .patches import (
     checkpoint,
     commands,
-    databases,
     device,
     entropy,
     files,
     folders,
     loggers,
+    native_files,
     plots,
     state_dict,
     tensorboard,
@@ -65,6 +65,7 @@ class Outward:
             *device.patches(places),
             *entropy.patches(self._entropy),
             *files.patches(self._files),
+            *native_files.patches(self._files),
             *folders.patches(Folders(self._turns, self._owners, self._files), self._owners),
             *commands.patches(Commands(self._turns, self._owners)),
             *loggers.patches(self._turns, self._files),
@@ -75,7 +76,7 @@ class Outward:
         checkpoint.patch_when_imported(self._checkpoints, apply)
         tensorboard.patch_when_imported(self._turns, self._replicas, apply)
         trackers.patch_when_imported(self._turns, self._owners, self._world.ledger, apply)
-        databases.patch_when_imported(self._turns, self._owners, apply)
+        native_files.patch_when_imported(self._turns, self._owners, self._files, apply)
         plots.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -21,7 +22,7 @@ from .batch.tensor import BatchTensor
 from .batch.world import World
 from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
-from .errors import OrderError
+from .errors import OrderError, PatchError
 from .launch.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
@@ -146,8 +147,12 @@ class Session:
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         World.current = None
-        self._patcher.undo()
-        self._on_stop()
+        # At the end of the program nobody misses what a library has put in our places meanwhile.
+        with contextlib.nullcontext() if goes_on else contextlib.suppress(PatchError):
+            try:
+                self._patcher.undo()
+            finally:
+                self._on_stop()
 
     def _apply(self, rows: list[Patch]) -> None:
         if self._running:

@@ -3,16 +3,20 @@
 import os
 import pickle
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import THOROUGH
 from parity import outward
+from parity.test_scripts import compare_text
 
 import ddp_patch
 
-NAMES = [habit.__name__ for habit in outward.HABITS]
+SLOW = ("tasks",)
+NAMES = [habit.__name__ for habit in outward.HABITS if THOROUGH or habit.__name__ not in SLOW]
 
 
 def tree(folder):
@@ -71,3 +75,18 @@ def two_sessions():
 def test_a_session_after_another_has_turns_of_its_own(ranks):
     names = ["0.txt", "1-0", "1.txt", "2-0", "2-1", "2.txt"]
     assert ranks.call(two_sessions, 2, timeout=40).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2
+
+
+def test_comet_logs_by_itself_what_it_logs_on_one_process(tmp_path):
+    script = Path(__file__).parent / "trackers" / "comet.py"  # which imports it first: its own rule
+    said = []
+    for starter in (["-m", "torch.distributed.run", "--nproc-per-node", "2"], []):
+        folder = tmp_path / str(len(starter))
+        folder.mkdir()
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PLAIN": "" if starter else "1"}
+        command = [sys.executable, *starter, str(script)]
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert "'loss'" in said[0]
+    compare_text(*said, precision=1e-5)  # float32

@@ -17,6 +17,7 @@ from .ownership import Ownership
 from .turns import Turns
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
+_COPIED = 2**30  # bytes; the others of larger files read the file itself, which rank 0 may go on changing
 
 
 class Files:
@@ -33,6 +34,7 @@ class Files:
         self._ownership = ownership
         self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
         self._finished: set[str] = set()
+        self._mapped: set[str] = set()  # written to through memory
         self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
         turns.renamed = self._rename
 
@@ -104,6 +106,11 @@ class Files:
         self._finished.discard(path)
         self._open[path] = self._open.get(path, 0) + 1
 
+    def mapped(self, path: Any) -> None:
+        """Note that the script may write to a file through memory, without telling anybody."""
+        if self._turns.are_taken() and self._ownership.covers(path):
+            self._mapped.add(os.path.abspath(os.fsdecode(path)))
+
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
         left = self._open.get(path, 1) - 1
@@ -117,6 +124,7 @@ class Files:
         """Note that rank 0 removed a file, or put another one in its place."""
         own = os.path.abspath(os.fsdecode(path))
         self._finished.discard(own)
+        self._mapped.discard(own)
         self._open.pop(own, None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -127,6 +135,8 @@ class Files:
         if not self._turns.are_taken():
             return real(file, mode, **options)
         own = os.path.abspath(os.fsdecode(file))
+        if own in self._mapped and options.get("opener") is None:
+            return self._read_mapped(real, file, mode, options, own)
         if own in self._open and options.get("opener") is None:
             return self._read_unfinished(real, file, mode, options, own)
         try:
@@ -147,6 +157,16 @@ class Files:
         if self._turns.is_leader:
             return real(file, mode, **options)
         return real(file, mode, **{**options, "opener": opener_of(content or b"")})
+
+    def _read_mapped(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+        """Read a file that rank 0 writes to through memory: the other ranks copy it while rank 0 waits."""
+        self._turns.take("open", lambda: None, [own])
+        with before(own, "r+" if _size(own) < _COPIED else "w") as held:
+            self._turns.take("open", lambda: None, [own])
+            if self._turns.is_leader or _size(own) >= _COPIED:
+                return real(file, mode, **options)
+            held.seek(0)
+            return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(held.fileno())})
 
     def _wait_for(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         """Wait for a file that rank 0 wrote, and that the file system of this host does not show yet."""
@@ -182,3 +202,7 @@ class Files:
                 while os.path.basename(ours) == os.path.basename(theirs):
                     ours, theirs = os.path.dirname(ours), os.path.dirname(theirs)
                 self._renamed[ours] = theirs
+
+
+def _size(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0

@@ -20,8 +20,10 @@ _MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecac
 _OWN_WRITERS = (
     *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate"),
     *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
-    *("tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "clearml", "visdom"),
+    *("tensorboard", "tensorboardX"),
 )
+# What these have other libraries write is theirs as well: rank 0 alone has them.
+_TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
 _CACHES = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
     *("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX", "CUDA_CACHE_PATH"),
@@ -82,7 +84,7 @@ class Ownership:
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
         for frame in _frames():
-            module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            module = _top(frame)
             if not frame.f_code.co_filename.startswith(_OWN) and module not in ("wrapt", *through):
                 return _kind(frame)
         return ""
@@ -98,18 +100,24 @@ class Ownership:
 
 def _writer() -> str:
     """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
-    # Without any: what the script left to run at exit, or to a pool of threads.
-    return next((kind for kind in map(_kind, _frames()) if kind != "between"), "script")
+    writer = ""
+    for frame in _frames():
+        kind = _kind(frame)
+        if kind == "script" or (kind == "own" and (not writer or _top(frame) in _TRACKERS)):
+            return writer or kind if kind == "script" else "own"
+        if kind == "library":
+            writer = kind
+    return writer or "script"  # without any: what the script left to run at exit, or to a pool of threads
 
 
 def _kind(frame: FrameType) -> str:
     """Tell whose code this is; "between" for what passes on what others ask for."""
     name = frame.f_code.co_filename
-    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    module = _top(frame)
     if name.startswith(_OWN) or module == "wrapt":
         return "between"
     if "site-packages" in name or "dist-packages" in name:
-        if module in _OWN_WRITERS:
+        if module in _OWN_WRITERS or module in _TRACKERS:
             return "own"
         return "script" if module == _program() else "library"
     if name.startswith(("<frozen", *_STANDARD)):
@@ -117,6 +125,10 @@ def _kind(frame: FrameType) -> str:
             return "between"
         return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
     return "script"
+
+
+def _top(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _program() -> str:

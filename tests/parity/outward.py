@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -367,10 +368,85 @@ def trackers():
             mlflow.log_metric("sum", rows.sum(), step=i)
         mlflow.log_text("text", "a.txt")
     logged = mlflow.get_run(active.info.run_id)
+    client = mlflow.MlflowClient()
+    client.log_metric(active.info.run_id, "later", batch().mean(), step=1)
+    seen.append([(m.value, m.step) for m in client.get_metric_history(active.info.run_id, "later")])
+    seen.append(client.get_run(active.info.run_id).data.metrics["later"])
     seen += [logged.data.metrics, logged.data.params, logged.info.status, len(list(Path("mlruns").rglob("a.txt")))]
     shutil.rmtree("wandb")
     shutil.rmtree("mlruns")
     return seen
+
+
+def experiments():
+    import comet_ml
+
+    options = {"api_key": None, "log_code": False, "log_env_details": False, "log_git_metadata": False}
+    experiment = comet_ml.OfflineExperiment(offline_directory="comet", display_summary_level=0, **options)
+    key = experiment.get_key()
+    model = torch.nn.Linear(2, 1)
+    for step in range(3):
+        loss = model(batch().float()).square().mean()
+        loss.backward()
+        experiment.log_metric("sum", batch().sum(), step=step)
+        experiment.log_metrics({"loss": loss, "step": step}, step=step)
+    experiment.log_parameters({"lr": 0.1})
+    experiment.log_text("a text")
+    seen = [experiment.id == key, experiment.url, isinstance(experiment, comet_ml.OfflineExperiment)]
+    experiment.end()
+    seen.append([name == f"{key}.zip" for name in os.listdir("comet")])
+    with zipfile.ZipFile(f"comet/{key}.zip") as archive, archive.open("messages.json") as messages:
+        told = [json.loads(line)["payload"] for line in messages]
+    metrics = [m["metric"] for m in told if m.get("metric")]
+    names = ("sum", "loss", "step")  # and those that it measures by the clock
+    seen.append(sorted((m["metricName"], m["metricValue"], m["step"]) for m in metrics if m["metricName"] in names))
+    shutil.rmtree("comet")
+    return seen
+
+
+def tasks():
+    os.environ["CLEARML_CACHE_DIR"] = os.path.abspath("clearml")
+    from clearml import Logger, OutputModel, Task
+
+    Task.set_offline(True)
+    # Else a thread of its own runs git while it forks; now and then one waits for the other (clearml 2.1.12, without
+    # ddp_patch as well).
+    Task.force_store_standalone_script()
+    quiet = {"auto_connect_frameworks": False, "auto_resource_monitoring": False, "auto_connect_streams": False}
+    task = Task.init("p", "named", output_uri=False, reuse_last_task_id=False, **quiet)
+    seen = [task.name, isinstance(task, Task), Task.current_task() is task, task.id.startswith("offline-")]
+    options = {"lr": 0.1, "layers": [1, 2]}
+    connected = task.connect(options)
+    seen.append([connected["lr"], connected == options])
+    logger = task.get_logger()
+    for step in range(3):
+        logger.report_scalar("loss", "train", value=batch().sum().item() + step, iteration=step)
+        Logger.current_logger().report_single_value("best", float(batch().max()))
+    task.upload_artifact("rows", batch().numpy())
+    seen.append([OutputModel(task=task, name="m").name, task.get_status()])
+    folder = task.get_offline_mode_folder()
+    task.close()
+    told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # A list of events by line.
+    scalars = [event for line in told for event in (line if isinstance(line, list) else [line])]
+    seen.append(sorted((e["metric"], e["variant"], e["value"], e["iter"]) for e in scalars if "value" in e))
+    shutil.rmtree("clearml")
+    return seen
+
+
+def windows():
+    import visdom
+
+    plots = visdom.Visdom(offline=True, log_to_filename="windows.log")
+    window = plots.line(Y=[1.0, 2.0], win="loss")
+    plots.line(X=[3], Y=batch().sum().reshape(1), win=window, update="append")
+    unnamed = plots.image(torch.zeros(3, 4, 4) + batch().mean())
+    plots.histogram(batch().flatten())
+    seen = [window, isinstance(plots, visdom.Visdom), unnamed.startswith("window_"), plots.env]
+    told = [json.loads(line) for line in Path("windows.log").read_text().splitlines()]
+    seen += [[kind, len(str(event["data"]))] for kind, event in told]
+    os.remove("windows.log")
+    return [*seen, told[1][1]["data"]]
 
 
 def a_database():
@@ -403,6 +479,49 @@ class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.noise, self.loss, self.seed = torch.randn_like, torch.nn.functional.l1_loss, np.random.seed
+
+
+def arrays_on_disk():
+    import h5py
+
+    rows, seen = batch(), []
+    with h5py.File("a.h5", "w") as file:
+        file.create_dataset("rows", data=rows.numpy())
+        file["rows"].attrs["mean"] = float(rows.mean())
+        group = file.create_group("later", track_order=True)
+    with h5py.File("a.h5", "a") as file:
+        group = file["later"]
+        group["sums"] = rows.sum(1).numpy()
+        seen.append(sorted(file))
+    with h5py.File("a.h5") as file:
+        seen.append([file["rows"][:].tolist(), file["rows"].attrs["mean"], file["later/sums"][:].tolist()])
+    for mode in ("x", "r+"):
+        try:
+            h5py.File("a.h5" if mode == "x" else "none.h5", mode)
+        except OSError as error:
+            seen.append(f"{type(error).__name__} {str(error)[:20]}")
+    for i in range(20):
+        tokens = np.memmap(f"{i}.bin", dtype=np.float32, mode="w+", shape=(7, 2))
+        tokens[:] = rows.numpy() + i
+        tokens.flush()
+        again = np.memmap(f"{i}.bin", dtype=np.float32, mode="r", shape=(7, 2))
+        seen.append([again.sum().item(), np.fromfile(f"{i}.bin", dtype=np.float32)[-1].item()])
+        tokens[0] = 100
+        seen.append(np.fromfile(f"{i}.bin", dtype=np.float32)[0].item())
+    return seen
+
+
+def pictures():
+    import cv2
+
+    frame = (batch().numpy()[:, :, None] * np.ones(3)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+    seen = [cv2.imwrite("a.png", frame), cv2.imread("a.png").mean(), cv2.imwrite("none/a.png", frame)]
+    video = cv2.VideoWriter("a.avi", cv2.VideoWriter_fourcc(*"MJPG"), 5, (16, 56))
+    seen.append(video.isOpened())
+    for i in range(3):
+        video.write(frame + i)
+    video.release()
+    return [*seen, os.path.getsize("a.avi") > 1000]
 
 
 def functions_are_copied():
@@ -499,7 +618,12 @@ HABITS = [
     flushed_by_the_clock,
     a_forward_that_writes,
     a_database,
+    arrays_on_disk,
+    pictures,
     trackers,
+    experiments,
+    tasks,
+    windows,
     other_libraries,
     log_files,
     commands,

@@ -11,16 +11,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import wrapt
 
-from ..batch.promise import PromisedTensor
-from ..batch.tensor import BatchTensor
-from ..effects.ownership import Ownership
-from ..effects.turns import Turns
-from ..ledger import Ledger, script_line
-from ..patcher import Patch
-from ..structure import map_leaves
+from ...effects.ownership import Ownership
+from ...effects.shared import SharedObjects, plain
+from ...effects.turns import Turns
+from ...ledger import Ledger, script_line
+from ...patcher import Patch
+from ...structure import map_leaves
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +36,8 @@ _MLFLOW = (
     *("log_metric", "log_metrics", "log_param", "log_params", "log_artifact", "log_artifacts", "log_dict", "log_text"),
     *("log_figure", "log_image", "log_table", "log_input", "set_tag", "set_tags", "delete_tag"),
 )
+_CLIENTS = ("mlflow:MlflowClient", "mlflow.tracking:MlflowClient", "mlflow.client:MlflowClient")
+_HAS = "rank 0's; all get what its methods return"
 
 
 def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: Callable[[list[Patch]], None]) -> None:
@@ -72,7 +72,7 @@ def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: 
         return run
 
     def log(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = map_leaves(_plain, (args, kwargs))
+        args, kwargs = map_leaves(plain, (args, kwargs))
         return wrapped(*args, **kwargs)
 
     def watch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: 
 
     def once(what: str) -> Any:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            args, kwargs = map_leaves(_plain, (args, kwargs))
+            args, kwargs = map_leaves(plain, (args, kwargs))
             if turns.are_silent():
                 return None
             if not turns.are_taken() or not owners.caller("mlflow"):  # at exit, mlflow ends what rank 0 began
@@ -92,6 +92,7 @@ def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: 
 
         return call
 
+    shared = SharedObjects(turns, owners, data=("mlflow.entities", "mlflow.store.entities"))
     run = "wandb.sdk.wandb_run"
     wandb_rows = [
         Patch(
@@ -106,17 +107,12 @@ def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: 
         fluent, effect = "mlflow.tracking.fluent", "rank 0 acts; all get what it got"
         names = [name for name in _MLFLOW if hasattr(sys.modules[fluent], name)]
         rows = [Patch(fluent, name, once(f"mlflow.{name}"), effect, also=(f"mlflow:{name}",)) for name in names]
+        client = Patch("mlflow.tracking.client", "MlflowClient", shared.sharing("MlflowClient"), _HAS, also=_CLIENTS)
         # It ends only what it finds among the runs of its process (mlflow 3.17).
-        apply([*rows, Patch(fluent, "ActiveRun.__exit__", once("mlflow.ActiveRun.__exit__"), effect)])
+        apply([*rows, client, Patch(fluent, "ActiveRun.__exit__", once("mlflow.ActiveRun.__exit__"), effect)])
 
     wrapt.register_post_import_hook(mlflow_rows, "mlflow")
 
 
 def _fact(fact: Any, run: Any) -> Any:
     return fact
-
-
-def _plain(leaf: Any) -> Any:
-    if isinstance(leaf, (BatchTensor, PromisedTensor)):
-        return torch.as_tensor(leaf.detach().cpu().numpy())
-    return leaf

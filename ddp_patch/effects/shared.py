@@ -1,0 +1,209 @@
+"""Objects that rank 0 alone has, such as a connection to a server: all call them, rank 0 acts, all get what it got.
+
+The methods are those of the class, so nothing has to be known about a library but where its objects come from.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib
+import inspect
+import pathlib
+import types
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+import wrapt
+
+from ..batch.promise import PromisedTensor
+from ..batch.tensor import BatchTensor
+from ..errors import LockstepError
+from ..structure import map_leaves
+from .ownership import Ownership
+from .turns import Turns
+
+_VALUES = (
+    *(type(None), bool, int, float, complex, str, bytes, Decimal, np.ndarray, np.generic, torch.Size, torch.dtype),
+    *(datetime.datetime, datetime.date, datetime.timedelta, uuid.UUID, pathlib.PurePath, Enum),
+)
+
+
+class SharedObjects:
+    """Knows what rank 0 has, by numbers that mean the same on every rank."""
+
+    def __init__(
+        self, turns: Turns, owners: Ownership, giving_back: frozenset[str] = frozenset(), data: tuple[str, ...] = ()
+    ) -> None:
+        """Start with none.
+
+        Args:
+            turns: of the ranks.
+            owners: tells who is calling.
+            giving_back: methods, such as "Task.connect", that return their first argument: every rank gets its own.
+            data: modules (their names begin so) whose objects are values, that every rank gets a copy of.
+        """
+        self._turns = turns
+        self._owners = owners
+        self._giving_back = giving_back
+        self._data = data
+        self._leaders: list[Any] = []  # on rank 0: the objects, by number
+        self._handles: dict[int, Any] = {}  # number -> what the script has of it
+
+    def sharing(self, what: str) -> Any:
+        """Make a wrapper, for wrapt, of a function or a class whose result rank 0 has."""
+
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if self._owners.caller() in ("own", ""):  # the library itself, on rank 0
+                return wrapped(*args, **kwargs)
+            return self.call(what, wrapped, args, kwargs)
+
+        return call
+
+    def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function on rank 0.
+
+        Args:
+            what: its name.
+            real: the function; only rank 0's is called.
+            args: given to it, with batches as the tensors that one process would have.
+            kwargs: likewise.
+
+        Raises:
+            BaseException: on every rank, what it raises on rank 0.
+        """
+        args, kwargs = map_leaves(plain, (args, kwargs))
+        if self._turns.are_silent():
+            return None
+        if not self._turns.are_taken():
+            args, kwargs = map_leaves(_theirs, (args, kwargs))
+            return real(*args, **kwargs)
+        kept: list[Any] = []
+
+        def act() -> tuple[str, Any]:
+            inner, named = map_leaves(_theirs, (args, kwargs))
+            result = real(*inner, **named)
+            if what in self._giving_back:
+                kept.append(result)
+                return "argument", None
+            return self._told(result)
+
+        kind, told = self._turns.follow(what, act)
+        if kind == "argument":
+            return kept[0] if kept else next(iter((*args, *kwargs.values())), None)
+        if kind == "value":
+            return told
+        number, module, name = told
+        if number not in self._handles:
+            if self._turns.is_leader:
+                self._handles[number] = _Leaders(self._leaders[number], self, number)
+            else:
+                self._handles[number] = _Elsewhere(_class(module, name), self, number)
+        return self._handles[number]
+
+    def _told(self, result: Any) -> tuple[str, Any]:
+        if self._is_value(result):
+            return "value", result
+        number = next((index for index, known in enumerate(self._leaders) if known is result), len(self._leaders))
+        if number == len(self._leaders):
+            self._leaders.append(result)
+        return "object", (number, type(result).__module__, type(result).__qualname__)
+
+    def _is_value(self, result: Any) -> bool:
+        if type(result) in (list, tuple, set, frozenset):
+            return all(map(self._is_value, result))
+        if type(result) is dict:
+            return all(self._is_value(key) and self._is_value(value) for key, value in result.items())
+        is_data = type(result).__module__.startswith(self._data) if self._data else False
+        return is_data or isinstance(result, _VALUES) or type(result) is torch.Tensor
+
+    def attribute(self, number: int, kind: type, name: str) -> Any:
+        """Read an attribute of an object, or give a method of it."""
+        what = f"{kind.__name__}.{name}"
+        real = self._leaders[number] if self._turns.is_leader else None
+        if _is_method(kind, name):
+            return functools.partial(self._method, what, getattr(real, name, None))
+        return self.call(what, lambda: getattr(real, name), (), {})
+
+    def _method(self, what: str, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self.call(what, method, args, kwargs)
+
+
+class _Leaders(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use here
+    """What rank 0's script holds: the object, whose methods come to a turn."""
+
+    def __init__(self, wrapped: Any, objects: SharedObjects, number: int) -> None:
+        super().__init__(wrapped)
+        self._self_objects = objects
+        self._self_number = number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return getattr(self.__wrapped__, name)
+        return self._self_objects.attribute(self._self_number, type(self.__wrapped__), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_objects.call(f"{type(self.__wrapped__).__name__}()", self.__wrapped__, args, kwargs)
+
+
+class _Elsewhere:
+    """What the script of another rank holds in its place. It is of the same class, for ``isinstance``."""
+
+    def __init__(self, kind: type, objects: SharedObjects, number: int) -> None:
+        held = {"_kind": kind, "_objects": objects, "_number": number}
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+
+    @property  # type: ignore[misc]  # isinstance asks for it
+    def __class__(self) -> type:
+        return object.__getattribute__(self, "_kind")  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        objects, number, kind = (object.__getattribute__(self, own) for own in ("_objects", "_number", "_kind"))
+        return objects.attribute(number, kind, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        pass  # rank 0 sets it, on the object itself
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
+        return objects.call(f"{kind.__name__}()", None, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<rank 0's {object.__getattribute__(self, '_kind').__qualname__}>"
+
+
+def plain(leaf: Any) -> Any:
+    """Give a batch as a tensor that any library takes."""
+    if isinstance(leaf, (BatchTensor, PromisedTensor)):
+        return torch.as_tensor(leaf.detach().cpu().numpy())
+    return leaf
+
+
+def _theirs(leaf: Any) -> Any:
+    return leaf.__wrapped__ if isinstance(leaf, _Leaders) else leaf
+
+
+def _is_method(kind: type, name: str) -> bool:
+    found = inspect.getattr_static(kind, name, None)
+    return isinstance(found, (types.FunctionType, classmethod, staticmethod, wrapt.FunctionWrapper)) or (
+        callable(found) and not isinstance(found, type)
+    )
+
+
+def _class(module: str, name: str) -> type:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, wrapt.FunctionWrapper):  # a class whose making is patched
+        found = found.__wrapped__
+    if not isinstance(found, type):
+        raise LockstepError(f"rank 0 got an object of {module}.{name}, a class that this rank cannot find")
+    return found
