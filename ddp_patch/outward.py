@@ -75,7 +75,7 @@ class Outward:
         """Take over libraries as soon as the script imports them."""
         checkpoint.patch_when_imported(self._checkpoints, apply)
         tensorboard.patch_when_imported(self._turns, self._replicas, apply)
-        trackers.patch_when_imported(self._turns, self._owners, self._world.ledger, apply)
+        trackers.patch_when_imported(self._turns, self._owners, apply)
         native_files.patch_when_imported(self._turns, self._owners, self._files, apply)
         plots.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)

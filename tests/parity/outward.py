@@ -358,6 +358,18 @@ def trackers():
         wandb.log({"step": i, "sum": rows.sum(), "rows": wandb.Histogram(rows)})
     run.log({"last": rows.max()})
     run.summary["best"] = rows.max().item()
+    model, told, histogram = torch.nn.Linear(2, 1).double(), [], wandb.Histogram
+    torch.nn.init.constant_(model.weight, 0.5)
+    torch.nn.init.zeros_(model.bias)
+    wandb.Histogram = lambda *args, **kwargs: told.append(kwargs["np_histogram"]) or histogram(*args, **kwargs)
+    wandb.watch(model, log="all", log_freq=1)
+    model(batch().double()).square().mean().backward()
+    wandb.unwatch(model)
+    wandb.Histogram = histogram
+    seen.append([[sum(counts), round(bins[0], 9), round(bins[-1], 9)] for counts, bins in told])
+    wandb.log({"last": 1})
+    artifact = wandb.Artifact("rows", type="dataset")
+    seen += [run.step, run.log_artifact(artifact).name.partition(":")[0]]
     wandb.finish()
     seen.append(sorted(name.split("-")[0] for name in os.listdir("wandb")))
     mlflow.set_tracking_uri("file:./mlruns")

@@ -9,21 +9,17 @@ from collections.abc import Callable
 
 from ...effects.ownership import Ownership
 from ...effects.turns import Turns
-from ...ledger import Ledger
 from ...patcher import Patch
-from . import clearml, comet, runs, visdom
+from . import clearml, comet, mlflow, visdom, wandb
 
 
-def patch_when_imported(turns: Turns, owners: Ownership, ledger: Ledger, apply: Callable[[list[Patch]], None]) -> None:
+def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[Patch]], None]) -> None:
     """Take over the trackers as soon as the script imports them.
 
     Args:
         turns: of the ranks.
         owners: tells who is calling.
-        ledger: of the session.
         apply: applies patches, unless the session has ended.
     """
-    runs.patch_when_imported(turns, owners, ledger, apply)
-    comet.patch_when_imported(turns, owners, apply)
-    clearml.patch_when_imported(turns, owners, apply)
-    visdom.patch_when_imported(turns, owners, apply)
+    for tracker in (wandb, mlflow, comet, clearml, visdom):
+        tracker.patch_when_imported(turns, owners, apply)
