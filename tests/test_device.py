@@ -107,3 +107,41 @@ def test_names_of_accelerators_are_redirected_and_nothing_else():
     for left in ("cpu", torch.device("cpu"), torch.device("meta"), "meta", None, True, torch.float32, "cudart"):
         assert places.of(left) is left
     assert Places(torch.device("cpu", 0)).of("cuda:1") == "cpu"
+
+
+def consumed(place):
+    """Everything else that takes a device."""
+    is_host = place == "cpu"
+    device, seen = torch.device(place), []
+    generator = torch.Generator(device=place).manual_seed(3)
+    seen.append([torch.rand(2, generator=generator, device=place).tolist(), isinstance(generator, torch.Generator)])
+    with device:
+        seen.append([str(torch.zeros(2).device), torch.nn.Linear(2, 1).weight.shape])
+    kinds = torch if is_host else torch.cuda
+    seen.append([kinds.FloatTensor([1, 2]).tolist(), str(torch.ones(1).type(kinds.LongTensor).dtype)])
+    seen.append(str(torch.ones(1).type("torch.DoubleTensor" if is_host else "torch.cuda.DoubleTensor").dtype))
+    seen.append([torch.fft.fftfreq(4, device=device).tolist(), torch.signal.windows.hann(4, device=place).tolist()])
+    seen.append([str(torch.ones(2).new([1.0], device=device).device), torch.empty(2, device="meta").device.type])
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    packed = packed.to(place) if is_host else packed.cuda(0).to(place)
+    seen.append([str(packed.data.device), packed.data.shape])
+    torch.jit.save(torch.jit.script(torch.nn.Identity()), "model.jit")
+    seen.append(torch.jit.load("model.jit", map_location=device)(torch.ones(1)).item())
+    module = torch.nn.Linear(2, 2).to_empty(device=device)
+    module = module.to(torch.float64) if is_host else module.cuda(1).to(device, torch.float64)
+    seen.append([str(p.device) + str(p.dtype) for p in module.parameters()])
+    torch.set_default_tensor_type("torch.FloatTensor" if is_host else "torch.cuda.FloatTensor")
+    seen.append(torch.zeros(1).type())
+    if not is_host:
+        with torch.cuda.nvtx.range("step"):
+            torch.cuda.init()
+        assert torch.cuda.get_device_properties(place).total_memory == torch.cuda.memory_stats(0).get("x", 0)
+        assert torch.cuda.initial_seed() == torch.initial_seed()
+        assert torch.cuda.get_device_capability(1) == (0, 0)
+    return seen
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU these are on the GPU: see the gpu tests")
+def test_whatever_takes_a_device_takes_the_hosts(ranks):
+    alone = ranks.call(consumed, 1, "cpu").ok().results[0]
+    assert ranks.call(consumed, 2, "cuda:1").ok().results == [alone] * 2

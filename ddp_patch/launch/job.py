@@ -87,10 +87,15 @@ class Job:
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
+        # Ranks that share an accelerator: NCCL wants one each.
+        self._shares = placement.local_world_size > accelerator_count() > 0
+        backend = {"backend": "gloo"} if self._shares else {}
         self.accelerator = Accelerator(
             cpu=accelerator_count() == 0,
             mixed_precision="no",  # ours to apply: see ``precision``
-            kwargs_handlers=[InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout))],
+            kwargs_handlers=[
+                InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout), **backend)
+            ],
         )
         self.precision = Precision(self.device.type)
         if self.accelerator.num_processes != placement.world_size:
@@ -101,8 +106,8 @@ class Job:
         # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
         # which gradient is ready first.
         # Batches may live on the host as well as on the accelerator.
-        backend = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
-        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
+        both = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
+        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
         self.attendance = Attendance(placement.rank, placement.world_size, timeout)
         self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
@@ -137,6 +142,8 @@ class Job:
             ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)
         self.wrapping = True
+        if self._shares:
+            os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"  # it takes the local rank for the device
         try:
             wrapped = self.accelerator.prepare_model(inner, device_placement=False)
         finally:
@@ -238,10 +245,13 @@ def leave_at_once() -> NoReturn:
 
 
 def _check_order(placement: Placement) -> None:
-    if torch.cuda.is_initialized() and torch.cuda.current_device() != placement.local_rank:
+    if not torch.cuda.is_initialized():
+        return
+    own = placement.local_rank % (torch.cuda.device_count() or placement.local_world_size)
+    if torch.cuda.current_device() != own:
         raise OrderError(
             f"CUDA was initialised on device {torch.cuda.current_device()}, but this is local rank "
-            f"{placement.local_rank}, whose device is cuda:{placement.local_rank}. Move ddp_patch.enable() above the "
+            f"{placement.local_rank}, whose device is cuda:{own}. Move ddp_patch.enable() above the "
             "first line that uses CUDA."
         )
 

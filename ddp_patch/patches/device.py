@@ -6,7 +6,9 @@ that was not given a device.
 
 from __future__ import annotations
 
+import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,12 +21,21 @@ _FACTORIES = (
     *("randperm", "arange", "range", "linspace", "logspace", "eye", "normal", "empty_strided", "empty_permuted"),
     *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"),
     *("tril_indices", "triu_indices", "sparse_coo_tensor", "sparse_csr_tensor", "bartlett_window", "blackman_window"),
-    *("hamming_window", "hann_window", "kaiser_window"),
+    *("hamming_window", "hann_window", "kaiser_window", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor"),
+    *("sparse_compressed_tensor", "fft.fftfreq", "fft.rfftfreq"),
 )
-_NEW = ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full")
+_NEW = ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided", "new")
+_TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+# torch.cuda's functions whose first argument, or ``device``, is a device.
+_OF_DEVICES = (
+    *("set_device", "synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved", "mem_get_info"),
+    *("max_memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
+    *("default_stream", "get_rng_state", "utilization", "reset_accumulated_memory_stats", "stream"),
+)
 # Without CUDA -> what these give.
 _QUIET: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "empty_cache", "ipc_collect", "set_device", "set_rng_state", "set_rng_state_all")),
+    **dict.fromkeys(("init", "reset_accumulated_memory_stats", "set_per_process_memory_fraction")),
     **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")),
     **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), 0),
     **dict.fromkeys(("memory_cached", "max_memory_cached", "current_device", "utilization"), 0),
@@ -32,6 +43,10 @@ _QUIET: dict[str, Any] = {
     "memory_stats": {},
     "mem_get_info": (0, 0),
     "get_device_name": "cpu",
+    "get_device_capability": (0, 0),
+    "get_device_properties": SimpleNamespace(
+        name="cpu", major=0, minor=0, total_memory=0, multi_processor_count=os.cpu_count(), is_integrated=True
+    ),
     "get_rng_state": torch.empty(0, dtype=torch.uint8),
     "get_rng_state_all": [],
 }
@@ -56,25 +71,79 @@ def patches(places: Places) -> list[Patch]:
 
         return bind(*args, **kwargs)
 
-    def first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def packed(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return instance.to(device=places.device, **{name: kwargs[name] for name in kwargs if name != "device"})
+
+    def context(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrapped(*map(places.of, args), **{name: places.of(value) for name, value in kwargs.items()})
+
+    def as_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapped(*map(_host_type, args), **{name: _host_type(value) for name, value in kwargs.items()})
 
     here = "this rank's device"
     rows = [
         Patch("torch", "Tensor.to", to, here),
         Patch("torch", "Tensor.cuda", cuda, here),
-        *(Patch("torch", name, with_device, here) for name in _FACTORIES),
+        Patch("torch.nn.utils.rnn", "PackedSequence.cuda", packed, here),
+        *(Patch(*_place(name), with_device, here) for name in _FACTORIES),
         *(Patch("torch", f"Tensor.{name}", with_device, here) for name in _NEW),
-        Patch("torch", "set_default_device", first, here),
+        Patch("torch", "set_default_device", context, here),
+        Patch("torch.utils._device", "DeviceContext.__init__", context, here),
+        Patch("torch", "Generator", context, here),
+        Patch("torch.jit", "load", with_location(places), here),
     ]
-    return rows + (_on_accelerators(first) if torch.cuda.is_available() else _without_cuda())
+    if torch.cuda.is_available():
+        return rows + _on_accelerators(places, context)
+    types = [Patch("torch", name, as_type, "on the host") for name in ("Tensor.type", "set_default_tensor_type")]
+    return [*rows, *types, *_without_cuda()]
 
 
-def _on_accelerators(first: Any) -> list[Patch]:
-    names = ("set_device", "synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved", "mem_get_info")
+def with_location(places: Places) -> Any:
+    """Give ``torch.jit.load`` a device where it is asked for an accelerator."""
+
+    def load(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
+            return wrapped(f, places.of(map_location) if map_location else str(places.device), *rest, **options)
+
+        return bind(*args, **kwargs)
+
+    return load
+
+
+def _place(name: str) -> tuple[str, str]:
+    module, _, function = f"torch.{name}".rpartition(".")
+    return module, function
+
+
+def _host_type(given: Any) -> Any:
+    """What stands for a type of CUDA tensors on a host without them."""
+    if isinstance(given, str):
+        return given.replace("torch.cuda.", "torch.")
+    if getattr(given, "__module__", "") == "torch.cuda" and hasattr(torch, getattr(given, "__name__", "")):
+        return getattr(torch, given.__name__)
+    return given
+
+
+def _on_accelerators(places: Places, context: Any) -> list[Patch]:
+    def stream(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(kind: type, device: Any = None, *rest: Any, **options: Any) -> Any:
+            return wrapped(kind, None if device is None else places.of(device), *rest, **options)
+
+        return bind(*args, **kwargs)
+
+    def state(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(new_state: Any, device: Any = "cuda") -> Any:
+            return wrapped(new_state, places.of(device))
+
+        return bind(*args, **kwargs)
+
+    here = "this rank's device"
     return [
-        *(Patch("torch.cuda", name, first, "this rank's device") for name in names),
-        Patch("torch.cuda", "device.__init__", first, "this rank's device"),
+        *(Patch("torch.cuda", name, context, here) for name in _OF_DEVICES),
+        Patch("torch.cuda", "set_rng_state", state, here),
+        Patch("torch.cuda", "device.__init__", context, here),
+        Patch("torch.cuda.streams", "Stream.__new__", stream, here),
+        *(Patch("torch.accelerator", name, context, here) for name in ("set_device_index", "synchronize")),
     ]
 
 
@@ -94,8 +163,14 @@ def _without_cuda() -> list[Patch]:
     def stream(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _Stream()
 
+    def host_tensor(name: str) -> Any:
+        return lambda wrapped, instance, args, kwargs: getattr(torch, name)(*args, **kwargs)
+
     nothing = "does nothing without CUDA"
     return [
+        *(Patch("torch.cuda", f"{name}Tensor", host_tensor(f"{name}Tensor"), "on the host") for name in _TYPES),
+        *(Patch("torch.cuda.nvtx", name, giving(None), nothing) for name in ("range_push", "range_pop", "mark")),
+        Patch("torch.cuda", "initial_seed", lambda *call: torch.initial_seed(), "the host's"),
         *(Patch("torch.cuda", name, giving(value), nothing) for name, value in _QUIET.items()),
         Patch("torch.cuda", "device.__init__", giving(None), nothing),
         Patch("torch.cuda", "device.__enter__", giving(None), nothing),
