@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough kills check bench matrix format clean
+.PHONY: demo test thorough kills gpu check bench matrix format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,6 +28,10 @@ thorough: .venv/ready
 kills: .venv/ready
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
+# On a host with a GPU: one rank on NCCL, two that share it by gloo.
+gpu: .venv/ready
+	$(BIN)/python -m pytest -q -m gpu
+
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,6 +41,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/devices.py
 
 .venv/peers: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[matrix]'

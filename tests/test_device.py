@@ -1,10 +1,14 @@
 """Scripts that name accelerators run on this rank's device, whatever it is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from parity.test_scripts import compare_text
 
 from ddp_patch.effects.places import Places
+from ddp_patch.patcher import Patcher
+from ddp_patch.patches import device
 
 HARD_CODED = """
 import os
@@ -145,3 +149,36 @@ def consumed(place):
 def test_whatever_takes_a_device_takes_the_hosts(ranks):
     alone = ranks.call(consumed, 1, "cpu").ok().results[0]
     assert ranks.call(consumed, 2, "cuda:1").ok().results == [alone] * 2
+
+
+def test_only_calls_that_are_given_a_device_are_intercepted():
+    """An intercepted call costs 1 to 2 microseconds more; `benchmarks/devices.py` measures them."""
+    calls = []
+
+    def noted(patch):
+        def call(wrapped, instance, args, kwargs):
+            calls.append(patch.target)
+            return patch.wrapper(wrapped, instance, args, kwargs)
+
+        return replace(patch, wrapper=call)
+
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, y = torch.randn(5, 1, 8, 8), torch.randint(0, 3, (5,))
+
+    def step():
+        loss = torch.nn.functional.cross_entropy(model(x.to("cpu")), y.to("cpu"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    step()
+    patcher = Patcher()
+    patcher.apply(noted(patch) for patch in device.patches(Places(torch.device("cpu"))))
+    try:
+        step()
+    finally:
+        patcher.undo()
+    assert sorted(calls) == ["Tensor.to", "Tensor.to", "ones_like"]  # the last one is backward's

@@ -14,20 +14,24 @@ class Places:
     def __init__(self, device: torch.device) -> None:
         """Redirect to a device."""
         self.device = torch.device("cpu") if device.type == "cpu" else device
+        self._known: dict[str | torch.device, str | torch.device] = {}
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self._kinds = {"cuda", device.type, *([accelerator.type] if accelerator is not None else [])} - {"cpu"}
 
     def of(self, place: Any) -> Any:
         """This rank's device, for a string, a ``torch.device`` or an index that names an accelerator."""
-        if isinstance(place, bool):
-            return place
-        if isinstance(place, int):
-            return self.device
-        if isinstance(place, str) and place.partition(":")[0] in self._kinds:
-            return str(self.device)
-        if isinstance(place, torch.device) and place.type in self._kinds:
-            return self.device
-        return place
+        kind = type(place)
+        if kind is torch.device or kind is str:
+            known = self._known.get(place)  # scripts name few
+            if known is None:
+                known = self._known[place] = self._redirected(place)
+            return known
+        return self.device if kind is int else place
+
+    def _redirected(self, place: str | torch.device) -> str | torch.device:
+        if isinstance(place, str):
+            return str(self.device) if place.partition(":")[0] in self._kinds else place
+        return self.device if place.type in self._kinds else place
 
     def map_location(self, given: Any) -> Any:
         """The ``map_location`` of ``torch.load`` that a script would have to write on this rank.

@@ -56,13 +56,13 @@ def patches(places: Places) -> list[Patch]:
     """Rows for what takes a device."""
 
     def with_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": places.of(kwargs["device"])}
+        if "device" in kwargs:
+            kwargs["device"] = places.of(kwargs["device"])  # wrapt made the dict for this call
         return wrapped(*args, **kwargs)
 
     def to(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args and not isinstance(args[0], torch.Tensor):
-            args = (places.of(args[0]), *args[1:])
+        if args:
+            return wrapped(places.of(args[0]), *args[1:], **kwargs)
         return with_device(wrapped, instance, args, kwargs)
 
     def cuda(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
