@@ -29,7 +29,7 @@ def tree(folder):
         elif path.is_dir():
             found[name] = "folder"
         elif path.suffix == ".pt":
-            found[name] = repr(torch.load(path))
+            found[name] = repr(torch.load(path)), path.read_bytes()
         elif path.suffix == ".npz":
             found[name] = {key: value.tolist() for key, value in np.load(path).items()}
         elif path.suffix == ".pkl":

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ KILLS = int(os.environ.get("KILLS", "3"))  # make kills tries 200
 CHUNK = min(KILLS, 10)
 
 
-def save_for_ever(steps):
+def save_for_ever(steps, scratch):
     """Save with the usual rotation; every checkpoint holds its step many times over."""
+    tempfile.tempdir = scratch
     for step in range(steps):
         state = {"step": step, "data": torch.full((50_000,), step)}
         torch.save(state, "last.pt")
@@ -27,11 +29,15 @@ def save_for_ever(steps):
 def test_a_killed_job_leaves_whole_checkpoints_and_nothing_else(ranks, first, tmp_path):
     draw = random.Random(first)
     newest = -1
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    tmp_path = tmp_path / "run"
+    tmp_path.mkdir()
     for kill in range(first, first + CHUNK):
         (tmp_path / "log.txt").unlink(missing_ok=True)
         who = [0, 1, "launcher"][kill % 3]
         when = {"file": str(tmp_path / "log.txt"), "who": who, "after": draw.uniform(0, 0.3)}
-        outcome = ranks.call(save_for_ever, 2, 10**6, cwd=str(tmp_path), kill=when, timeout=60)
+        outcome = ranks.call(save_for_ever, 2, 10**6, str(scratch), cwd=str(tmp_path), kill=when, timeout=60)
         assert not outcome.late, f"kill {kill} of {who} left processes behind"
         found = {path.name: torch.load(path) for path in tmp_path.glob("*.pt")}  # every one loads
         assert "last.pt" in found
@@ -41,6 +47,7 @@ def test_a_killed_job_leaves_whole_checkpoints_and_nothing_else(ranks, first, tm
         logged = len((tmp_path / "log.txt").read_text().splitlines())
         assert found["last.pt"]["step"] >= logged - 1  # none was lost that had been finished
     assert newest > 0
-    ranks.call(save_for_ever, 2, 5, cwd=str(tmp_path)).ok()
+    ranks.call(save_for_ever, 2, 5, str(scratch), cwd=str(tmp_path)).ok()
     left = sorted(path.name for path in Path(tmp_path).iterdir())
     assert left == ["last.pt", "log.txt", "step0.pt", "step1.pt"]
+    assert not list(scratch.iterdir())

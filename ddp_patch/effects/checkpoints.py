@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,9 +14,8 @@ from ..batch.world import World
 from ..structure import leaves
 from .files import Files
 from .ownership import Ownership
+from .scratch import make_scratch, scratch_name, sweep
 from .turns import Turns
-
-_MARK = ".ddp_patch-"  # begins the name of a file that is about to be renamed
 
 
 class Checkpoints:
@@ -53,10 +51,10 @@ class Checkpoints:
             what: name of the function.
             path: of the checkpoint.
             held: what is saved; its batches are saved whole.
-            write: writes to an open file; called on every rank, since batches that it finds on the way are gathered by
-                all of them.
+            write: writes to a path, or to an object with ``write``; called on every rank, since batches that it finds
+                on the way are gathered by all of them.
             write_directly: what the function does by itself, for a target that cannot be replaced.
-            by_name: ``write`` takes a path instead, and is called on rank 0 alone.
+            by_name: ``write`` takes nothing but a path, which it may replace, and is called on rank 0 alone.
 
         Raises:
             Exception: on every rank, what it raises on rank 0.
@@ -106,18 +104,19 @@ def write_atomically(
 
     Args:
         path: the target.
-        write: writes to an open file.
+        write: writes to a path, which has the target's name, since torch puts it into the file.
         write_directly: what torch would do, for a target that cannot be renamed to: a pipe, a folder that takes no new
             files, or a path that torch refuses in its own words.
-        by_name: ``write`` takes a path instead.
+        by_name: ``write`` may replace what is there, so it gets a real file beside the target.
     """
+    name = path.name
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     # A file of several names keeps them.
     if (path.exists() and (not path.is_file() or path.stat().st_nlink > 1)) or not path.parent.is_dir():
         write_directly()
         return
-    _sweep(path.parent)
-    beside = path.parent / f"{_MARK}{os.getpid()}-{socket.gethostname()}.tmp"
+    sweep(path.parent)
+    beside = path.parent / scratch_name()
     opened = _opened(beside, named=by_name)
     if opened is None:
         write_directly()
@@ -125,7 +124,11 @@ def write_atomically(
     stream, has_name = opened
     try:
         with stream:
-            write(str(beside) if by_name else stream)
+            if by_name:
+                write(str(beside))
+            else:
+                with _called(name, stream) as target:
+                    write(target)
             stream.flush()
             if path.exists():
                 os.fchmod(stream.fileno(), path.stat().st_mode & 0o7777)
@@ -151,6 +154,22 @@ def _opened(beside: Path, named: bool) -> tuple[IO[bytes], bool] | None:
     return None
 
 
+@contextlib.contextmanager
+def _called(name: str, stream: IO[bytes]) -> Iterator[Any]:
+    """Give an open file a path that ends in a name, or the file itself where that cannot be."""
+    try:
+        folder = make_scratch()
+        os.symlink(f"/proc/self/fd/{stream.fileno()}", os.path.join(folder, name))
+    except OSError:
+        yield stream
+        return
+    try:
+        yield os.path.join(folder, name)
+    finally:
+        os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+
+
 def _give_name(descriptor: int, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -168,24 +187,3 @@ def _keep(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a process that was killed while it renamed a file has left."""
-    for name in os.listdir(folder):
-        if name.startswith(_MARK) and name.endswith(f"-{socket.gethostname()}.tmp"):
-            pid = name.removeprefix(_MARK).partition("-")[0]
-            if not pid.isdigit() or not _is_alive(int(pid)):
-                Path(folder, name).unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False  # a process number that came again: what this process writes has no name yet
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -6,14 +6,16 @@ an offline one, in a temporary folder.
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
 from ...effects.ownership import Ownership
+from ...effects.scratch import make_scratch
 from ...effects.turns import Turns
 from ...patcher import Patch
 
@@ -76,11 +78,16 @@ def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[P
 def _elsewhere(facts: dict[str, Any]) -> Any:
     """Make an experiment that logs what rank 0's does, to nowhere."""
     url = facts.pop("url")
-    scratch = tempfile.TemporaryDirectory(prefix="ddp_patch-")
+    scratch = make_scratch()
     kind = sys.modules["comet_ml.offline"].OfflineExperiment
     known = {"url": property(lambda experiment: url), "__module__": kind.__module__}
     twin = type(kind.__name__, (kind,), known)
     quiet = dict.fromkeys(_QUIET, False)
-    experiment = twin(offline_directory=scratch.name, display_summary_level=0, **quiet, **facts)
-    experiment._ddp_patch_scratch = scratch  # goes with it
+    experiment = twin(offline_directory=scratch, display_summary_level=0, **quiet, **facts)
+    atexit.register(_end, experiment, scratch)
     return experiment
+
+
+def _end(experiment: Any, scratch: str) -> None:
+    experiment.end()
+    shutil.rmtree(scratch, ignore_errors=True)
