@@ -96,4 +96,7 @@ class Outward:
 
     def stop(self) -> None:
         """From now on, everything is done as it comes."""
+        error = self._turns.pending
+        if error is not None and not self._job.crash.failed:
+            self._job.crash(type(error), error, None)
         self._turns.stop()

@@ -157,11 +157,12 @@ class World:
         except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
             error = raised
         failures = [given[0] for given in self.share([portable(error)])]
-        if error is not None:
-            raise error
-        for failure in failures:
-            if failure is not None:
+        failure = error or next((failure for failure in failures if failure is not None), None)
+        if failure is not None:
+            try:
                 raise failure
+            finally:
+                del error, failure, failures  # frames that hold their error are freed late, with files and tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from types import FrameType
 from typing import IO, Any
 
 from .turns import Turns
@@ -32,20 +34,22 @@ class Watched:
         self._failure: OSError | None = None
 
     def write(self, write: Callable[[], Any], size: int) -> Any:
-        """Write or flush on this rank alone. An error waits until all ranks can raise it, in ``close``."""
+        """Write or flush on this rank alone. An error waits until all ranks can raise it, at their next turn."""
         if self._failure is None:
             try:
                 return write()
             except OSError as error:
                 self._fail(error)
+                self._tell()
         return size
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
         """Close on all ranks, which raise what rank 0 meets."""
         if not self._turns.are_taken():
             action()
-            if self._failure is not None:
-                raise self._failure
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
             return
 
         def leaders() -> None:
@@ -57,6 +61,8 @@ class Watched:
             if self._failure is not None:
                 raise self._failure
 
+        if self._turns.pending is self._failure:
+            self._turns.pending = None  # told now
         try:
             self._turns.follow(what, leaders, [self._path], hands_over=False)
         finally:
@@ -64,16 +70,29 @@ class Watched:
                 action()
             if what == "close":
                 self._closed(self._path)
+            self._failure = None  # told; the frames that it went through hold the file
 
     def dropped(self, action: Callable[[], None]) -> None:
         """Close a file object that nobody holds any more: when that is may differ between ranks."""
-        action()
-        if self._failure is not None:
-            raise self._failure
+        try:
+            action()
+        except OSError as error:
+            self._fail(error)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have all ranks raise, as soon as they can, what one process raised when it wrote."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_globals.get("__name__") == "logging":
+                return  # which says that it could not write, and goes on
+            frame = frame.f_back
+        if self._turns.is_leader:
+            self._turns.pending = self._failure
 
     def _fail(self, error: BaseException | None) -> None:
         if self._failure is None and isinstance(error, OSError):
-            self._failure = error
+            self._failure = error.with_traceback(None)  # whose frames hold the file
 
 
 class _InStep:

@@ -14,7 +14,7 @@ _MARK = ".ddp_patch-"
 
 def scratch_name() -> str:
     """A name for a file of this process that is about to be renamed."""
-    return f"{_MARK}{os.getpid()}{_host()}"
+    return f"{_own()}{_host()}"
 
 
 def make_scratch() -> str:
@@ -24,21 +24,20 @@ def make_scratch() -> str:
         OSError: where none can be made.
     """
     _sweep_temporary()
-    return tempfile.mkdtemp(prefix=f"{_MARK}{os.getpid()}-", suffix=_host())
+    return tempfile.mkdtemp(prefix=f"{_own()}-", suffix=_host())
 
 
 def sweep(folder: Path) -> None:
     """Remove what processes that were killed have left in a folder."""
     for name in os.listdir(folder):
         if name.startswith(_MARK) and name.endswith(_host()):
-            pid = name.removeprefix(_MARK).partition("-")[0]
-            left = Path(folder, name)
-            if left.is_dir():
-                if not pid.isdigit() or not _is_alive(int(pid)):
+            pid, _, start = name.removeprefix(_MARK).partition("-")[0].partition(".")
+            if not pid.isdigit() or not _is_running(int(pid), start):
+                left = Path(folder, name)
+                if left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
-            elif not pid.isdigit() or int(pid) == os.getpid() or not _is_alive(int(pid)):
-                # A process number that came again: what this process writes has no name yet.
-                left.unlink(missing_ok=True)
+                else:
+                    left.unlink(missing_ok=True)
 
 
 @functools.cache
@@ -46,15 +45,31 @@ def _sweep_temporary() -> None:
     sweep(Path(tempfile.gettempdir()))
 
 
+def _own() -> str:
+    return f"{_MARK}{os.getpid()}.{_started(os.getpid())}"
+
+
 def _host() -> str:
     return f"-{socket.gethostname()}.tmp"
 
 
-def _is_alive(pid: int) -> bool:
+def _started(pid: int) -> str:
+    """When a process started, in clock ticks after the system did: process numbers come again. Empty if unknown."""
+    return _stat(pid, 19)
+
+
+def _stat(pid: int, field: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[field]
+    except (OSError, IndexError):
+        return ""
+
+
+def _is_running(pid: int, start: str) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    return _started(pid) in (start, "") and _stat(pid, 0) != "Z"  # which its parent has not looked at

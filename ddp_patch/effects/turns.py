@@ -43,6 +43,7 @@ class Turns:
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next turn
         self._process = os.getpid()
         self._running = True
+        self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next turn
         self._acting: ContextVar[bool] = ContextVar("acting", default=False)
 
     def are_taken(self) -> bool:
@@ -121,6 +122,19 @@ class Turns:
         self._spent.extend(f"{name}/{rank}" for rank in range(1, self._world.size))
         return self._act(name, what, action, paths, hands_over)
 
+    def raise_pending(self) -> None:
+        """Raise what happened to a file that was written to before.
+
+        Raises:
+            OSError: what one process would have got then.
+        """
+        error, self.pending = self.pending, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or this frame would hold it, and so the script's frames
+
     def stop(self) -> None:
         """From now on, everything is done as it comes."""
         self._running = False
@@ -138,6 +152,7 @@ class Turns:
 
     def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
         try:
+            self.raise_pending()
             with self.alone():
                 result = action()
             told = pickle.dumps((what, list(paths), True, result if hands_over else None))
@@ -159,7 +174,10 @@ class Turns:
         if paths:
             self.renamed(paths, leaders)
         if not is_good:
-            raise result
+            try:
+                raise result
+            finally:
+                del result  # see raise_pending
         return result
 
     def _part(self, what: str) -> None:
