@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
+from parity.test_scripts import compare_text
 
 
 def saved_and_read_back():
@@ -217,3 +219,77 @@ def test_going_on_is_as_never_having_stopped(ranks, tmp_path, before, after):
         assert first[0][0] + second[rank][0] == pytest.approx(losses, rel=1e-9)
         assert second[rank][1] == pytest.approx(weights, rel=1e-9)
         assert second[rank][2] == drawn
+
+
+SAVES = """
+import copy, io, pickle, random, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+sys.path.insert(0, {folder!r})
+from net import Net
+
+torch.manual_seed(0)
+model = nn.DataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+loader = DataLoader(TensorDataset(torch.randn(20, 4), torch.randint(0, 3, (20,))), 6, shuffle=True)
+for x, y in loader:
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+everything = {{
+    "model": model, "module": model.module, "state": model.state_dict(), "copy": copy.deepcopy(model),
+    "optimizer": optimizer, "optimizer state": optimizer.state_dict(), "scheduler": scheduler,
+    "out": out, "loss": loss, "batch": x, "grads": [p.grad for p in model.parameters()], "shape": out.shape,
+    "rng": [torch.get_rng_state(), np.random.get_state(), random.getstate()],
+    "loader": loader, "criterion": nn.functional.cross_entropy,
+}}
+torch.save(everything, "path.pt")
+torch.save(everything, "legacy.pt", _use_new_zipfile_serialization=False)
+buffer = io.BytesIO()
+torch.save(everything, buffer)
+with open("bytes.pt", "wb") as stream:
+    stream.write(buffer.getvalue())
+with open("file.pt", "wb") as stream:
+    torch.save(everything, stream)
+with open("pickle.pt", "wb") as stream:
+    pickle.dump(everything, stream)
+"""
+LOADS = """
+import pickle, sys
+import torch
+
+sys.path.insert(0, {folder!r})
+for name in ("path.pt", "legacy.pt", "bytes.pt", "file.pt", "pickle.pt"):
+    with open(name, "rb") as stream:
+        assert b"ddp_patch" not in stream.read(), name
+    with open(name, "rb") as stream:
+        found = pickle.load(stream) if name == "pickle.pt" else torch.load(stream, weights_only=False)
+    kinds = [type(value).__module__ + "." + type(value).__qualname__ for value in found.values()]
+    with torch.no_grad():
+        again = found["copy"].eval()(found["batch"])
+    print(name, kinds, list(found["state"]), found["out"].shape, found["loss"].item(), again.sum().item())
+    print([grad.sum().item() for grad in found["grads"]], found["scheduler"].last_epoch)
+assert "ddp_patch" not in sys.modules and not torch.distributed.is_initialized()
+"""
+
+
+def test_what_is_saved_loads_without_this_package(ranks, tmp_path):
+    folder = str(Path(__file__).parent / "whole")
+    saves, loads = tmp_path / "saves.py", tmp_path / "loads.py"
+    saves.write_text("import torch\n\ntorch.set_default_dtype(torch.float64)\n" + SAVES.format(folder=folder))
+    loads.write_text(LOADS.format(folder=folder))
+    outcomes = [ranks.script(saves, nproc).ok() for nproc in (1, 2)]
+    said = []
+    for outcome in outcomes:
+        command = [sys.executable, str(loads)]
+        done = subprocess.run(command, cwd=outcome.cwd, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    compare_text(said[1], said[0])
