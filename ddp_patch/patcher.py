@@ -230,7 +230,9 @@ def _along_mro(owner: Any, attribute: str) -> Any:
 
 
 def _restore(done: _Done) -> str | None:
-    if _held(done.owner, done.attribute) is not done.planted:
+    held = _held(done.owner, done.attribute)
+    # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
+    if held is not done.planted and getattr(held, "_self_parent", None) is not done.planted:
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
     if done.original is _ABSENT:
         delattr(done.owner, done.attribute)

@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 from ddp_patch.errors import PatchError
 from ddp_patch.patcher import Patch, Patcher
@@ -343,3 +344,16 @@ def test_a_foreign_replacement_is_named_when_its_row_is_removed(library):
         patcher.remove(rows)
     assert library.function is foreign
     assert library.Thing().method(1) == ("Thing", 1)
+
+
+def test_a_method_that_was_taken_away_for_a_while_is_put_back():
+    """As torch.fx and torch.export do with ``Module.__call__``."""
+    original = vars(torch.nn.Module)["__call__"]
+    patcher = Patcher()
+    patcher.apply(
+        [Patch("torch.nn", "Module.__call__", lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs), "")]
+    )
+    graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    assert graph(torch.ones(1, 2)).shape == (1, 2)
+    patcher.undo()
+    assert vars(torch.nn.Module)["__call__"] is original

@@ -44,6 +44,7 @@ class Checkpoints:
         write_directly: Callable[[], None],
         *,
         by_name: bool = False,
+        alone: bool = False,
     ) -> None:
         """Write a checkpoint once, atomically.
 
@@ -55,6 +56,7 @@ class Checkpoints:
                 on the way are gathered by all of them.
             write_directly: what the function does by itself, for a target that cannot be replaced.
             by_name: ``write`` takes nothing but a path, which it may replace, and is called on rank 0 alone.
+            alone: ``write`` is called on rank 0 alone: it finds no batches.
 
         Raises:
             Exception: on every rank, what it raises on rank 0.
@@ -62,6 +64,9 @@ class Checkpoints:
         target = Path(os.fsdecode(path))
         is_own = self._owners.is_temporary(target)
         if self._turns.are_silent() and not is_own:
+            return
+        if self._turns.is_acting():
+            write_directly()
             return
         if not self._turns.are_taken() or is_own:
             self._write(target, write, write_directly, by_name)
@@ -74,7 +79,7 @@ class Checkpoints:
             if self._turns.is_leader:
                 self._world.together(lambda: self._write(target, write, write_directly, by_name))
             else:
-                self._world.together(lambda: None if by_name else write(Nowhere()))
+                self._world.together(lambda: None if by_name or alone else write(Nowhere()))
         self._files.finished(target)
 
     def _write(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,7 @@ class Commands:
         """
         self._turns = turns
         self._ownership = ownership
+        self._pids: set[int] = set()  # of commands that all ranks hold
 
     def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a command to its end, and give what it gave to every rank.
@@ -31,8 +34,11 @@ class Commands:
         Raises:
             Exception: on every rank, what rank 0 gets.
         """
-        if not self._turns.are_taken() or not self._ownership.covers_calls("subprocess", "os"):
+        is_silent = self._turns.are_silent()
+        if not (is_silent or self._turns.are_taken()) or not self._ownership.covers_calls("subprocess", "os"):
             return real(*args, **kwargs)
+        if is_silent:
+            return _nothing(what, args, kwargs)
         return self._turns.take(what, lambda: real(*args, **kwargs))
 
     def joined(self) -> None:
@@ -42,8 +48,12 @@ class Commands:
 
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
-        if not self._turns.are_taken() or not self._ownership.covers_calls("subprocess", "os"):
+        is_silent = self._turns.are_silent()
+        if not (is_silent or self._turns.are_taken()) or not self._ownership.covers_calls("subprocess", "os"):
             real(*args, **kwargs)
+            return
+        if is_silent:  # a command that says nothing, with the pipes that were asked for
+            real([sys.executable, "-S", "-c", ""], *args[1:], **{**_without_command(kwargs), "shell": False})
             return
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._turns.is_leader:
@@ -53,6 +63,7 @@ class Commands:
             shown = self._turns.take("subprocess.Popen", lambda: None)
             vars(process).update(shown, returncode=None, stdin=None, stdout=None, stderr=None)
         vars(process)[_SHARED] = True
+        self._pids.add(process.pid)
         for name in ("stdin", "stdout", "stderr"):
             if shown[name]:
                 setattr(process, name, Pipe(self._turns, getattr(process, name), name, bool(shown["text_mode"])))
@@ -77,8 +88,36 @@ class Commands:
         result, process.returncode = self._turns.follow(f"subprocess.Popen.{what}", leaders)
         return result
 
+    def signal(self, what: str, real: Callable[[int, int], None], pid: int, number: int) -> None:
+        """Send a signal: to a command that all ranks hold, once."""
+        if pid in self._pids and self._turns.are_taken():
+            self._turns.follow(what, lambda: real(pid, number))
+        elif pid not in self._pids or not self._turns.are_silent():
+            real(pid, number)
+
 
 _SHARED = "_ddp_patch_shared"
+
+
+def _nothing(what: str, args: Any, kwargs: Any) -> Any:
+    """What a thread of another rank gets in place of rank 0's command: success, and no output."""
+    is_text = any(kwargs.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
+    nothing = "" if is_text else b""
+    pipes = kwargs.get("capture_output") or kwargs.get("stdout") == subprocess.PIPE
+    given: dict[str, Any] = {
+        "subprocess.run": subprocess.CompletedProcess(
+            args[0] if args else kwargs.get("args"), 0, nothing if pipes else None, nothing if pipes else None
+        ),
+        "subprocess.check_output": nothing,
+        "subprocess.getoutput": "",
+        "subprocess.getstatusoutput": (0, ""),
+        "input": "",
+    }
+    return given.get(what, 0)
+
+
+def _without_command(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name not in ("args", "shell", "executable")}
 
 
 def _started(real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -156,6 +195,16 @@ class Pipe:
         if not self.closed:
             self.closed = True
             self._ask("close")
+
+    def seekable(self) -> bool:
+        """Pipes are not, and say so in ``seek`` and ``tell``."""
+        return False
+
+    def seek(self, *where: int) -> int:
+        """Pipes cannot."""
+        raise io.UnsupportedOperation("underlying stream is not seekable")
+
+    tell = seek
 
     def _ask(self, what: str, *args: Any) -> Any:
         if not self._turns.are_taken():

@@ -24,6 +24,8 @@ _OWN_WRITERS = (
 )
 # What these have other libraries write is theirs as well: rank 0 alone has them.
 _TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
+# These have commands write what the script asks for.
+_COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
 _CACHES = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
     *("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX", "CUDA_CACHE_PATH"),
@@ -79,20 +81,24 @@ class Ownership:
         Args:
             through: modules of Python that it may call through.
         """
-        return self.caller(*through) == "script"
+        for frame in _frames():
+            if self._is_caller(frame, through):
+                return _kind(frame) == "script" or _top(frame) in _COMMANDERS
+        return False
 
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
-        for frame in _frames():
-            module = _top(frame)
-            if not frame.f_code.co_filename.startswith(_OWN) and module not in ("wrapt", *through):
-                return _kind(frame)
-        return ""
+        return next((_kind(frame) for frame in _frames() if self._is_caller(frame, through)), "")
+
+    @staticmethod
+    def _is_caller(frame: FrameType, through: tuple[str, ...]) -> bool:
+        return not frame.f_code.co_filename.startswith(_OWN) and _top(frame) not in ("wrapt", *through)
 
     def _is_left_alone(self, path: str, kind: str) -> bool:
         if self.is_temporary(path) or "__pycache__" in path:
             return True
-        here = os.path.join(os.getcwd(), "")
+        # The working directory may be gone.
+        here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
         if path.startswith(self._caches) and not here.startswith(self._caches):
             return True
         return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
@@ -117,7 +123,8 @@ def _kind(frame: FrameType) -> str:
     if name.startswith(_OWN) or module == "wrapt":
         return "between"
     if "site-packages" in name or "dist-packages" in name:
-        if module in _OWN_WRITERS or module in _TRACKERS:
+        is_export = str(frame.f_globals.get("__name__", "")).startswith("torch.onnx")  # writes what the script asks for
+        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_export:
             return "own"
         return "script" if module == _program() else "library"
     if name.startswith(("<frozen", *_STANDARD)):

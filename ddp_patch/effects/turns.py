@@ -67,6 +67,10 @@ class Turns:
             and os.getpid() == self._process
         )
 
+    def is_acting(self) -> bool:
+        """Tell whether this is part of an effect that happens on this rank as it is."""
+        return self._acting.get()
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Let effects inside happen on this rank as they are."""

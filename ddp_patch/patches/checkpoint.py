@@ -42,8 +42,32 @@ def patches(checkpoints: Checkpoints, places: Places) -> list[Patch]:
 
         return bind(*args, **kwargs)
 
+    def compiled(what: str) -> Any:
+        """What C++ writes into a file of that name."""
+
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            def bind(first: Any, *rest: Any, **options: Any) -> None:
+                # torch.jit.save(module, f) and module.save(f)
+                held, f = ([], first) if instance is not None else ([first], rest[0] if rest else options.pop("f"))
+                rest = rest if instance is not None else rest[1:]
+                if not isinstance(f, (str, os.PathLike)):
+                    wrapped(*held, f, *rest, **options)
+                    return
+
+                def write(target: Any) -> None:
+                    wrapped(*held, target, *rest, **options)
+
+                checkpoints.save(what, f, None, write, lambda: write(f), alone=True)
+
+            bind(*args, **kwargs)
+
+        return call
+
     here = "to this rank's device"
     return [
+        Patch("torch.jit._serialization", "save", compiled("torch.jit.save"), _ONCE, also=("torch.jit:save",)),
+        Patch("torch.jit._script", "RecursiveScriptModule.save", compiled("ScriptModule.save"), _ONCE),
+        Patch("torch.export", "save", compiled("torch.export.save"), _ONCE),
         Patch("torch.serialization", "save", save, _ONCE, also=("torch:save",), everywhere=True),
         Patch("torch.serialization", "load", load, here, also=("torch:load",), everywhere=True),
     ]

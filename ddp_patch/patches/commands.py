@@ -26,6 +26,12 @@ def patches(commands: Commands) -> list[Patch]:
     def start(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         commands.start(wrapped, instance, args, kwargs)
 
+    def signal(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            commands.signal(what, wrapped, *args, **kwargs)
+
+        return call
+
     def join(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
         if not args and not kwargs:
@@ -40,6 +46,7 @@ def patches(commands: Commands) -> list[Patch]:
         ),
         Patch("subprocess", "Popen.__init__", start, effect),
         *(Patch("subprocess", f"Popen.{name}", ask(name), effect) for name in METHODS),
+        *(Patch("os", name, signal(f"os.{name}"), effect) for name in ("kill", "killpg")),
         Patch("threading", "Thread.join", join, "rank 0's thread has ended as well"),
         Patch("builtins", "input", once("input"), "rank 0 asks; all get the answer"),
     ]

@@ -14,6 +14,7 @@ import logging.handlers
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -536,6 +537,81 @@ def pictures():
     return [*seen, os.path.getsize("a.avi") > 1000]
 
 
+def commands_of_threads():
+    seen = []
+
+    def upload():
+        subprocess.run(["sh", "-c", "echo run >> thread.txt"], check=True)
+        process = subprocess.Popen(
+            "echo popen >> thread.txt; cat", shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        process.communicate(b"x")
+        os.system("echo system >> thread.txt")
+        seen.append(process.returncode)
+
+    thread = threading.Thread(target=upload)
+    thread.start()
+    thread.join()
+    seen.append(Path("thread.txt").read_text())
+    process = subprocess.Popen(["sleep", "30"], start_new_session=True)
+    os.killpg(process.pid, signal.SIGTERM)
+    seen.append(process.wait())
+    process = subprocess.Popen(["sleep", "30"])
+    os.kill(process.pid, signal.SIGKILL)
+    os.kill(os.getpid(), 0)
+    seen.append(process.wait())
+    return seen
+
+
+def films():
+    """Encoded by a command that a library runs."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.animation import FFMpegWriter
+
+    os.mkdir("bin")
+    Path("bin/ffmpeg").write_text('#!/bin/sh\nwc -c >> counts.txt\nfor last; do :; done\necho film > "$last"\n')
+    os.chmod("bin/ffmpeg", 0o755)
+    figure, axes = plt.subplots(figsize=(2, 1))
+    (line,) = axes.plot([0, 1])
+    with mpl.rc_context({"animation.ffmpeg_path": os.path.abspath("bin/ffmpeg")}):
+        writer = FFMpegWriter(fps=2)
+        with writer.saving(figure, "a.mp4", dpi=50):
+            for i in range(3):
+                line.set_ydata([0, i])
+                writer.grab_frame()
+    plt.close(figure)
+    return [Path("counts.txt").read_text(), Path("a.mp4").read_text()]
+
+
+def compiled():
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    scripted = torch.jit.script(model)
+    scripted.save("a.jit")
+    torch.jit.save(torch.jit.trace(model, torch.ones(1, 2)), "b.jit")
+    torch.export.save(torch.export.export(model, (torch.ones(1, 2),)), "c.pt2")
+    buffer = io.BytesIO()
+    torch.jit.save(scripted, buffer)
+    row = torch.tensor([[1.0, 2.0]])
+    loaded = [torch.jit.load("a.jit"), torch.jit.load("b.jit"), torch.export.load("c.pt2").module()]
+    seen = [each(row).tolist() for each in loaded]
+    handler = torch.profiler.tensorboard_trace_handler("traces")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], on_trace_ready=handler):
+        model(row)
+    with torch.autograd.profiler.profile() as profile:
+        model(row)
+    profile.export_chrome_trace("trace.json")
+    seen.append([len(os.listdir("traces")), "traceEvents" in json.loads(Path("trace.json").read_text())])
+    shutil.rmtree("traces")
+    os.remove("trace.json")
+    os.remove("b.jit")  # with the lines of code that traced it
+    os.remove("c.pt2")  # a zip file with the time in it
+    return [*seen, len(buffer.getvalue()) > 1000]
+
+
 def functions_are_copied():
     """Those that are patched, too."""
     layer = copy.deepcopy(Layer())
@@ -632,6 +708,9 @@ HABITS = [
     a_database,
     arrays_on_disk,
     pictures,
+    commands_of_threads,
+    films,
+    compiled,
     trackers,
     experiments,
     tasks,
