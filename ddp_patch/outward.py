@@ -9,6 +9,7 @@ from typing import TextIO, cast
 from .batch.world import World
 from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands, Pipe
+from .effects.entropy import Entropy
 from .effects.files import Files
 from .effects.folders import Folders
 from .effects.ownership import Ownership
@@ -53,7 +54,7 @@ class Outward:
         self._owners = Ownership()
         self._files = Files(self._turns, self._owners)
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
-        self._entropy = entropy.Entropy(self._turns, self._owners)
+        self._entropy = Entropy(self._turns, self._owners)
         self._terminal: Terminal | None = None
         self._input: Pipe | None = None
 

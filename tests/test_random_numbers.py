@@ -1,12 +1,16 @@
 """Who draws which random numbers: the script alike on every rank, rows apart, both by the seed."""
 
+import copy
 import os
+import pickle
 import random
 import secrets
+import time
 import uuid
 
 import numpy as np
 import torch
+from accelerate.utils import set_seed as accelerate_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -63,6 +67,28 @@ def unseeded():
     set_seed(seed)
     drawn += [seed, all_three(), list({"x", "y", "zz", "w"})]
     return drawn
+
+
+def seeded_by_the_clock():
+    drawn = []
+    for seed in (torch.manual_seed, torch.cuda.manual_seed_all, np.random.seed, random.seed, set_seed, accelerate_seed):
+        seed(time.time_ns() % 2**31)
+        drawn.append(all_three())
+    drawn.append([random.Random(time.time()).random(), np.random.RandomState(time.time_ns() % 2**31).rand()])
+    drawn.append([np.random.RandomState().rand(), np.random.Generator(np.random.PCG64()).random()])
+    drawn.append(
+        [np.random.default_rng(time.time_ns()).random(), np.random.default_rng(np.random.SeedSequence()).random()]
+    )
+    random.seed(version=2)
+    drawn.append([random.random(), isinstance(np.random.RandomState(3), np.random.RandomState)])
+    same = pickle.loads(pickle.dumps(np.random.RandomState(3))), copy.deepcopy(np.random.default_rng(3))
+    return [*drawn, [same[0].rand(), same[1].random(), random.Random(3).random(), np.random.RandomState(seed=3).rand()]]
+
+
+def test_seeds_by_the_clock_are_rank_0s(ranks):
+    results = ranks.call(seeded_by_the_clock, 3).ok().results
+    assert results == [results[0]] * 3
+    assert results[0][-1] == ranks.call(seeded_by_the_clock, 1).ok().results[0][-1]
 
 
 def test_a_seeded_script_draws_what_one_process_draws(ranks):

@@ -86,6 +86,13 @@ class Ownership:
                 return _kind(frame) == "script" or _top(frame) in _COMMANDERS
         return False
 
+    def covers_seeds(self) -> bool:
+        """Tell whether the script seeds a generator, or a library does for it; not Python or a tracker for itself."""
+        for frame in _frames():
+            if self._is_caller(frame, ("numpy",)):
+                return _kind(frame) in ("script", "library") or _top(frame) == "accelerate"
+        return False
+
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
         return next((_kind(frame) for frame in _frames() if self._is_caller(frame, through)), "")

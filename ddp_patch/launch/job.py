@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import gc
 import os
-import random
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, LockstepError, OrderError
+from ..generators import set_states, states
 from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
@@ -111,7 +111,7 @@ class Job:
         self.attendance = Attendance(placement.rank, placement.world_size, timeout)
         self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
-        self._share_random_state()
+        self._share_generators()
         if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
             # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
             sys.stdout.reconfigure(line_buffering=True)
@@ -179,7 +179,7 @@ class Job:
         Job.current = None
         atexit.unregister(self.close)
         self.crash.uninstall()
-        self._write_random_state(self._own_random_state)
+        set_states(self._own_generators)
         if keeps_group:
             atexit.register(_destroy_group)
         else:
@@ -209,23 +209,14 @@ class Job:
             dist.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)
 
-    def _share_random_state(self) -> None:
+    def _share_generators(self) -> None:
         """Start the script stream from rank 0's generators, whether or not the script seeded them already."""
-        numpy = sys.modules.get("numpy")
-        states: list[Any] = [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
-        self._own_random_state = list(states)
-        dist.broadcast_object_list(states, src=0, group=self.group, device=self.device)
-        self._write_random_state(states)
+        self._own_generators = states()
+        shared = list(self._own_generators)
+        dist.broadcast_object_list(shared, src=0, group=self.group, device=self.device)
+        set_states(shared)
         if self.device.type != "cpu":
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
-
-    @staticmethod
-    def _write_random_state(states: list[Any]) -> None:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        numpy = sys.modules.get("numpy")
-        if numpy and states[2] is not None:
-            numpy.random.set_state(states[2])
 
 
 def accelerator_count() -> int:

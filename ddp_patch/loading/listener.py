@@ -13,9 +13,10 @@ from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches
+from ..generators import set_states, states
 from .batches import given, mapped_tensors, pinned
 from .channel import Channel
-from .generators import own_generators, set_state_of, set_states, states, undrawn
+from .generators import own_generators, set_state_of, undrawn
 from .sampler import Drawn
 from .workers import drawn_ahead
 

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from ..batch.tensor import BatchTensor
 from ..batch.world import World, portable
 from ..errors import BatchError
+from ..generators import same, states
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
-from .generators import in_main_thread, own_generators, same, state_of, states
+from .generators import in_main_thread, own_generators, state_of
 from .one_process import as_one_process
 
 

@@ -7,44 +7,16 @@ from typing import Any
 
 import wrapt
 
-from ..effects.ownership import Ownership
-from ..effects.turns import Turns
+from ..effects.entropy import Entropy
 from ..patcher import Patch, Wrapper
 
 _DRAWN = (
     *(("os", "urandom"), ("uuid", "uuid1"), ("uuid", "uuid4")),
     *(("secrets", name) for name in ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "randbits", "choice")),
 )
-_BITS = 128
-_SEEDED = "without a seed, rank 0 draws one for all"
-
-
-class Entropy:
-    """Draws for the script, once."""
-
-    def __init__(self, turns: Turns, ownership: Ownership) -> None:
-        """Draw nothing yet.
-
-        Args:
-            turns: of the ranks.
-            ownership: tells who is calling.
-        """
-        self._turns = turns
-        self._ownership = ownership
-
-    def shared(self, what: str, draw: Callable[[], Any]) -> Any:
-        """Give what rank 0 draws, or what this rank draws for itself where the ranks are not in step."""
-        if self._turns.are_taken() and self._ownership.covers_calls():
-            return self._turns.follow(what, draw)
-        return draw()
-
-    def seed(self, what: str) -> int | None:
-        """Give a seed that all ranks share; None to leave it to the system."""
-        import secrets  # noqa: PLC0415 — seldom needed
-
-        if self._turns.are_taken() and self._ownership.covers_calls():
-            return int(self._turns.follow(what, lambda: secrets.randbits(_BITS)))
-        return None
+_CUDA = ("manual_seed", "manual_seed_all")
+_NUMPY = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+_SEEDED = "rank 0's seed; without one, rank 0 draws it for all"
 
 
 def patches(entropy: Entropy) -> list[Patch]:
@@ -63,13 +35,26 @@ def patches(entropy: Entropy) -> list[Patch]:
         torch.manual_seed(seed)
         return int(seed)
 
+    def manual(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            def bind(seed: Any) -> Any:
+                return wrapped(entropy.given(what, seed))
+
+            return bind(*args, **kwargs)
+
+        return call
+
     return [
         *(Patch(module, name, drawn(f"{module}.{name}"), "rank 0 draws for all") for module, name in _DRAWN),
         Patch("torch.random", "seed", torch_seed, "rank 0 draws for all", also=("torch:seed",)),
-        Patch("random", "seed", seeded(entropy, "random.seed"), "without a seed, rank 0 draws one for all"),
-        Patch(
-            "random", "Random.__init__", seeded(entropy, "random.Random"), "without a seed, rank 0 draws one for all"
+        # Two objects once torch._dynamo is imported, which puts a wrapper of its own in the place of the first (2.13).
+        *(Patch(module, "manual_seed", manual("torch.manual_seed"), _SEEDED) for module in ("torch", "torch.random")),
+        *(
+            Patch("torch.cuda", name, manual(f"torch.cuda.{name}"), _SEEDED)
+            for name in ("manual_seed", "manual_seed_all")
         ),
+        Patch("random", "seed", seeded(entropy, "random.seed", "a"), _SEEDED),
+        Patch("random", "Random.__init__", seeded(entropy, "random.Random", "x"), _SEEDED),
     ]
 
 
@@ -80,27 +65,34 @@ def patch_when_imported(entropy: Entropy, apply: Callable[[list[Patch]], None]) 
         entropy: shared by the ranks.
         apply: applies patches, unless the session has ended.
     """
-
-    def legacy(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not (args or kwargs) or (args and args[0] is None) or kwargs.get("seed", 0) is None:
-            seed = entropy.seed("numpy.random.seed")
-            if seed is not None:
-                return wrapped(seed % (1 << 32))
-        return wrapped(*args, **kwargs)
-
     rows = [
         Patch("numpy.random", "default_rng", seeded(entropy, "numpy.random.default_rng"), _SEEDED),
-        Patch("numpy.random", "seed", legacy, _SEEDED),
+        *(Patch("numpy.random", name, seeded(entropy, f"numpy.random.{name}"), _SEEDED) for name in _NUMPY),
+        Patch("numpy.random", "SeedSequence", seeded(entropy, "numpy.random.SeedSequence", "entropy"), _SEEDED),
+        Patch("numpy.random", "seed", seeded(entropy, "numpy.random.seed", bits=32), _SEEDED),
+        Patch(
+            "numpy.random",
+            "RandomState",
+            seeded(entropy, "numpy.random.RandomState", bits=32),
+            _SEEDED,
+            also=("numpy.random.mtrand:RandomState",),
+        ),
     ]
     wrapt.register_post_import_hook(lambda module: apply(rows), "numpy.random")
 
 
-def seeded(entropy: Entropy, what: str) -> Wrapper:
-    """A wrapper that gives a seed where the script gives none."""
+def seeded(entropy: Entropy, what: str, name: str = "seed", bits: int = 128) -> Wrapper:
+    """A wrapper that gives rank 0's seed, or one where the script gives none."""
 
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args[0] if args else next(iter(kwargs.values()), None)
-        seed = entropy.seed(what) if given is None else None
-        return wrapped(*args, **kwargs) if seed is None else wrapped(seed)
+        def bind(seed: Any = None, *rest: Any, **options: Any) -> Any:
+            if seed is not None:
+                return wrapped(entropy.given(what, seed), *rest, **options)
+            drawn = entropy.seed(what)
+            return wrapped(*rest, **options) if drawn is None else wrapped(drawn % (1 << bits), *rest, **options)
+
+        if name in kwargs:
+            args, kwargs = (kwargs[name],), {key: value for key, value in kwargs.items() if key != name}
+        return bind(*args, **kwargs)
 
     return call

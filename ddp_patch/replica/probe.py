@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..generators import same_draws
 from ..structure import is_container, leaves, map_leaves
 from . import module_hooks
 from .comparison import compare
@@ -194,18 +193,3 @@ def undisturbed() -> Iterator[None]:
                 yield
         finally:
             draw_again()
-
-
-@contextlib.contextmanager
-def same_draws() -> Iterator[Callable[[], None]]:
-    """Give a function that sets the generators back to where they are now."""
-    numpy = sys.modules.get("numpy")
-    states = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-
-    def draw_again() -> None:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        if numpy and states[2] is not None:
-            numpy.random.set_state(states[2])
-
-    yield draw_again

@@ -23,11 +23,12 @@ from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import DdpPatchError, LockstepError
+from ..generators import same_draws
 from ..structure import leaves
 from . import swap
 from .fingerprint import Fingerprints
 from .loss_scale import leaves_below
-from .probe import Verdict, judge, same_draws
+from .probe import Verdict, judge
 from .rows import Entry, as_batches, detached, enter, whole_arguments
 
 _MOST_FORMS = 16  # in which a module is tried; the others run on batches
