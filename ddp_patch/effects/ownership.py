@@ -24,6 +24,11 @@ _OWN_WRITERS = (
 )
 # What these have other libraries write is theirs as well: rank 0 alone has them.
 _TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
+# Trackers put themselves in front of these, to see what the script writes: on rank 0, and before its own code.
+_HOOKED = (
+    *("matplotlib", "joblib", "sklearn", "xgboost", "lightgbm", "catboost", "fire", "hydra", "absl", "tensorflow"),
+    *("keras", "transformers", "lightning", "pytorch_lightning", "fastai"),
+)
 # These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
 _CACHES = (
@@ -113,13 +118,15 @@ class Ownership:
 
 def _writer() -> str:
     """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
-    writer = ""
+    writer, library = "", ""
     for frame in _frames():
         kind = _kind(frame)
-        if kind == "script" or (kind == "own" and (not writer or _top(frame) in _TRACKERS)):
-            return writer or kind if kind == "script" else "own"
         if kind == "library":
-            writer = kind
+            writer, library = kind, _top(frame)
+        elif kind == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
+            return kind
+        elif kind == "script":
+            return writer or kind
     return writer or "script"  # without any: what the script left to run at exit, or to a pool of threads
 
 

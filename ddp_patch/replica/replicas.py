@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from .backwards import Backwards
 from .replica import Replica
 from .rows import Entry, leave, whole_arguments
 from .streams import RankStream
+from .trained import Trained
 from .verdicts import Call, First, Verdicts, described
 
 
@@ -42,8 +42,7 @@ class Replicas:
         self._replicas: dict[int, Replica] = {}
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._optimized_ids: set[int] | None = None
+        self._trained = Trained()
         self._keepers: dict[int, Replica] = {}  # of modules found that were not computed on rows yet, or never are
         self.recorded: list[str] | None = None  # how calls ran, while something may have to be computed again
         self.recalled: deque[str] | None = None  # how they are to run, while it is
@@ -55,23 +54,12 @@ class Replicas:
 
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
-        self._optimizers.add(optimizer)
-        self._optimized_ids = None
+        self._trained.add(optimizer)
         self.backwards.regrouped(optimizer)
-
-    def _optimized(self) -> set[int]:
-        if self._optimized_ids is None:
-            self._optimized_ids = {
-                id(parameter)
-                for optimizer in self._optimizers
-                for group in optimizer.param_groups
-                for parameter in group["params"]
-            }
-        return self._optimized_ids
 
     def everything_found(self) -> bool:
         """Tell whether every optimized parameter has its replica, so that calls need not be watched any more."""
-        optimized = self._optimized()
+        optimized = self._trained.ids()
         found = {id(p) for replica in self._replicas.values() for p in replica.module.parameters()}
         return bool(optimized) and optimized <= found and not self._job.precision.asked
 
@@ -88,7 +76,7 @@ class Replicas:
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
-        optimized = self._optimized()
+        optimized = self._trained.ids()
         return any(id(parameter) in optimized for parameter in call.module.parameters())
 
     def call_found(self, call: Call) -> Any:
