@@ -94,10 +94,19 @@ def enable(function: Any = None, /, **options: Any) -> Any:
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
     processes = sys.modules.get("multiprocessing.process")
-    if processes is None or processes.parent_process() is None:
+    if processes is None or not _is_child(processes):
         _start(resolved)
     _State.options = resolved
     return Enabled(options, owns=True)
+
+
+def _is_child(processes: Any) -> bool:
+    """Tell whether multiprocessing started this process.
+
+    While one that was spawned imports the script, it does not know its parent yet (CPython 3.10 to 3.14).
+    """
+    inherits = getattr(processes.current_process(), "_inheriting", False)
+    return bool(inherits) or processes.parent_process() is not None
 
 
 def disable() -> None:

@@ -10,6 +10,7 @@ from .batch.world import World
 from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands, Pipe
 from .effects.entropy import Entropy
+from .effects.file_objects import flush_all
 from .effects.files import Files
 from .effects.folders import Folders
 from .effects.ownership import Ownership
@@ -70,7 +71,7 @@ class Outward:
             *native_files.patches(self._files),
             *profiles.patches(self._turns),
             *folders.patches(Folders(self._turns, self._owners, self._files), self._owners),
-            *commands.patches(Commands(self._turns, self._owners)),
+            *commands.patches(Commands(self._turns, self._owners, self._files)),
             *loggers.patches(self._turns, self._files),
         ]
 
@@ -97,9 +98,12 @@ class Outward:
         if self._input is not None and sys.stdin is self._input:
             sys.stdin = self._input.real
 
-    def stop(self) -> None:
-        """From now on, everything is done as it comes."""
+    def stop(self, *, goes_on: bool) -> None:
+        """Take no turns any more; at the end of the program, only rank 0 still has effects."""
+        flush_all()
         error = self._turns.pending
         if error is not None and not self._job.crash.failed:
             self._job.crash(type(error), error, None)
-        self._turns.stop()
+        with self._turns.alone():
+            self._files.close()
+        self._turns.stop(goes_on=goes_on)

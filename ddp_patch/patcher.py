@@ -7,7 +7,6 @@ Rows are applied all or nothing; the undo log is written while applying and walk
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from typing import Any
 import wrapt
 
 from .errors import PatchError
-
-logger = logging.getLogger(__name__)
 
 Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 _ABSENT = object()
@@ -169,7 +166,6 @@ class Patcher:
         if patch.everywhere:
             for module, name in self._bound.of(wrapped, (owner, attribute)):
                 self._set(_Done(module, name, wrapped, planted))
-        logger.debug("patched %s", patch.name)
 
     def _set(self, done: _Done) -> None:
         setattr(done.owner, done.attribute, done.planted)

@@ -135,13 +135,14 @@ class Session:
             self.job.closing.remove(self.stop)
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))
-        self._outward.be_heard()
         goes_on = Job.current is self.job  # not at the end of the program
+        if goes_on:
+            self._outward.be_heard()
         self._replicas.close(settle=goes_on)
         if goes_on:
             remember_used(self.job)
         self._loaders.close()
-        self._outward.stop()
+        self._outward.stop(goes_on=goes_on)
         for remove in self._remove_hooks:
             remove()
         if self._filter in warnings.filters:

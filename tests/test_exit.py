@@ -1,5 +1,8 @@
 """Every run ends: cleanly if the script does, soon and with one traceback if it does not."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -75,3 +78,76 @@ def test_a_model_that_fails_on_one_rank_only_ends_the_job(ranks, tmp_path):
     assert not outcome.late
     assert all(outcome.codes)
     assert "".join(outcome.stderr).count("KeyError: 'row'") == 1
+
+
+LEFT_OPEN = """
+import csv, logging, torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2).double()
+
+    def forward(self, x):
+        return self.layer(x)
+
+class Trainer:
+    def __del__(self):
+        print("trainer deleted")
+        with open("deleted.txt", "w") as stream:
+            stream.write("deleted")
+
+trainer = Trainer()
+log = open("log.txt", "w")
+rows = csv.writer(open("rows.csv", "w", newline=""))
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x in DataLoader(torch.ones(16, 5).double(), batch_size=8):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    log.write("step\\n")
+    rows.writerow([1, 2])
+"""
+SPAWNS = """
+import multiprocessing, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i)])
+
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    print(sum(b.sum().item() for b in DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context="spawn")))
+    for method in ("spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            print(pool.map(double, range(4)))
+"""
+
+
+@pytest.mark.parametrize("script", [LEFT_OPEN, SPAWNS], ids=["left open", "spawns"])
+def test_a_program_with_the_line_ends_and_starts_children_as_without_it(tmp_path, script):
+    """A real program: what is deleted at its end, and children that import it, are not met in the tests' ranks."""
+    found = []
+    for name, line, launch in (
+        ("alone", "", []),
+        ("ranks", "import ddp_patch; ddp_patch.enable()\n", ["-m", "torch.distributed.run", "--nproc-per-node", "2"]),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (tmp_path / f"{name}.py").write_text(line + script)
+        command = [sys.executable, *launch, str(tmp_path / f"{name}.py")]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append((done.stdout, {path.name: path.read_text() for path in folder.iterdir()}))
+    assert found[1] == found[0]
+    assert found[0][0]

@@ -6,10 +6,11 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..structure import map_leaves
+from .files import Files
 from .ownership import Ownership
 from .turns import Turns
 
@@ -17,13 +18,15 @@ from .turns import Turns
 class Commands:
     """Runs commands for the script."""
 
-    def __init__(self, turns: Turns, ownership: Ownership) -> None:
+    def __init__(self, turns: Turns, ownership: Ownership, files: Files) -> None:
         """Start with no command run.
 
         Args:
             turns: of the ranks.
             ownership: tells who is calling.
+            files: of the script.
         """
+        self._files = files
         self._turns = turns
         self._ownership = ownership
         self._pids: set[int] = set()  # of commands that all ranks hold
@@ -39,12 +42,21 @@ class Commands:
             return real(*args, **kwargs)
         if is_silent:
             return _nothing(what, args, kwargs)
+        self._files.commanded()
         return self._turns.take(what, lambda: real(*args, **kwargs))
 
-    def joined(self) -> None:
+    def joined(self, what: str) -> None:
         """Wait until rank 0 has joined a thread of the script's as well: what it wrote is there."""
-        if self._turns.are_taken() and self._ownership.covers_calls("threading", "concurrent"):
-            self._turns.follow("threading.Thread.join", lambda: None)
+        if self._turns.are_taken() and self._ownership.covers_calls("threading", "concurrent", "queue"):
+            self._turns.follow(what, lambda: None)
+
+    def lock(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Lock a file: rank 0 has the lock for all, which come to it and go on together."""
+        if self._turns.are_silent():
+            return None
+        if not self._turns.are_taken() or not self._ownership.covers_locks():
+            return real(*args, **kwargs)
+        return self._turns.take(what, lambda: real(*args, **kwargs))
 
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
@@ -55,6 +67,7 @@ class Commands:
         if is_silent:  # a command that says nothing, with the pipes that were asked for
             real([sys.executable, "-S", "-c", ""], *args[1:], **{**_without_command(kwargs), "shell": False})
             return
+        self._files.commanded()
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._turns.is_leader:
             shown: dict[str, Any] = self._turns.take("subprocess.Popen", lambda: _started(real, process, args, kwargs))
@@ -85,8 +98,15 @@ class Commands:
             finally:
                 vars(process).update(pipes)
 
+        self._files.commanded()
         result, process.returncode = self._turns.follow(f"subprocess.Popen.{what}", leaders)
         return result
+
+    def wait_for(self, real: Callable[[int, int], Any], pid: int, options: int) -> Any:
+        """Wait for a process, as ``os.waitpid`` does: for a command that all ranks hold, rank 0 waits."""
+        if pid in self._pids and self._turns.are_taken():
+            return self._turns.follow("os.waitpid", lambda: real(pid, options))
+        return real(pid, options)
 
     def signal(self, what: str, real: Callable[[int, int], None], pid: int, number: int) -> None:
         """Send a signal: to a command that all ranks hold, once."""
@@ -185,6 +205,11 @@ class Pipe:
     def write(self, data: Any) -> Any:
         """Write to the command."""
         return self._ask("write", data)
+
+    def writelines(self, lines: Iterable[Any]) -> None:
+        """Write lines to the command."""
+        for line in lines:
+            self.write(line)
 
     def flush(self) -> Any:
         """Send what was written."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import IO, Any
@@ -169,7 +170,19 @@ def in_step(plain: Any, mode: str, options: dict[str, Any], watched: Watched) ->
     else:
         return plain  # unbuffered: every write is the system's
     shared.watched = watched
+    _alive.add(shared)
     return shared
+
+
+def flush_all() -> None:
+    """Write what the script has left in files that it did not close: later, Python may be gone."""
+    for stream in list(_alive):
+        with contextlib.suppress(OSError, ValueError):
+            if not stream.closed:
+                stream.flush()
+
+
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class _Nowhere(io.FileIO):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any
 
 from .file_objects import Open, Watched, before, in_step, opener_of, stand_in
 from .ownership import Ownership
+from .scratch import make_scratch
 from .turns import Turns
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
@@ -34,6 +37,7 @@ class Files:
         self._ownership = ownership
         self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
         self._finished: set[str] = set()
+        self._scratch: str | None = None  # this rank's own folder, for what has to have a name
         self._mapped: set[str] = set()  # written to through memory
         self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
         turns.renamed = self._rename
@@ -72,15 +76,32 @@ class Files:
         else:
             with before(own, "w" if flags & os.O_TRUNC else "r+") as held:
                 self._turns.take("os.open", lambda: None, [own])
-                opened.append(os.dup(held.fileno()))
+                opened.append(self._named(held))
         self.goes_on(own)  # when a descriptor is closed cannot be told
         return opened[0]
+
+    def _named(self, held: IO[bytes]) -> int:
+        """A descriptor of a copy that has a name: whoever locks a file looks whether it was removed meanwhile."""
+        with self._turns.alone():
+            if self._scratch is None:
+                self._scratch = make_scratch()
+            descriptor, _ = tempfile.mkstemp(dir=self._scratch)
+            with open(os.dup(descriptor), "wb") as copy:
+                held.seek(0)
+                shutil.copyfileobj(held, copy)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return descriptor
+
+    def close(self) -> None:
+        """Remove what this rank needed meanwhile."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def stat(self, real: Callable[..., Any], path: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Look at a file: rank 0's view of one that is being written."""
         if isinstance(path, int) or not (self._open or self._renamed) or not self._turns.are_taken():
             return real(path, *args, **options)
-        own = os.path.abspath(os.fsdecode(path))
+        own = self._key(path)
         if own in self._open:
             return self._turns.follow("os.stat", lambda: real(path, *args, **options), [own])
         return real(self.leaders(path), *args, **options)
@@ -99,20 +120,22 @@ class Files:
 
     def finished(self, path: Any) -> None:
         """Note that rank 0 has written a file."""
-        self._finished.add(os.path.abspath(os.fsdecode(path)))
+        self._finished.add(self._key(path))
 
     def goes_on(self, path: str) -> None:
         """Note that rank 0 writes to a file from now on."""
+        path = self._key(path)
         self._finished.discard(path)
         self._open[path] = self._open.get(path, 0) + 1
 
     def mapped(self, path: Any) -> None:
         """Note that the script may write to a file through memory, without telling anybody."""
         if self._turns.are_taken() and self._ownership.covers(path):
-            self._mapped.add(os.path.abspath(os.fsdecode(path)))
+            self._mapped.add(self._key(path))
 
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
+        path = self._key(path)
         left = self._open.get(path, 1) - 1
         if left:
             self._open[path] = left
@@ -122,10 +145,19 @@ class Files:
 
     def forget(self, path: Any) -> None:
         """Note that rank 0 removed a file, or put another one in its place."""
-        own = os.path.abspath(os.fsdecode(path))
-        self._finished.discard(own)
+        own = self._key(path)
+        inside = own + os.sep
+        self._finished = {name for name in self._finished if name != own and not name.startswith(inside)}
         self._mapped.discard(own)
         self._open.pop(own, None)
+
+    def commanded(self) -> None:
+        """Note that a command ran, which may have removed anything."""
+        self._finished.clear()
+
+    def _key(self, path: Any) -> str:
+        """A file by the name that rank 0 gave it."""
+        return str(self.leaders(os.path.abspath(os.fsdecode(path))))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +166,7 @@ class Files:
             return real(file, mode, **options)
         if not self._turns.are_taken():
             return real(file, mode, **options)
-        own = os.path.abspath(os.fsdecode(file))
+        own = self._key(file)
         if own in self._mapped and options.get("opener") is None:
             return self._read_mapped(real, file, mode, options, own)
         if own in self._open and options.get("opener") is None:
@@ -142,7 +174,7 @@ class Files:
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
-            if own not in self._finished:
+            if own not in self._finished or self._turns.is_leader:
                 raise
         return self._wait_for(real, file, mode, options)
 

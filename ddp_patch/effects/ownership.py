@@ -37,6 +37,9 @@ _CACHES = (
 )
 
 
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+
+
 class Ownership:
     """Tells the script's effects, and remembers which files this process made for itself."""
 
@@ -44,7 +47,7 @@ class Ownership:
         """Look up where caches are."""
         home = Path.home()
         variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
-        roots = ["/dev", "/proc", "/sys", sys.prefix, sys.base_prefix, *map(str, (home / ".cache", home / ".config"))]
+        roots = [sys.prefix, sys.base_prefix, *map(str, (home / ".cache", home / ".config"))]
         self._caches = tuple(os.path.join(_absolute(root), "") for root in [*roots, *variables])
         self._scratch = os.path.join(_absolute(tempfile.gettempdir()), "")
         self._temporary: set[str] = set()
@@ -91,6 +94,11 @@ class Ownership:
                 return _kind(frame) == "script" or _top(frame) in _COMMANDERS
         return False
 
+    def covers_locks(self) -> bool:
+        """Tell whether the script locks, or a library right on its behalf: compilers lock their caches as they need."""
+        kinds = (_kind(frame) for frame in _frames())
+        return next((kind for kind in kinds if kind in ("own", "script")), "") == "script"
+
     def covers_seeds(self) -> bool:
         """Tell whether the script seeds a generator, or a library does for it; not Python or a tracker for itself."""
         for frame in _frames():
@@ -111,7 +119,9 @@ class Ownership:
             return True
         # The working directory may be gone.
         here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
-        if path.startswith(self._caches) and not here.startswith(self._caches):
+        if path.startswith(_SYSTEM):
+            return True
+        if kind == "library" and path.startswith(self._caches) and not here.startswith(self._caches):
             return True
         return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
 

@@ -38,7 +38,7 @@ def patches(checkpoints: Checkpoints, places: Places) -> list[Patch]:
 
     def load(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
-            return wrapped(f, places.map_location(map_location), *rest, **options)
+            return wrapped(checkpoints.leaders(f), places.map_location(map_location), *rest, **options)
 
         return bind(*args, **kwargs)
 

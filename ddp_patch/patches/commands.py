@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..effects.commands import FUNCTIONS, METHODS, Commands
 from ..patcher import Patch, Wrapper
+
+_LOCKS = ("flock", "lockf") if os.name == "posix" else ()
 
 
 def patches(commands: Commands) -> list[Patch]:
@@ -35,7 +38,25 @@ def patches(commands: Commands) -> list[Patch]:
     def join(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
         if not args and not kwargs:
-            commands.joined()
+            commands.joined("threading.Thread.join")
+
+    def awaited(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                commands.joined(what)
+
+        return call
+
+    def lock(what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return commands.lock(what, wrapped, args, kwargs)
+
+        return call
+
+    def waitpid(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return commands.wait_for(wrapped, *args, **kwargs)
 
     effect = "rank 0 runs it; all get what it got"
     return [
@@ -47,6 +68,10 @@ def patches(commands: Commands) -> list[Patch]:
         Patch("subprocess", "Popen.__init__", start, effect),
         *(Patch("subprocess", f"Popen.{name}", ask(name), effect) for name in METHODS),
         *(Patch("os", name, signal(f"os.{name}"), effect) for name in ("kill", "killpg")),
+        Patch("os", "waitpid", waitpid, effect),
+        *(Patch("fcntl", name, lock(f"fcntl.{name}"), "rank 0 has the lock, for all") for name in _LOCKS),
+        Patch("concurrent.futures._base", "Future.result", awaited("Future.result"), "rank 0's is done as well"),
+        Patch("queue", "Queue.join", awaited("Queue.join"), "rank 0's is done as well"),
         Patch("threading", "Thread.join", join, "rank 0's thread has ended as well"),
         Patch("builtins", "input", once("input"), "rank 0 asks; all get the answer"),
     ]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +46,14 @@ def patch_when_imported(turns: Turns, owners: Ownership, files: Files, apply: Ca
 
     def connect(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def bind(database: Any, *rest: Any, **options: Any) -> Any:
-            held = database == ":memory:" or options.get("uri") or not owners.covers(database)
+            given = database
+            if options.get("uri") and isinstance(database, str) and database.startswith("file:"):
+                found = urllib.parse.urlsplit(database)
+                given = ":memory:" if "mode=memory" in found.query else urllib.parse.unquote(found.path)
+            held = given in (":memory:", "") or not owners.covers(given)
             if held or not (turns.are_taken() or turns.are_silent()):
                 return wrapped(database, *rest, **options)
-            path = os.path.abspath(os.fsdecode(database))
+            path = os.path.abspath(os.fsdecode(files.leaders(given)))
             opened: list[Any] = []
 
             def act() -> None:
@@ -57,14 +62,14 @@ def patch_when_imported(turns: Turns, owners: Ownership, files: Files, apply: Ca
             if turns.are_taken():
                 turns.take("sqlite3.connect", act, [path], hands_over=False)  # what rank 0 wrote before is there
             if not opened:
-                opened.append(wrapped(":memory:", *rest, **options))
+                opened.append(wrapped(":memory:", *rest, **{**options, "uri": False}))
                 try:
                     if os.path.exists(path):
                         with contextlib.closing(wrapped(path)) as there:
                             there.backup(opened[0])
                 except sys.modules["sqlite3"].Error:
                     # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next turn.
-                    opened[0] = wrapped(database, *rest, **options)
+                    opened[0] = wrapped(path, *rest, **{**options, "uri": False})
             if turns.are_taken():
                 turns.take("sqlite3.connect", lambda: None, [path])  # all have copied it
             return opened[0]
@@ -80,7 +85,7 @@ def patch_when_imported(turns: Turns, owners: Ownership, files: Files, apply: Ca
             elif mode == "r":
                 if turns.are_taken():
                     turns.follow("h5py.File", lambda: None)  # what it wrote is there
-                real()
+                wrapped(files.leaders(name), mode, driver, *rest, **options)
             else:
                 begin_hdf5(instance, real, wrapped, os.path.abspath(os.fsdecode(name)), mode, options)
 

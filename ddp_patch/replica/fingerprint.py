@@ -51,6 +51,11 @@ class Fingerprints:
             known = self._known[module] = self.changes, self._short(state), list(_changeable(layers))
         return (known[1], *filter(None, map(self._content, known[2])))
 
+    def close(self) -> None:
+        """Let go of classes and functions of the script."""
+        self._known.clear()
+        self._states.clear()
+
     def of_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
         """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
         cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]

@@ -264,6 +264,7 @@ class Replicas:
         for keeper in self._keepers.values():
             keeper.drop(settle)
         self._keepers.clear()
+        self.verdicts.close()
 
     def _forget(self, key: int, settle: bool = True) -> None:
         replica = self._replicas.pop(key)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -195,13 +196,22 @@ def argument_names(module: nn.Module, count: int) -> list[str]:
     return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
 
 
-@functools.lru_cache(1024)
 def _positional(function: Callable[..., Any]) -> list[str]:
+    with contextlib.suppress(TypeError):  # a C function cannot be referred to weakly
+        if function in _names:
+            return _names[function]
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a ScriptModule, a C function
         return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    with contextlib.suppress(TypeError):
+        _names[function] = names
+    return names
+
+
+# Weakly: a function holds its module's names, and with them whatever the script has to end with.
+_names: weakref.WeakKeyDictionary[Callable[..., Any], list[str]] = weakref.WeakKeyDictionary()
 
 
 def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Mapping[str, int | None], vector: bool = False) -> Any:

@@ -97,6 +97,12 @@ class Verdicts:
         memory = self._memory.setdefault(call.module, {})
         return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, call.dim)
 
+    def close(self) -> None:
+        """Let go of what was judged: classes and functions of the script, which would outlive it."""
+        self._forms.clear()
+        self._memory.clear()
+        self.fingerprints.close()
+
     def known(self, call: Call, entry: Entry) -> Verdict | None:
         """Give the verdict on calls of this form, if there is one."""
         known = self._forms.get(call.module, {}).get(self._form(call, entry))

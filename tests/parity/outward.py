@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import copy
 import csv
+import fcntl
 import functools
 import glob
 import gzip
@@ -13,8 +14,10 @@ import logging
 import logging.handlers
 import os
 import pickle
+import queue
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -22,6 +25,7 @@ import threading
 import zipfile
 from pathlib import Path
 
+import filelock
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -612,6 +616,94 @@ def compiled():
     return [*seen, len(buffer.getvalue()) > 1000]
 
 
+def locks_and_waits():
+    seen, own = [], hash(os.getcwd())
+    with open("data.txt", "w") as f:
+        f.write("x")
+    with open("data.txt") as lk:
+        fcntl.flock(lk, fcntl.LOCK_EX)
+        with open("out.txt", "w") as f:
+            f.write("y")
+        fcntl.flock(lk, fcntl.LOCK_UN)
+    with filelock.FileLock("local.lock", timeout=20):
+        torch.save([1], "l.pt")
+    p = os.path.join(tempfile.gettempdir(), f"ddp_patch-{own}.lock")
+    with filelock.FileLock(p, timeout=20):
+        torch.save([1], "m.pt")
+    for _i in range(2):
+        with contextlib.closing(sqlite3.connect("file:log.db?mode=rwc", uri=True)) as c:
+            c.execute("create table if not exists t (x)")
+            c.execute("insert into t values (1)")
+            c.commit()
+            seen.append(c.execute("select count(*) from t").fetchall())
+    with concurrent.futures.ThreadPoolExecutor(1) as ex:
+        ex.submit(torch.save, {"w": torch.ones(200000)}, "async.pt").result()
+        seen.append(torch.load("async.pt")["w"].sum().item())
+        seen.append(list(ex.map(lambda x: x * 2, range(4))))
+    q = queue.Queue()
+
+    def work():
+        while True:
+            n = q.get()
+            if n is None:
+                return
+            np.save(n, np.ones(100000))
+            q.task_done()
+
+    t = threading.Thread(target=work)
+    t.start()
+    q.put("q.npy")
+    q.join()
+    seen.append(float(np.load("q.npy").sum()))
+    q.put(None)
+    t.join()
+    d = f"run_{os.getpid()}"
+    os.makedirs(d)
+    log = open(d + "/log.txt", "w")
+    log.write("a")
+    log.flush()
+    os.chdir(d)
+    seen.append(os.path.exists("log.txt"))
+    seen.append(open("log.txt").read())
+    log.close()
+    seen.append(os.listdir("."))
+    os.chdir("..")
+    torch.save(torch.ones(3), d + "/w.pt")
+    seen.append(torch.load(d + "/w.pt", mmap=True).sum().item())
+    with contextlib.closing(sqlite3.connect(d + "/x.db")) as c:
+        c.execute("create table t (x)")
+        c.commit()
+    with contextlib.closing(sqlite3.connect(d + "/x.db")) as c:
+        seen.append(c.execute("select name from sqlite_master").fetchall())
+    os.makedirs("ck")
+    torch.save({}, "ck/a.pt")
+    shutil.rmtree("ck")
+    torch.save({}, "b.pt")
+    os.system("rm -f b.pt")
+    for n in ("ck/a.pt", "b.pt"):
+        try:
+            torch.load(n)
+        except FileNotFoundError as e:
+            seen.append(str(e))
+    pr = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pr.stdin.writelines(["a\n", "b\n"])
+    seen.append(pr.communicate()[0])
+    pr = subprocess.Popen(["true"])
+    seen.append(os.waitpid(pr.pid, 0)[1])
+    cache = os.path.expanduser(f"~/.cache/ddp_patch-{own}")
+    shutil.rmtree(cache, ignore_errors=True)
+    if not os.path.exists(cache):
+        os.makedirs(cache)
+    for _i in range(2):
+        with open(cache + "/log.txt", "a") as f:
+            f.write("x\n")
+    seen.append(open(cache + "/log.txt").read())
+    shutil.rmtree(cache)
+    shutil.rmtree(d)
+    os.remove("log.db")
+    return seen
+
+
 def functions_are_copied():
     """Those that are patched, too."""
     layer = copy.deepcopy(Layer())
@@ -711,6 +803,7 @@ HABITS = [
     commands_of_threads,
     films,
     compiled,
+    locks_and_waits,
     trackers,
     experiments,
     tasks,
