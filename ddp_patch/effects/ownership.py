@@ -29,6 +29,8 @@ _HOOKED = (
     *("matplotlib", "joblib", "sklearn", "xgboost", "lightgbm", "catboost", "fire", "hydra", "absl", "tensorflow"),
     *("keras", "transformers", "lightning", "pytorch_lightning", "fastai"),
 )
+# What these write, they were given by whoever called them.
+_CONTENT = ("numpy", "pandas", "PIL", "matplotlib", "imageio", "skimage", "yaml", "openpyxl", "h5py", "safetensors")
 # These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
 _CACHES = (
@@ -121,13 +123,18 @@ class Ownership:
         here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
         if path.startswith(_SYSTEM):
             return True
-        if kind == "library" and path.startswith(self._caches) and not here.startswith(self._caches):
+        if kind != "script" and path.startswith(self._caches) and not here.startswith(self._caches):
             return True
         return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
 
 
 def _writer() -> str:
-    """Tell who is writing: the "script", a "library", or Python and libraries for this process's "own" use."""
+    """Tell who is writing.
+
+    Returns:
+        "script", "library", "content" for a library that writes what it was given (and caches of its own), or "own" for
+        what Python and libraries write for this process.
+    """
     writer, library = "", ""
     for frame in _frames():
         kind = _kind(frame)
@@ -136,7 +143,7 @@ def _writer() -> str:
         elif kind == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
             return kind
         elif kind == "script":
-            return writer or kind
+            return "content" if library in _CONTENT else writer or kind
     return writer or "script"  # without any: what the script left to run at exit, or to a pool of threads
 
 
