@@ -98,12 +98,12 @@ class Outward:
         if self._input is not None and sys.stdin is self._input:
             sys.stdin = self._input.real
 
-    def stop(self, *, goes_on: bool) -> None:
-        """Take no turns any more; at the end of the program, only rank 0 still has effects."""
+    def stop(self) -> None:
+        """Write what is left to write; from now on, everything is done as it comes."""
         flush_all()
         error = self._turns.pending
         if error is not None and not self._job.crash.failed:
             self._job.crash(type(error), error, None)
         with self._turns.alone():
             self._files.close()
-        self._turns.stop(goes_on=goes_on)
+        self._turns.stop()

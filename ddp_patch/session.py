@@ -142,7 +142,7 @@ class Session:
         if goes_on:
             remember_used(self.job)
         self._loaders.close()
-        self._outward.stop(goes_on=goes_on)
+        self._outward.stop()
         for remove in self._remove_hooks:
             remove()
         if self._filter in warnings.filters:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from .file_objects import Open, Watched, before, in_step, opener_of, stand_in
+from .file_objects import Watched, in_step
 from .ownership import Ownership
 from .scratch import make_scratch
+from .stand_ins import Open, before, opener_of, stand_in
 from .turns import Turns
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host

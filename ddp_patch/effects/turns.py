@@ -43,7 +43,6 @@ class Turns:
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next turn
         self._process = os.getpid()
         self._running = True
-        self._has_ended = False
         self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next turn
         self._acting: ContextVar[bool] = ContextVar("acting", default=False)
 
@@ -54,8 +53,6 @@ class Turns:
 
     def are_silent(self) -> bool:
         """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
-        if self._has_ended:
-            return not self.is_leader and os.getpid() == self._process
         if self._world.muted.get():
             return self._is_shared()
         return not self.is_leader and self._is_shared() and threading.current_thread() is not threading.main_thread()
@@ -142,14 +139,9 @@ class Turns:
             finally:
                 del error  # or this frame would hold it, and so the script's frames
 
-    def stop(self, *, goes_on: bool) -> None:
-        """Take no turns any more.
-
-        Args:
-            goes_on: every rank does everything as it comes. At the end of the program rank 0 does, the others nothing.
-        """
+    def stop(self) -> None:
+        """From now on, everything is done as it comes."""
         self._running = False
-        self._has_ended = not goes_on
 
     def _come(self, what: str, paths: Sequence[str]) -> str:
         self._world.check()
