@@ -90,3 +90,25 @@ def test_comet_logs_by_itself_what_it_logs_on_one_process(tmp_path):
         said.append(done.stdout)
     assert "'loss'" in said[0]
     compare_text(*said, precision=1e-5)  # float32
+
+
+def agents():
+    """Programs of trackers that would give every rank other hyperparameters."""
+    import clearml
+    import wandb
+
+    said = []
+    sys.modules["clearml.config"].running_remotely = lambda: True
+    for start in (lambda: wandb.agent("a/b/c", function=print), lambda: clearml.Task.init("p", "t")):
+        try:
+            start()
+        except ddp_patch.errors.LaunchError as error:
+            said.append(str(error))
+    return said
+
+
+def test_agents_that_would_part_the_ranks_are_refused(ranks):
+    results = ranks.call(agents, 2, timeout=60).ok().results
+    assert results[0] == results[1]
+    assert "hyperparameters of its own" in results[0][0]
+    assert "past the other ranks" in results[0][1]

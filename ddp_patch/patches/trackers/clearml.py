@@ -33,8 +33,8 @@ def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[P
         if turns.are_taken() and sys.modules["clearml.config"].running_remotely():
             raise LaunchError(
                 "clearml-agent runs this script with arguments from its server, which rank 0 alone would get: they go "
-                "into argparse past the other ranks. Start the job by `clearml-task`'s or your own "
-                "`accelerate launch train.py` with the arguments on the command line."
+                "into argparse past the other ranks. Start it yourself: `accelerate launch train.py`, with the "
+                "arguments on the command line."
             )
         return sharing(wrapped, instance, args, kwargs)
 
