@@ -3,7 +3,7 @@
 import ddp_patch; ddp_patch.enable()
 """
 
-from .api import deal, disable, enable, is_enabled, report, whole
+from .api import deal, disable, enable, is_enabled, is_main, per_rank, rank, report, whole, world_size
 from .errors import (
     BatchError,
     DdpPatchError,
@@ -30,6 +30,10 @@ __all__ = [
     "disable",
     "enable",
     "is_enabled",
+    "is_main",
+    "per_rank",
+    "rank",
     "report",
     "whole",
+    "world_size",
 ]

@@ -1,11 +1,13 @@
-"""enable, disable, is_enabled, report: the life of a session."""
+"""enable, disable, is_enabled, report: the life of a session; rank, world_size, is_main, per_rank."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -121,6 +123,30 @@ def disable() -> None:
 def is_enabled() -> bool:
     """Tell whether ddp_patch is enabled, on one process or several."""
     return _State.options is not None
+
+
+def rank() -> int:
+    """Give the number of this process in the job, from 0, which the launcher's variables no longer tell."""
+    return 0 if _State.joined is None else _State.joined.placement.rank
+
+
+def world_size() -> int:
+    """Give the number of processes in the job."""
+    return 1 if _State.joined is None else _State.joined.placement.world_size
+
+
+def is_main() -> bool:
+    """Tell whether this is rank 0, whose outward effects are the job's."""
+    return rank() == 0
+
+
+def per_rank() -> AbstractContextManager[None]:
+    """Let every rank print and write for itself, for what its author means once per rank.
+
+    ``with ddp_patch.per_rank(): torch.save(timings, f"timings-{ddp_patch.rank()}.pt")``. What a rank draws, reads and
+    writes inside is its own; batches and models stay those of all ranks, so no rank may use one alone.
+    """
+    return contextlib.nullcontext() if _State.session is None else _State.session.per_rank()
 
 
 def deal(data: T, dim: int = 0) -> T:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO, cast
 
 from .batch.world import World
@@ -97,6 +98,13 @@ class Outward:
             self._terminal.stop()
         if self._input is not None and sys.stdin is self._input:
             sys.stdin = self._input.real
+
+    @contextlib.contextmanager
+    def per_rank(self) -> Iterator[None]:
+        """Let this rank speak and write for itself."""
+        assert self._terminal is not None
+        with self._turns.alone(), self._terminal.heard():
+            yield
 
     def stop(self) -> None:
         """Write what is left to write; from now on, everything is done as it comes."""

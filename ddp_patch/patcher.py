@@ -57,10 +57,18 @@ class _Done:
     planted: Any
 
 
+@dataclass
+class _Span:
+    """From a first patch until ``undo``: a name that was bound to a wrapper meanwhile reaches what was there before."""
+
+    is_over: bool = False
+
+
 class Planted(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # of no use here
     """A wrapper that is copied and pickled as functions are: by its name."""
 
     _self_place: tuple[str, ...] = ()  # wrapt keeps attributes of this prefix on the wrapper
+    _self_span = _Span()
 
     def __copy__(self) -> Planted:
         """Functions are not copied."""
@@ -107,6 +115,7 @@ class Patcher:
     def __init__(self, enabled: Callable[[], bool] = lambda: True) -> None:
         """Start with nothing applied; wrappers are passed by while ``enabled()`` is False."""
         self._enabled = enabled
+        self._span = _Span()
         self._log: list[_Done] = []
         self._bound = _Bindings()
         self.applied: list[Patch] = []
@@ -135,6 +144,8 @@ class Patcher:
             PatchError: when somebody else replaced a patched name meanwhile; the others are still put back.
         """
         self.applied.clear()
+        self._span.is_over = True
+        self._span = _Span()
         self._undo_down_to(0)
 
     def remove(self, patches: Sequence[Patch]) -> None:
@@ -157,8 +168,10 @@ class Patcher:
         wrapped = _along_mro(owner, attribute) if original is _ABSENT else original
         if wrapped is _ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
-        planted = Planted(wrapped, patch.wrapper, enabled=self._enabled)
+        span, enabled = self._span, self._enabled
+        planted = Planted(wrapped, patch.wrapper, enabled=lambda: not span.is_over and enabled())
         planted._self_place = (patch.module, *patch.target.split("."))
+        planted._self_span = span
         self._set(_Done(owner, attribute, original, planted))
         for other, other_attribute in others:
             if original is not _ABSENT and _held(other, other_attribute) is original:
@@ -192,8 +205,13 @@ class _Bindings:
                 if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
                     for name, bound in list(vars(module).items()):
                         if callable(bound):
-                            self._names.setdefault(id(bound), []).append((module, name))
-        return [place for place in self._names.get(id(value), []) if place != known and _held(*place) is value]
+                            self._names.setdefault(id(_behind(bound)), []).append((module, name))
+        return [place for place in self._names.get(id(value), []) if place != known and _behind(_held(*place)) is value]
+
+
+def _behind(bound: Any) -> Any:
+    """What a wrapper that was undone had wrapped; anything else itself."""
+    return bound.__wrapped__ if type(bound) is Planted and bound._self_span.is_over else bound
 
 
 def _places(patch: Patch) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .batch.world import World
 from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
 from .errors import OrderError, PatchError
+from .launch.frozen import Frozen
 from .launch.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
@@ -30,7 +32,6 @@ from .options import Options
 from .outward import Outward
 from .patcher import Patch, Patcher
 from .patches import (
-    already_distributed,
     autograd,
     batch_norm,
     compiled,
@@ -43,6 +44,7 @@ from .patches import (
     parallel_functions,
     recompute,
 )
+from .patches.already_distributed import Doors
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
 from .structure import leaves
@@ -77,12 +79,14 @@ class Session:
         own_process = os.getpid()
         self._patcher = Patcher(enabled=lambda: os.getpid() == own_process)
         discovery = Discovery(self._replicas, self._patcher)
+        doors = Doors(job, self.ledger, self._stand_aside)
+        Frozen.refuse([given[0] for given in self._world.share([job.one_process.suspects()])])
         World.current = self._world
         self._running = True
         self._patcher.apply(
             [
                 # In this order: first what tells that the script needs none of the rest.
-                *already_distributed.patches(job, self.ledger, self._stand_aside),
+                *doors.patches(),
                 *data_loader.patches(self._loaders),
                 *data_parallel.patches(self._replicas, job, self._world),
                 *parallel_functions.patches(job, self._world),
@@ -96,6 +100,7 @@ class Session:
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
             ]
         )
+        doors.patch_when_imported(self._apply)
         data_loader.patch_when_imported(self._loaders, self._apply)
         self._outward.patch_when_imported(self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
@@ -110,6 +115,7 @@ class Session:
             discovery.start()
         self._outward.begin()
         job.closing.append(self.stop)
+        job.one_process.hide()
         logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
 
     def deal(self, data: Any, dim: int) -> Any:
@@ -121,6 +127,10 @@ class Session:
             whole = {path: leaf for path, leaf in leaves(data) if isinstance(leaf, torch.Tensor)}
             compare_dealt(self._world, {p: leaf for p, leaf in whole.items() if not isinstance(leaf, BatchTensor)})
         return dealt
+
+    def per_rank(self) -> AbstractContextManager[None]:
+        """Let this rank act for itself."""
+        return self._outward.per_rank()
 
     def report(self) -> Report:
         """Snapshot what happened so far."""
@@ -153,6 +163,8 @@ class Session:
             try:
                 self._patcher.undo()
             finally:
+                if goes_on:
+                    self.job.one_process.show()
                 self._on_stop()
 
     def _apply(self, rows: list[Patch]) -> None:

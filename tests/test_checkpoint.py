@@ -11,13 +11,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import ddp_patch
+
 sys.path.insert(0, str(Path(__file__).parent))
 from parity.test_scripts import compare_text
 
 
 def saved_and_read_back():
     batch = next(iter(DataLoader(TensorDataset(torch.arange(7.0)), batch_size=7)))[0]
-    torch.save({"batch": batch, "rank": os.environ["RANK"]}, "first.pt")
+    torch.save({"batch": batch, "rank": ddp_patch.rank()}, "first.pt")
     read = torch.load("first.pt")
     buffer = io.BytesIO()
     torch.save(batch * 2, buffer)
@@ -227,6 +229,8 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
 
 sys.path.insert(0, {folder!r})
 from net import Net

@@ -43,7 +43,7 @@ for (x,) in DataLoader(TensorDataset(torch.randn(40, 4)), 5):
 """
 
 
-@pytest.mark.parametrize("condition", ["True", "dist.get_rank() == 1", "dist.get_rank() == 0"])
+@pytest.mark.parametrize("condition", ["True", "ddp_patch.rank() == 1", "ddp_patch.rank() == 0"])
 def test_a_raise_is_shown_once_and_ends_the_job_soon(ranks, tmp_path, condition):
     script = tmp_path / "raising.py"
     script.write_text(RAISING.format(condition=condition))
@@ -68,7 +68,7 @@ def test_a_model_that_fails_on_one_rank_only_ends_the_job(ranks, tmp_path):
             "model = torch.nn.Linear(4, 1)",
             "class Net(torch.nn.Linear):\n"
             "    def forward(self, x):\n"
-            "        if torch.is_grad_enabled() and dist.get_rank() == 2:\n"
+            "        if torch.is_grad_enabled() and ddp_patch.rank() == 2:\n"
             "            raise KeyError('row')\n"
             "        return super().forward(x)\n"
             "model = Net(4, 1)",

@@ -285,7 +285,7 @@ def test_a_worker_that_dies_is_an_error_on_every_rank_that_names_the_dataset(ran
 def the_reader_is_killed():
     loader = DataLoader(Counted(), 4, collate_fn=collate)
     for step, batch in enumerate(loader):
-        if step == 2 and os.environ["RANK"] == "0":
+        if step == 2 and ddp_patch.rank() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         batch.tolist()
 
@@ -307,7 +307,7 @@ def a_generator_is_used_on_one_rank():
     generator = torch.Generator().manual_seed(0)
     loader = DataLoader(Counted(), 4, shuffle=True, generator=generator)
     list(loader)
-    if os.environ["RANK"] == "1":
+    if ddp_patch.rank() == 1:
         torch.rand(3, generator=generator)
     try:
         list(loader)
@@ -327,7 +327,7 @@ def test_a_generator_used_by_hand_on_one_rank_is_an_error_on_every_rank(ranks):
 
 
 def read_on_two_hosts(kind):
-    rank = int(os.environ["RANK"])
+    rank = ddp_patch.rank()
     socket.gethostname = lambda: f"host{rank // 2}"  # all that tells hosts apart
     data = CountedStream() if kind == "stream" else Counted()
     torch.manual_seed(0)
@@ -354,7 +354,7 @@ def read_ahead_in_a_thread():
     """A prefetcher of the script's own, while the main thread reads another loader and sums batches."""
     ahead, other = DataLoader(Counted(), 3, collate_fn=collate), DataLoader(TensorDataset(torch.arange(23.0)), 3)
     read = []
-    rank = int(os.environ.get("RANK", 0))
+    rank = ddp_patch.rank()
 
     def prefetch():
         for batch in ahead:

@@ -64,11 +64,12 @@ def test_the_terminal_is_that_of_one_process(ranks, tmp_path, nproc):
 
 
 def failing_threads():
-    import os
     import threading
 
+    import ddp_patch
+
     def fail():
-        if os.environ["RANK"] == "1":
+        if ddp_patch.rank() == 1:
             raise KeyError("in a thread")
 
     thread = threading.Thread(target=fail)

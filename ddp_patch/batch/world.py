@@ -74,6 +74,15 @@ class World:
             for flag, token in tokens:
                 flag.reset(token)
 
+    @contextmanager
+    def read_by_one(self) -> Iterator[None]:
+        """Surround a dataset or a collate function that one rank runs for a host."""
+        token = self.reading.set(True)
+        try:
+            yield
+        finally:
+            self.reading.reset(token)
+
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over the ranks, into a new tensor."""
         total = tensor.detach().clone(memory_format=torch.contiguous_format)

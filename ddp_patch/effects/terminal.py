@@ -6,12 +6,13 @@ code and of child processes is silenced as well. Descriptor 2 is not: what a dyi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from ..batch.world import World
@@ -29,27 +30,41 @@ class Terminal:
             crash: what a failing rank says, which is heard from every rank.
         """
         # Progress bars and colours are decided by this, and with them what is formatted.
-        ((out, error),) = world.share([(_is_terminal(sys.stdout), _is_terminal(sys.stderr))])[0]
+        (self._are_terminals,) = world.share([(_is_terminal(sys.stdout), _is_terminal(sys.stderr))])[0]
         self._crash = crash
         self._streams: list[tuple[str, Any, Any]] = []
         self._hooks: list[tuple[Any, str, Any, Any]] = []
         self._saved: int | None = None
-        if world.rank == 0:
-            return
+        if world.rank > 0:
+            self._silence()
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Let this rank speak for a while."""
+        is_silent = self._saved is not None
+        self.stop()
+        try:
+            yield
+        finally:
+            if is_silent:
+                self._silence()
+
+    def _silence(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         self._saved = os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
-        for name, is_terminal in (("stdout", out), ("stderr", error)):
+        self._streams.clear()
+        for name, is_terminal in zip(("stdout", "stderr"), self._are_terminals, strict=True):
             stream = getattr(sys, name)
             if stream is not None:
                 silent = _Silent(stream, is_terminal)
                 setattr(sys, name, silent)
                 self._streams.append((name, stream, silent))
                 _move_handlers(stream, silent)
-                crash.stream = stream if name == "stderr" else crash.stream
+                self._crash.stream = stream if name == "stderr" else self._crash.stream
         self._hooks = [
             (module, name, getattr(module, name), self._heard(getattr(module, name))) for module, name in _HOOKS
         ]

@@ -9,24 +9,23 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import PartialState
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in its __all__
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
+from ..ledger import script_line
 from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
+from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
 
@@ -45,17 +44,8 @@ def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[
 register_rendezvous_handler("ddp-patch", _rendezvous)
 
 
-@dataclass
-class _DdpKwargs(DistributedDataParallelKwargs):  # type: ignore[misc]  # Accelerate has no type hints
-    # torch 2.13 deprecates broadcast_buffers for this, which Accelerate 1.15 does not know yet. Buffers are equal
-    # by construction here, so a broadcast per forward would be wasted.
-    forward_sync_buffers: bool | None = None
-    # DDP's broadcast writes to the parameters, which invalidates graphs that hold them; we compare instead.
-    init_sync: bool = True
-
-
 class _Called(torch.nn.Module):
-    """What DDP and Accelerate may write attributes to in place of the script's module."""
+    """What DDP may write attributes to in place of the script's module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -88,21 +78,24 @@ class Job:
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
         # Ranks that share an accelerator: NCCL wants one each.
-        self._shares = placement.local_world_size > accelerator_count() > 0
-        backend = {"backend": "gloo"} if self._shares else {}
-        self.accelerator = Accelerator(
+        shares = placement.local_world_size > accelerator_count() > 0
+        environ = dict(os.environ)  # Accelerate adds to them
+        state = PartialState(
             cpu=accelerator_count() == 0,
-            mixed_precision="no",  # ours to apply: see ``precision``
-            kwargs_handlers=[
-                InitProcessGroupKwargs(init_method=_OWN_STORE, timeout=timedelta(seconds=timeout), **backend)
-            ],
+            init_method=_OWN_STORE,
+            timeout=timedelta(seconds=timeout),
+            **({"backend": "gloo"} if shares else {}),
         )
+        self.device: torch.device = state.device
+        """This rank's device."""
         self.precision = Precision(self.device.type)
-        if self.accelerator.num_processes != placement.world_size:
+        if state.num_processes != placement.world_size:
             raise LaunchError(
-                f"The launcher started {placement.world_size} ranks but Accelerate {self.accelerator.state} sees "
-                f"{self.accelerator.num_processes}. Start the script with torchrun, or without ACCELERATE_* variables."
+                f"The launcher started {placement.world_size} ranks but Accelerate {state} sees "
+                f"{state.num_processes}. Start the script with torchrun, or without ACCELERATE_* variables."
             )
+        assert dist.GroupMember.WORLD is not None
+        self.one_process = OneProcess(environ, dist.GroupMember.WORLD)
         # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
         # which gradient is ready first.
         # Batches may live on the host as well as on the accelerator.
@@ -119,38 +112,33 @@ class Job:
         atexit.register(self.close)
         Job.current = self
 
-    @property
-    def device(self) -> torch.device:
-        """This rank's device."""
-        device: torch.device = self.accelerator.device
-        return device
-
     def wrap(
         self, module: torch.nn.Module, without: Sequence[torch.nn.Parameter] = (), **options: Any
     ) -> DistributedDataParallel:
-        """Put a module under DistributedDataParallel, as Accelerate sets it up for this device.
+        """Put a module under DistributedDataParallel.
 
         Args:
             module: to be called through the result.
             without: parameters that DDP leaves alone.
             options: for DDP.
         """
-        # Accelerate 1.15 looks handlers up by their exact class, so a subclass is set where it keeps it.
-        self.accelerator.ddp_handler = _DdpKwargs(forward_sync_buffers=False, init_sync=False, **options)
         inner = _Called(module)
         if without:
             ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)
         self.wrapping = True
-        if self._shares:
-            os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"  # it takes the local rank for the device
         try:
-            wrapped = self.accelerator.prepare_model(inner, device_placement=False)
+            return DistributedDataParallel(
+                inner,
+                process_group=self.one_process.group,
+                # Buffers are equal by construction, so a broadcast per forward would be wasted.
+                forward_sync_buffers=False,
+                # DDP's broadcast writes to the parameters, which invalidates graphs that hold them; we compare instead.
+                init_sync=False,
+                **options,
+            )
         finally:
             self.wrapping = False
-        # Accelerate keeps what it prepared; a DDP instance alive at exit aborts the process (torch 2.13).
-        self.accelerator._models.clear()
-        return wrapped  # type: ignore[no-any-return]
 
     def explain(self, error: RuntimeError | None) -> Exception | None:
         """Say why a collective failed; with no error, end this process if it is known to be out of step.
@@ -165,26 +153,28 @@ class Job:
         if self.attendance.out_of_step:
             self._say_out_of_step()
             leave_at_once()
+        other = self.one_process.other_group
+        if other is not None:
+            ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"
+            return OrderError(
+                f"{script_line()}: a process group ({dist.get_backend(other)}, {ranks}) was made by a way "
+                "that ddp_patch does not know, so that libraries would see some ranks again. Call "
+                "torch.distributed.init_process_group by its name, or leave ddp_patch.enable() out of a script that "
+                "distributes itself."
+            )
         return None
 
     def _say_out_of_step(self) -> None:
         self.crash(LockstepError, LockstepError(self.attendance.out_of_step), None)
 
-    def release(self, keeps_group: bool) -> None:
-        """Make room for a script that distributes itself, with the generators it would have had.
-
-        Args:
-            keeps_group: the script goes on with the default process group that it found.
-        """
+    def release(self) -> None:
+        """Make room for a script that distributes itself, which finds what the launcher left."""
         Job.current = None
         atexit.unregister(self.close)
         self.crash.uninstall()
         set_states(self._own_generators)
-        if keeps_group:
-            atexit.register(_destroy_group)
-        else:
-            dist.destroy_process_group()
-            AcceleratorState._reset_state(reset_partial_state=True)
+        self.one_process.show()
+        self.one_process.destroy()
 
     def close(self) -> None:
         """Leave the job together with the other ranks. Safe to call twice."""
@@ -205,9 +195,7 @@ class Job:
         self.crash.uninstall()
         if self.crash.failed:
             leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        AcceleratorState._reset_state(reset_partial_state=True)
+        self.one_process.destroy()
 
     def _share_generators(self) -> None:
         """Start the script stream from rank 0's generators, whether or not the script seeded them already."""
@@ -245,9 +233,3 @@ def _check_order(placement: Placement) -> None:
             f"{placement.local_rank}, whose device is cuda:{own}. Move ddp_patch.enable() above the "
             "first line that uses CUDA."
         )
-
-
-def _destroy_group() -> None:
-    gc.collect()
-    if dist.is_initialized():
-        dist.destroy_process_group()

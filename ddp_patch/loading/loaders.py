@@ -23,7 +23,6 @@ from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .generators import in_main_thread
 from .listener import Listener
-from .one_process import OneProcessWorker
 from .plan import RUNS, Plan, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
@@ -71,11 +70,6 @@ class Loaders:
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
         return Batches(Everywhere(iterator, self._world), self._replicas, self._world)
 
-    @property
-    def are_reading(self) -> bool:
-        """Whether this is a dataset or a collate function that one rank runs for a host."""
-        return self._world.reading.get()
-
     def close(self) -> None:
         """Let go of the other ranks of this host."""
         if self._channel is not None:
@@ -121,8 +115,6 @@ class Loaders:
         changes: dict[str, Any] = {}
         if how.kind == "host":
             changes["pin_memory"] = False  # after it was handed over
-            if loader.num_workers > 0:
-                changes["worker_init_fn"] = OneProcessWorker(loader.worker_init_fn)
             if not isinstance(loader.dataset, IterableDataset):
                 which = "sampler" if loader.batch_sampler is None else "batch_sampler"
                 changes[which] = Drawn(getattr(loader, which), self._world)

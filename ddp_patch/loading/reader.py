@@ -19,7 +19,6 @@ from ..generators import same, states
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
 from .generators import in_main_thread, own_generators, state_of
-from .one_process import as_one_process
 
 
 class Reader:
@@ -54,7 +53,7 @@ class Reader:
         self._name = name
         self._generators = own_generators(loader) if self._draws_here else []
         try:
-            with as_one_process(world):
+            with world.read_by_one():
                 self.iterator = make()
         except BaseException as error:
             channel.send(name, portable(error), _none)
@@ -72,7 +71,7 @@ class Reader:
         # A thread of the script's draws beside the script: nothing can be told from where generators stand.
         before = states() if self._draws_here and in_main_thread() else None
         try:
-            with as_one_process(self._world):
+            with self._world.read_by_one():
                 data = next(self.iterator)
         except StopIteration:
             self._hand_over("stop", None, before)

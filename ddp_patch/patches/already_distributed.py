@@ -1,52 +1,162 @@
-"""A script that distributes itself: stand aside, say so once, and leave it alone."""
+"""A script that can only run distributed: stand aside at its first door, say so once, and leave it alone."""
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import wrapt
+
 from ..errors import OrderError
-from ..launch.job import Job
+from ..launch.conditions import is_expected, is_made_a_number
+from ..launch.job import Job, accelerator_count
 from ..ledger import Ledger, script_line
-from ..patcher import Patch
+from ..patcher import Patch, Wrapper
 
 logger = logging.getLogger(__name__)
 
+_C10D = "torch.distributed.distributed_c10d"
+_EFFECT = "ddp_patch stands aside"
+# Of libraries that the script may import: module, target, what the script calls.
+_DOORS = (
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", "FSDP"),
+    ("torch.distributed.device_mesh", "init_device_mesh", "torch.distributed.init_device_mesh"),
+    ("torch.distributed.device_mesh", "DeviceMesh.__init__", "torch.distributed.DeviceMesh"),
+    ("torch.distributed.rpc", "init_rpc", "torch.distributed.rpc.init_rpc"),
+    ("transformers.training_args", "TrainingArguments.__post_init__", "transformers.TrainingArguments"),
+    ("transformers.trainer", "Trainer.__init__", "transformers.Trainer"),
+    ("deepspeed", "initialize", "deepspeed.initialize"),
+    ("deepspeed", "init_distributed", "deepspeed.init_distributed"),
+)
+# These distribute only where they are asked for several devices.
+_LIGHTNING = (
+    ("lightning.fabric.fabric", "Fabric.__init__", "lightning.Fabric"),
+    ("lightning_fabric.fabric", "Fabric.__init__", "lightning_fabric.Fabric"),
+    ("lightning.pytorch.trainer.trainer", "Trainer.__init__", "lightning.Trainer"),
+    ("pytorch_lightning.trainer.trainer", "Trainer.__init__", "pytorch_lightning.Trainer"),
+)
 
-def patches(job: Job, ledger: Ledger, stop: Callable[[], None]) -> list[Patch]:
-    """Rows for the doors through which a script becomes distributed by itself.
 
-    Args:
-        job: whose process group has to make room.
-        ledger: tells whether something was dealt already.
-        stop: ends the session.
-    """
+class Doors:
+    """The doors through which a script becomes distributed by itself."""
 
-    def stand_aside(what: str, keeps_group: bool) -> None:
-        if ledger.loaders or ledger.replicas:
-            raise OrderError(
-                f"{script_line()}: {what} was called after batches had been dealt, so ddp_patch cannot stand aside any "
-                "more. Leave ddp_patch.enable() out of a script that distributes itself."
-            )
-        stop()
-        job.release(keeps_group)
-        if job.placement.rank == 0:
-            logger.warning(
-                "%s: the script calls %s, so it distributes itself: ddp_patch stands aside.", script_line(), what
-            )
+    def __init__(self, job: Job, ledger: Ledger, stop: Callable[[], None]) -> None:
+        """Know what is to be left.
 
-    def row(module: str, target: str, what: str, keeps_group: bool) -> Patch:
-        def wrapper(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not job.wrapping:
-                stand_aside(what, keeps_group)
+        Args:
+            job: whose process group has to make room.
+            ledger: tells whether something was dealt already.
+            stop: ends the session.
+        """
+        self._job = job
+        self._ledger = ledger
+        self._stop = stop
+
+    def patches(self) -> list[Patch]:
+        """Rows for torch, Accelerate and the launcher's variables."""
+        return [
+            Patch(_C10D, "init_process_group", self._door("torch.distributed.init_process_group"), _EFFECT, (), True),
+            Patch(
+                "torch.nn.parallel.distributed",
+                "DistributedDataParallel.__init__",
+                self._door("DistributedDataParallel"),
+                _EFFECT,
+            ),
+            Patch("accelerate.accelerator", "Accelerator.__init__", self._door("accelerate.Accelerator"), _EFFECT),
+            Patch("os", "_Environ.__getitem__", self._variable, "a launcher's variable that cannot be missing"),
+        ]
+
+    def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
+        """Take over frameworks as soon as the script imports them.
+
+        Args:
+            apply: applies patches, unless the session has ended.
+        """
+        rows = [
+            *(Patch(module, target, self._door(what), _EFFECT, (), True) for module, target, what in _DOORS),
+            *(Patch(module, target, self._several(what), _EFFECT) for module, target, what in _LIGHTNING),
+        ]
+        for row in rows:
+            wrapt.register_post_import_hook(functools.partial(_apply_row, apply, row), row.module)
+
+    def _door(self, what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not self._job.wrapping:
+                self._stand_aside(f"calls {what}")
             return wrapped(*args, **kwargs)
 
-        also = ("torch.distributed:init_process_group",) if target == "init_process_group" else ()
-        return Patch(module, target, wrapper, "ddp_patch stands aside", also)
+        return call
 
-    return [
-        row("torch.distributed.distributed_c10d", "init_process_group", "torch.distributed.init_process_group", False),
-        row("torch.nn.parallel.distributed", "DistributedDataParallel.__init__", "DistributedDataParallel", True),
-        row("accelerate.accelerator", "Accelerator.__init__", "accelerate.Accelerator", False),
-    ]
+    def _several(self, what: str) -> Wrapper:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if asks_for_several(**kwargs):
+                self._stand_aside(f"calls {what} with several devices")
+            return wrapped(*args, **kwargs)
+
+        return call
+
+    def _variable(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return wrapped(*args, **kwargs)
+        except KeyError:
+            hidden = self._job.one_process
+            (name,) = args
+            if not hidden.is_hiding or name not in hidden.variables:
+                raise
+            asking, reader = _asking()
+            hidden.asked.add(name)
+            if reader is None or (not is_made_a_number(name, reader) if asking else is_expected(KeyError, reader)):
+                raise
+        self._stand_aside(f"needs os.environ[{name!r}]")
+        return os.environ[name]
+
+    def _stand_aside(self, why: str) -> None:
+        if self._ledger.loaders or self._ledger.replicas:
+            raise OrderError(
+                f"{script_line()}: the script {why}, after batches had been dealt, so ddp_patch cannot stand aside any "
+                "more. Leave ddp_patch.enable() out of a script that distributes itself."
+            )
+        self._stop()
+        self._job.release()
+        if self._job.placement.rank == 0:
+            logger.warning("%s: the script %s, so it distributes itself: ddp_patch stands aside.", script_line(), why)
+
+
+def _apply_row(apply: Callable[[list[Patch]], None], row: Patch, module: Any) -> None:
+    apply([row])
+
+
+def asks_for_several(
+    *, devices: Any = "auto", num_nodes: int = 1, strategy: Any = "auto", accelerator: Any = "auto", **rest: Any
+) -> bool:
+    """Tell whether arguments of Lightning's ``Trainer`` or ``Fabric`` ask for more than one process."""
+    named = strategy if isinstance(strategy, str) else type(strategy).__name__
+    if int(num_nodes) > 1 or named not in ("auto", "single_device", "SingleDeviceStrategy", "NoneType"):
+        return True
+    available = 1 if accelerator in ("cpu", "mps") else max(1, accelerator_count())
+    if isinstance(devices, str) and devices.strip("-").isdigit():
+        devices = int(devices)
+    if isinstance(devices, int):
+        return (available if devices == -1 else devices) > 1
+    if isinstance(devices, str):
+        return available > 1 if devices == "auto" else len([part for part in devices.split(",") if part.strip()]) > 1
+    return devices is not None and len(devices) > 1
+
+
+def _asking() -> tuple[bool, FrameType | None]:
+    """Tell who reads a variable, and whether by a method that allows for it to be missing."""
+    frame: FrameType | None = sys._getframe(2)
+    asking = False
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module in ("_collections_abc", "collections.abc"):  # Mapping.get, "in", setdefault, pop
+            asking = True
+        elif module.partition(".")[0] != "wrapt" and not (asking and module == "os"):  # os.getenv
+            break
+        frame = frame.f_back
+    return asking, frame

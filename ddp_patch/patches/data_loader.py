@@ -20,14 +20,7 @@ def patches(loaders: Loaders) -> list[Patch]:
     def iterate(wrapped: Any, instance: DataLoader[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return loaders.iterate(wrapped.__func__, instance)
 
-    def is_initialized(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return bool(wrapped(*args, **kwargs)) and not loaders.are_reading
-
-    c10d, also = "torch.distributed.distributed_c10d", ("torch.distributed:is_initialized",)
-    return [
-        Patch("torch.utils.data.dataloader", "DataLoader.__iter__", iterate, "deals the rows of each batch"),
-        Patch(c10d, "is_initialized", is_initialized, "False in a dataset that one rank reads for all", also=also),
-    ]
+    return [Patch("torch.utils.data.dataloader", "DataLoader.__iter__", iterate, "deals the rows of each batch")]
 
 
 def patch_when_imported(loaders: Loaders, apply: Callable[[list[Patch]], None]) -> None:

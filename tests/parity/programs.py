@@ -8,7 +8,6 @@ import copy
 import gc
 import io
 import json
-import os
 import random
 import sys
 from dataclasses import dataclass
@@ -1214,7 +1213,7 @@ def run_all(programs):
 
     An error ends it, since it may have left the ranks out of step.
     """
-    rank = os.environ["RANK"]
+    rank = ddp_patch.rank()
     notes = io.FileIO(f"numbers.{rank}", "a")  # below open(), of which rank 0's alone is real
     for program in programs:
         ddp_patch.disable()

@@ -3,7 +3,6 @@
 import gc
 import io
 import json
-import os
 
 from parity import gradient_habits, habits, later_habits, loader_habits, model_habits
 
@@ -20,7 +19,7 @@ MODULES = {
 
 def run_all(module, names):
     """Run habits one after the other, each in a session of its own, and note what each gave in a file per rank."""
-    with io.FileIO(f"habits.{os.environ['RANK']}", "w") as notes:  # below open(), of which rank 0's alone is real
+    with io.FileIO(f"habits.{ddp_patch.rank()}", "w") as notes:  # below open(), of which rank 0's alone is real
         for name in names:
             ddp_patch.disable()
             gc.collect()

@@ -1,0 +1,90 @@
+"""While a session runs, whoever asks how many processes there are is told: one.
+
+Torch's default process group, Accelerate's state and the launcher's variables are put away where they are looked up, so
+that names that were bound early, threads, workers and child processes find the same. Our own collectives name their
+process group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from accelerate.state import AcceleratorState, PartialState
+
+from .frozen import Frozen
+
+# What a launcher tells each process apart by. MPI's own variables are left to MPI's libraries.
+VARIABLES = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "NODE_RANK"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "JSM_NAMESPACE_RANK"),
+    )
+)
+
+
+class OneProcess:
+    """What this rank knows of the others, put away and put back."""
+
+    def __init__(self, environ: Mapping[str, str], group: dist.ProcessGroup) -> None:
+        """Remember what is to be put away.
+
+        Args:
+            environ: the variables as the launcher left them.
+            group: torch's default process group.
+        """
+        self.group = group
+        self.variables = {name: value for name, value in environ.items() if name in VARIABLES}
+        self.is_hiding = False
+        self.asked: set[str] = set()  # variables that the program was told are not there
+        self._frozen = Frozen(self.variables)
+
+    def hide(self) -> None:
+        """Put the ranks away."""
+        self._frozen.mend()
+        self.is_hiding = True
+        self.asked.clear()
+        for name in VARIABLES:
+            os.environ.pop(name, None)
+        # c10d looks it up there whenever it is asked (torch 2.13), unlike functions, which other modules have bound.
+        dist.GroupMember.WORLD = None
+        _forget_accelerates_state()
+
+    def suspects(self) -> dict[str, int]:
+        """Find numbers that modules may have noted as their rank before."""
+        return self._frozen.suspects()
+
+    def show(self) -> None:
+        """Put the variables back as the launcher left them. The group stays away: the launcher made none."""
+        if not self.is_hiding:
+            return
+        self.is_hiding = False
+        for name, value in self.variables.items():
+            # A default of the program's, for want of a launcher's, gives way; what it sets unasked is its own.
+            if name not in os.environ or name in self.asked:
+                os.environ[name] = value
+        _forget_accelerates_state()
+        self._frozen.break_again()
+
+    @property
+    def other_group(self) -> dist.ProcessGroup | None:
+        """A default process group that somebody else has made meanwhile."""
+        group = dist.GroupMember.WORLD
+        return None if group is self.group else group
+
+    def destroy(self) -> None:
+        """Destroy the job's process groups, and nobody else's."""
+        if self.other_group is None:
+            dist.GroupMember.WORLD = self.group  # all groups go with the default one
+            dist.destroy_process_group()
+        elif self.group in dist.distributed_c10d._world.pg_map:  # not if the program destroyed all (torch 2.13)
+            dist.destroy_process_group(self.group)
+
+
+def _forget_accelerates_state() -> None:
+    # In place: instances share the very dict (accelerate 1.15).
+    for state in (PartialState, AcceleratorState):
+        state._shared_state.clear()
