@@ -33,7 +33,7 @@ def saved_and_read_back():
 def test_batches_are_saved_whole_by_rank_0_and_read_by_all(ranks):
     outcome = ranks.call(saved_and_read_back, 3).ok()
     whole = [float(i) for i in range(7)]
-    assert outcome.results == [[whole, "Tensor", "0", [2 * i for i in whole]]] * 3
+    assert outcome.results == [[whole, "Tensor", 0, [2 * i for i in whole]]] * 3
     assert outcome.files() == ["first.pt", "module.pt", "stream.pt"]
     assert torch.load(outcome.cwd / "stream.pt").tolist() == [i + 1 for i in whole]
     assert (outcome.cwd / "first.pt").stat().st_mode & 0o777 == 0o666 & ~current_umask()

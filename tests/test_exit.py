@@ -26,7 +26,7 @@ def test_exit_code_of_the_script_is_kept(ranks):
 
 
 RAISING = """
-import sys, time, torch, torch.distributed as dist
+import sys, time, ddp_patch, torch
 from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -7,6 +7,8 @@ import signal
 import socket
 import threading
 import time
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -509,3 +511,66 @@ def test_an_item_that_stops_the_iteration_on_one_rank_is_an_error(ranks):
 def test_a_thread_may_read_ahead(ranks):
     wanted = read_ahead_in_a_thread()
     assert ranks.call(read_ahead_in_a_thread, 3, timeout=60).ok().results == [wanted] * 3
+
+
+# --- iterators as torch's ------------------------------------------------------------------------------------------
+
+
+class SlowFirst(Dataset):
+    """Says who loaded a row; the worker that is to load the first one is held up until others are done."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        worker = torch.utils.data.get_worker_info().id
+        if index == 9:
+            (self.folder / f"done{worker}").touch()
+        while index == 0 and not any(self.folder.glob("done*")):
+            time.sleep(0.01)
+        return worker, index
+
+
+def out_of_order(folder):
+    os.makedirs(folder, exist_ok=True)
+    loader = DataLoader(SlowFirst(os.path.abspath(folder)), num_workers=2, prefetch_factor=2, in_order=False)
+    return [[part.item() for part in item] for item in loader]
+
+
+def test_batches_out_of_order_come_as_on_one_process(ranks):
+    (alone,) = ranks.call(out_of_order, 1, "marks").ok().results
+    assert alone != sorted(alone, key=lambda item: item[1])
+    assert ranks.call(out_of_order, 2, "marks").ok().results == [alone] * 2
+    assert ranks.call(out_of_order, 3, "marks").ok().results == [alone] * 3
+
+
+class SaysFewer(IterableDataset):
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        return iter(range(6))
+
+
+def more_than_it_said(workers):
+    loader = DataLoader(SaysFewer(), batch_size=1, num_workers=workers)
+    found = [len(loader)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        iterator = iter(loader)
+        for batch in iterator:
+            found.append([len(batch), len(said)])
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if shut_down is not None:
+        shut_down()
+    return [found, [str(warning.message).partition("<")[0] for warning in said]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(ranks, workers):
+    (alone,) = ranks.call(more_than_it_said, 1, workers).ok().results
+    assert len(alone[1]) == 2
+    assert ranks.call(more_than_it_said, 2, workers).ok().results == [alone] * 2

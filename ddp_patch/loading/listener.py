@@ -68,6 +68,10 @@ class Listener:
             sampler.begins = not again
         with undrawn(loader.generator) if again else contextlib.nullcontext():
             self.iterator = make(hollow)
+        if loader.num_workers > 0:
+            # What torch's iterator says of itself (2.13), with the reader's workers out of reach.
+            ours = {"_dataset": loader.dataset, "_num_workers": loader.num_workers, "_workers": []}
+            vars(self.iterator).update(ours, _shutdown_workers=_nothing_to_shut_down)
         if sampler is not None:
             if loader.num_workers > 0:
                 sampler.begin()  # torch 2.13 does when workers go on, and a second time when it starts them
@@ -108,6 +112,8 @@ class Listener:
             return self._read_alone()
         if own is not None:
             raise own
+        if not self._draws:
+            next(self.iterator)  # which counts, and warns when more comes of a stream than its ``len`` told
         self._before = None
         data, layout = value
         data = mapped_tensors(self._pinned, data)
@@ -145,6 +151,10 @@ def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Dra
         sampler = changes[which] = Drawn(getattr(loader, which), world, drawn_ahead(loader))
     hollow.__dict__.update(changes)
     return hollow, sampler
+
+
+def _nothing_to_shut_down() -> None:
+    """The reader's workers are the reader's."""
 
 
 def _nothing(samples: Any) -> None:

@@ -41,6 +41,7 @@ class Loaders:
         self._job = job
         self._world = world
         self._timeout = timeout
+        self._is_one_host = job.placement.local_world_size == job.placement.world_size
         self._channel: Channel | None = None
         self._connecting = threading.Lock()
         self._known: weakref.WeakKeyDictionary[DataLoader[Any], _Known] = weakref.WeakKeyDictionary()
@@ -52,7 +53,7 @@ class Loaders:
             make: gives torch's iterator of a loader.
             loader: of the script.
         """
-        how = plan(loader)
+        how = plan(loader, self._is_one_host)
         self._world.ledger.loaders[_described(loader)] = how.reason
         known = self._known.get(loader)
         if known is None:
@@ -115,6 +116,8 @@ class Loaders:
         changes: dict[str, Any] = {}
         if how.kind == "host":
             changes["pin_memory"] = False  # after it was handed over
+            if not self._is_one_host:
+                changes["in_order"] = True  # as each host's workers are done, hosts would read different batches
             if not isinstance(loader.dataset, IterableDataset):
                 which = "sampler" if loader.batch_sampler is None else "batch_sampler"
                 changes[which] = Drawn(getattr(loader, which), self._world)

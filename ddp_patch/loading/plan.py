@@ -46,8 +46,13 @@ def choose(loader: DataLoader[Any], rows: str) -> None:
     vars(loader)[_CHOICE] = rows
 
 
-def plan(loader: DataLoader[Any]) -> Plan:
-    """Decide how a loader's batches reach the ranks."""
+def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
+    """Decide how a loader's batches reach the ranks.
+
+    Args:
+        loader: of the script.
+        is_one_host: all ranks are on one.
+    """
     choice = vars(loader).get(_CHOICE)
     if is_distributed(loader):
         return Plan("alone", "left alone: it has a DistributedSampler")
@@ -57,6 +62,8 @@ def plan(loader: DataLoader[Any]) -> Plan:
         return Plan("host", "read by one rank of each host: batch_size=None, the dataset makes the batches")
     if choice == "whole":
         return Plan("host", "read by one rank of each host, as ddp_patch.whole(loader) says")
+    if not loader.in_order and loader.num_workers > 0 and is_one_host and choice != "deal":
+        return Plan("host", "read by one rank of each host: in_order=False, the order in which its workers are done")
     if loader.num_workers == 0 and choice != "deal" and own_generators(loader):
         return Plan("host", "read by one rank of each host: its dataset or collate_fn holds a generator of its own")
     if loader.collate_fn is default_collate:
