@@ -60,7 +60,13 @@ class Doors:
     def patches(self) -> list[Patch]:
         """Rows for torch, Accelerate and the launcher's variables."""
         return [
-            Patch(_C10D, "init_process_group", self._door("torch.distributed.init_process_group"), _EFFECT, (), True),
+            Patch(
+                _C10D,
+                "init_process_group",
+                self._door("torch.distributed.init_process_group"),
+                _EFFECT,
+                everywhere=True,
+            ),
             Patch(
                 "torch.nn.parallel.distributed",
                 "DistributedDataParallel.__init__",
@@ -78,7 +84,10 @@ class Doors:
             apply: applies patches, unless the session has ended.
         """
         rows = [
-            *(Patch(module, target, self._door(what), _EFFECT, (), True) for module, target, what in _DOORS),
+            *(
+                Patch(module, target, self._door(what), _EFFECT, everywhere="." not in target)
+                for module, target, what in _DOORS
+            ),
             *(Patch(module, target, self._several(what), _EFFECT) for module, target, what in _LIGHTNING),
         ]
         for row in rows:
