@@ -25,6 +25,7 @@ class OneThread:
         """Begin with whichever thread comes first."""
         self.refuse: Callable[[str], Exception] = LockstepError  # tells the other ranks, and gives what to raise
         self._last = 0  # of the last collective
+        self._begun = 0
 
     def begins(self) -> None:
         """A collective begins in this thread.
@@ -35,14 +36,15 @@ class OneThread:
         thread = threading.get_ident()
         if thread != self._last:
             self._take_over(thread)
+        self._begun += 1
 
     def _take_over(self, thread: int) -> None:
         names = {known.ident: known.name for known in threading.enumerate() if type(known).__name__ != "_DummyThread"}
         if thread not in names:
             return  # autograd's own, that works for the one that waits in backward
-        end = time.monotonic() + _PATIENCE
+        end, begun = time.monotonic() + _PATIENCE, self._begun
         while self._last in names and not _waits(sys._current_frames().get(self._last)):
-            if time.monotonic() > end:
+            if self._begun != begun or time.monotonic() > end:
                 other = script_line(sys._current_frames().get(self._last))
                 raise self.refuse(
                     f"{script_line()}: thread {names[thread]!r} computes with all ranks (a call of the model, a "
@@ -56,4 +58,11 @@ class OneThread:
 
 
 def _waits(frame: FrameType | None) -> bool:
-    return frame is None or frame.f_code.co_filename.startswith(_WAITS)
+    if frame is None:
+        return True
+    inner: FrameType | None = frame
+    while inner is not None and inner.f_code.co_filename.startswith(_WAITS):
+        if inner.f_code.co_name == "start":  # waits until the other thread runs, and then goes on beside it
+            return False
+        inner = inner.f_back
+    return inner is not frame

@@ -99,12 +99,12 @@ class World:
             )
 
     @contextmanager
-    def collective(self, what: str, size: int = 0) -> Iterator[None]:
+    def collective(self, what: str, size: int | None = None) -> Iterator[None]:
         """Surround a collective: a rank that is out of step must not begin it, and its failure is explained.
 
         Args:
             what: names it in messages, alike on every rank.
-            size: of what is sent, alike on every rank.
+            size: of what is sent, alike on every rank, where that is known.
 
         Raises:
             LockstepError: if this rank or this thread is out of step with the others.

@@ -43,6 +43,7 @@ class Place:
     line: str  # of the script
     is_inside: bool  # has not gone on from it
     end: str | None = None  # how its program ended
+    recent: Sequence[str] = ()  # the points that it came to before and then, the last one last
 
     @property
     def count(self) -> int:
@@ -57,6 +58,13 @@ class Place:
     def read(cls, told: bytes) -> Place:
         """Read what another rank wrote down."""
         return cls(**json.loads(told))
+
+    def at(self, count: int) -> str:
+        """Describe what it came to as its point of this number, and where it is."""
+        back = self.count - count
+        if self.end is not None or not 0 < back < len(self.recent):
+            return str(self)
+        return f"{self.recent[-1 - back]} (and on to {self})"
 
     def __str__(self) -> str:
         """Describe it within a message."""
@@ -110,7 +118,7 @@ def message(finding: Finding, places: Mapping[int, Place], line: str) -> str:
     culprit = places.get(finding.rank)
     who = f"rank {finding.rank}"
     if finding.kind == "elsewhere":
-        return f"{line}: {went(places)}, {_ADVICE[finding.kind]}"
+        return f"{line}: {went(places, finding.count)}, {_ADVICE[finding.kind]}"
     seen = "it never said where it is" if culprit is None else f"last seen at {culprit}"
     found = {
         "ended": f"{who} came to {culprit}",
@@ -120,11 +128,11 @@ def message(finding: Finding, places: Mapping[int, Place], line: str) -> str:
     return f"{line}: {found}, {went(rest)}, {_ADVICE[finding.kind]}"
 
 
-def went(places: Mapping[int, Place]) -> str:
-    """Say which ranks came where."""
+def went(places: Mapping[int, Place], count: int | None = None) -> str:
+    """Say which ranks came where, as their point of this number."""
     sides: dict[str, list[int]] = {}
     for rank, place in sorted(places.items()):
-        sides.setdefault(str(place), []).append(rank)
+        sides.setdefault(str(place) if count is None else place.at(count), []).append(rank)
     said = [f"{_ranks(ranks)} {'came ' if first else ''}to {where}" for first, where, ranks in _marked(sides)]
     return ", ".join(said)
 

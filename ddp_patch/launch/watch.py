@@ -28,6 +28,7 @@ from .peers import Peers
 _LOOK = 1.0  # seconds between two looks, each one request to the store
 _AT_ONCE = 0.02  # seconds between two looks at memory, while a process is gone or the job ends
 _STOPPED_LOOKS = 3
+_RECENT = 8  # points that are told
 _GONE_WAIT = 0.5  # seconds at one point, for ranks that all leave by os._exit
 _SIDES_WAIT = 2.5  # seconds, in which other ranks say where they are
 _RAISE_WAIT = 2.0  # seconds, in which the script's thread comes out of a wait of ours
@@ -208,6 +209,7 @@ class Watch:
             script_line(self._frame()) if line is None else line,
             trail.depth > 0 if is_inside is None else is_inside,
             self.end if has_ended else None,
+            trail.recent(_RECENT),
         )
 
     # --- the end of a job that cannot go on -------------------------------------------------------------------------
