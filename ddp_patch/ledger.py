@@ -56,11 +56,6 @@ class Ledger:
         self.notes[text] = None
 
 
-def is_library(name: str) -> bool:
-    """Tell whether a source file is no part of the script."""
-    return name.startswith(_LIBRARIES) or "site-packages" in name or name.startswith("<frozen")
-
-
 def script_line(frame: FrameType | None = None) -> str:
     """Name the line of the script that is running: the innermost frame outside libraries.
 
@@ -71,7 +66,7 @@ def script_line(frame: FrameType | None = None) -> str:
     outermost = "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if not is_library(name):
+        if not name.startswith(_LIBRARIES) and "site-packages" not in name and not name.startswith("<frozen"):
             return f"{Path(name).name}:{frame.f_lineno}"
         outermost = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back

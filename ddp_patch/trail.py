@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FrameType
+from threading import get_ident
 from typing import Any
 
-from .ledger import is_library
-
 SLOTS = 64  # points that are remembered; a power of two
-_SIZE = (SLOTS + 1) * 8  # bytes; the last word is 1 + the count at which the program ended
-_WORDS = 1 << 32
-_MOST = 4096  # entries of a cache
+_BYTES = (SLOTS + 1) * 8  # the last word is 1 + the count at which the program ended
+_HALF = 32  # bits of a word that are the count; 16 of the others tell the kind of point, 16 what was sent
+_LOW = (1 << 16) - 1
+
+
+class _Kinds(dict[str, int]):
+    """The bits of each kind of point."""
+
+    def __missing__(self, what: str) -> int:
+        if len(self) > _LOW:  # loaders and epochs have names of their own
+            self.clear()
+        bits = self[what] = (zlib.crc32(what.encode()) & _LOW) << 16
+        return bits
+
+    def named(self, bits: int) -> str:
+        return next((what for what, its in self.items() if its == bits), "the start")
 
 
 class Trail:
@@ -34,26 +42,29 @@ class Trail:
         """Begin before the first point, in memory of this process."""
         self.count = 0  # points that this rank has come to
         self.depth = 0  # > 0 while it is at one, and may be waiting
-        self.what = "the start"
-        self.detail: Sequence[Any] = ()
-        self.kinds = [""] * SLOTS  # what each of the last points was
-        self.lines: list[tuple[CodeType, int] | None] = [None] * SLOTS  # code of the script, and the instruction
-        self.words: Any = memoryview(bytearray(_SIZE)).cast("Q")
+        self.detail: Sequence[Any] = ()  # of the present one, for messages
+        self.words: Any = memoryview(bytearray(_BYTES)).cast("Q")
         self.others: dict[int, Any] = {}  # rank of this host -> its words
         self.parted: Callable[[int], Exception] = _unexplained
-        self._sums: dict[str, int] = {}
-        self._libraries: dict[CodeType, bool] = {}
+        self._seen: tuple[Any, ...] = ()  # the others' words
+        self._kinds = _Kinds()
         self._main = threading.main_thread().ident
         _living.add(self)
 
-    def enter(self, what: str, size: int | None = None, detail: Sequence[Any] = ()) -> bool:
-        """Come to a point, in a pair with ``leave``.
+    def see(self, others: dict[int, Any]) -> None:
+        """Compare this trail with others from now on.
+
+        Args:
+            others: ranks of this host, and their words.
+        """
+        self.others, self._seen = others, tuple(others.values())
+
+    def enter(self, what: str, size: int = 0) -> bool:
+        """Come to a point, in a pair with ``leave``. Called several times in a training step.
 
         Args:
             what: names the kind of point, alike on every rank.
-            size: of what is sent, alike on every rank; the line is kept of points that have none, which may be passed
-                before the others come.
-            detail: for messages.
+            size: of what is sent, alike on every rank, where that is known.
 
         Returns:
             whether it counts, and is to be left.
@@ -61,27 +72,16 @@ class Trail:
         Raises:
             LockstepError: if another rank of this host has come to something else as its point of this number.
         """
-        if threading.get_ident() != self._main:
+        if get_ident() != self._main:
             return False
         count = self.count = self.count + 1
         self.depth += 1
-        self.what, self.detail = what, detail
         at = count % SLOTS
-        self.kinds[at] = what
-        sum_ = self._sums.get(what)
-        if sum_ is None:
-            sum_ = self._sum(what)
-        if size is None:
-            self.lines[at], size = self._line(sys._getframe(1)), 0
-        else:
-            self.lines[at] = None
-        sign = self.words[at] = count * _WORDS + (sum_ + size) % _WORDS
-        for rank, words in self.others.items():
-            other = words[at]
-            if other != sign and other // _WORDS == count:
-                error = self.parted(rank)
-                self.depth -= 1
-                raise error
+        sign = self.words[at] = (count << _HALF) + self._kinds[what] + (size & _LOW)
+        for words in self._seen:
+            its = words[at]  # read once: another rank may be writing it
+            if its != sign and its >> _HALF == count:
+                raise self._parted(words)
         return True
 
     def leave(self) -> None:
@@ -89,12 +89,9 @@ class Trail:
         self.depth -= 1
 
     def recent(self, most: int) -> list[str]:
-        """Describe the last points, the last one last."""
-        told = []
-        for count in range(max(1, self.count - most + 1), self.count + 1):
-            line = self.lines[count % SLOTS]
-            told.append(self.kinds[count % SLOTS] + ("" if line is None else f" in {line_of(*line)}"))
-        return told
+        """Name the last points, the last one last."""
+        words = [self.words[count % SLOTS] for count in range(max(0, self.count - most + 1), self.count + 1)]
+        return [self._kinds.named(word & (_LOW << 16)) for word in words]
 
     def end(self) -> None:
         """Note that this rank comes to no further point."""
@@ -102,47 +99,36 @@ class Trail:
 
     def go_private(self) -> None:
         """From now on, write to nobody's memory and look at nobody's."""
-        self.words = memoryview(bytearray(_SIZE)).cast("Q")
-        self.others = {}
+        self.words = memoryview(bytearray(_BYTES)).cast("Q")
+        self.see({})
 
-    def _sum(self, what: str) -> int:
-        if len(self._sums) > _MOST:
-            self._sums.clear()
-        sum_ = self._sums[what] = zlib.crc32(what.encode())
-        return sum_
-
-    def _line(self, frame: FrameType | None) -> tuple[CodeType, int] | None:
-        # Which line an instruction belongs to is slow to tell (CPython goes through a table), so it is told later.
-        libraries = self._libraries
-        while frame is not None:
-            code = frame.f_code
-            is_of_library = libraries.get(code)
-            if is_of_library is None:
-                if len(libraries) > _MOST:
-                    libraries.clear()
-                is_of_library = libraries[code] = is_library(code.co_filename)
-            if not is_of_library:
-                return code, frame.f_lasti
-            frame = frame.f_back
-        return None
+    def _parted(self, words: Any) -> Exception:
+        try:
+            return self.parted(next(rank for rank, its in self.others.items() if its is words))
+        finally:
+            self.depth -= 1
 
 
-@lru_cache(_MOST)
-def line_of(code: CodeType, instruction: int) -> str:
-    """Name the line of an instruction."""
-    lines = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
-    return f"{Path(code.co_filename).name}:{next(lines, code.co_firstlineno)}"
+def count_of(words: Sequence[int]) -> int:
+    """Count the points that a rank has come to."""
+    return int(max(words[:SLOTS])) >> _HALF
+
+
+def differ(own: Sequence[int], other: Sequence[int]) -> int | None:
+    """Give the number of the first point that two ranks know to differ in."""
+    pairs = zip(own[:SLOTS], other[:SLOTS], strict=True)
+    return min((mine >> _HALF for mine, its in pairs if mine != its and mine >> _HALF == its >> _HALF), default=None)
 
 
 def own_words(descriptor: int) -> Any:
     """Make the memory behind a file the words of this rank."""
-    os.ftruncate(descriptor, _SIZE)
-    return memoryview(mmap.mmap(descriptor, _SIZE)).cast("Q")
+    os.ftruncate(descriptor, _BYTES)
+    return memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")
 
 
 def others_words(descriptor: int) -> Any:
     """See the words of another rank."""
-    return memoryview(mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_READ)).cast("Q")
+    return memoryview(mmap.mmap(descriptor, _BYTES, access=mmap.ACCESS_READ)).cast("Q")
 
 
 def _unexplained(rank: int) -> Exception:

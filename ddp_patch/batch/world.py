@@ -99,7 +99,7 @@ class World:
             )
 
     @contextmanager
-    def collective(self, what: str, size: int | None = None) -> Iterator[None]:
+    def collective(self, what: str, size: int = 0) -> Iterator[None]:
         """Surround a collective: a rank that is out of step must not begin it, and its failure is explained.
 
         Args:
@@ -125,15 +125,13 @@ class World:
             if counts:
                 self.trail.leave()
 
-    @contextmanager
-    def point(self, what: str) -> Iterator[None]:
-        """Surround what all ranks come to together, though not all wait: what only one rank does is none."""
-        counts = not (self.reading.get() or self.fetching.get() or self.muted.get()) and self.trail.enter(what)
-        try:
-            yield
-        finally:
-            if counts:
-                self.trail.leave()
+    def comes_to(self, what: str) -> bool:
+        """Come to what all ranks come to together, though not all wait; what only some do is none.
+
+        Returns:
+            whether ``trail.leave`` has to be called.
+        """
+        return not (self.fetching.get() or self.reading.get() or self.muted.get()) and self.trail.enter(what)
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..batch.world import World, portable
 from ..launch.attendance import Attendance
+from ..launch.parted import ADVICE
 from ..ledger import script_line
 
 _sessions = itertools.count(1)
@@ -152,13 +153,15 @@ class Turns:
         self._count += 1
         name = f"turn {self._count} of session {self._session}"
         trail = self._world.trail
-        counts = trail.enter(what, detail=paths)
+        trail.detail = paths
+        counts = trail.enter(what)
         try:
             if not self.is_leader:
                 where = f"({', '.join(map(repr, paths))}) in {script_line()}"
                 self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{trail.count}\n{where}".encode())
             yield name
         finally:
+            trail.detail = ()
             if counts:
                 trail.leave()
 
@@ -195,10 +198,7 @@ class Turns:
         return result
 
     def _part(self, what: str) -> None:
-        raise self._attendance.refuse(
-            f"{script_line()}: {what}, so the ranks do not run the same program any more. Decide what to write from "
-            "values that are the same on every rank, not from the clock, the process id or the rank."
-        )
+        raise self._attendance.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")
 
 
 def _differ(leaders: str, leaders_count: int, rank: int, other: str, count: int) -> str:

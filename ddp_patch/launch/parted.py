@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ..trail import SLOTS
+from ..trail import SLOTS, count_of, differ
 
-_WORDS = 1 << 32
-
-_ADVICE = {
+ADVICE = {
     "elsewhere": (
         "so the ranks do not run the same program any more and would wait for each other for ever. Ranks part by a "
         "clock or a time limit, by a file that only some of them see (a STOP file), by a rank, a process id or a host "
@@ -82,11 +80,6 @@ class Finding:
     count: int  # of the point in question
 
 
-def count_of(words: Sequence[int]) -> int:
-    """Count the points that a rank has come to."""
-    return int(max(words[:SLOTS])) // _WORDS
-
-
 def compare(own: Sequence[int], other: Sequence[int], rank: int, own_rank: int) -> Finding | None:
     """Compare two ranks' trails: what happened cannot become right any more, however old it is.
 
@@ -96,10 +89,9 @@ def compare(own: Sequence[int], other: Sequence[int], rank: int, own_rank: int) 
         rank: of the other.
         own_rank: of this one.
     """
-    pairs = zip(own[:SLOTS], other[:SLOTS], strict=True)
-    counts = [mine // _WORDS for mine, its in pairs if mine != its and mine // _WORDS == its // _WORDS]
-    if counts:
-        return Finding("elsewhere", rank, min(counts))
+    count = differ(own, other)
+    if count is not None:
+        return Finding("elsewhere", rank, count)
     for ended, who, going in ((other[SLOTS], rank, own), (own[SLOTS], own_rank, other)):
         if ended and count_of(going) > ended - 1:
             return Finding("ended", who, count_of(going))
@@ -118,14 +110,14 @@ def message(finding: Finding, places: Mapping[int, Place], line: str) -> str:
     culprit = places.get(finding.rank)
     who = f"rank {finding.rank}"
     if finding.kind == "elsewhere":
-        return f"{line}: {went(places, finding.count)}, {_ADVICE[finding.kind]}"
+        return f"{line}: {went(places, finding.count)}, {ADVICE[finding.kind]}"
     seen = "it never said where it is" if culprit is None else f"last seen at {culprit}"
     found = {
         "ended": f"{who} came to {culprit}",
         "gone": f"the process of {who} is gone ({seen})",
         "stopped": f"the process of {who} is stopped ({seen})",
     }[finding.kind]
-    return f"{line}: {found}, {went(rest)}, {_ADVICE[finding.kind]}"
+    return f"{line}: {found}, {went(rest)}, {ADVICE[finding.kind]}"
 
 
 def went(places: Mapping[int, Place], count: int | None = None) -> str:

@@ -69,7 +69,7 @@ class Peers:
             memory = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY)
         except OSError:  # an older kernel, or a process that does not let itself be looked into
             return
-        trail.others[rank] = others_words(memory)
+        trail.see({**trail.others, rank: others_words(memory)})
         os.close(memory)
         self._pids[rank] = pid
         self._handles[handle] = rank

@@ -18,11 +18,11 @@ from types import FrameType, TracebackType
 
 from ..errors import LockstepError
 from ..ledger import script_line
-from ..trail import SLOTS, Trail
+from ..trail import SLOTS, Trail, count_of
 from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
-from .parted import Finding, Place, compare, count_of, message, went
+from .parted import Finding, Place, compare, message, went
 from .peers import Peers
 
 _LOOK = 1.0  # seconds between two looks, each one request to the store
@@ -205,7 +205,7 @@ class Watch:
         shown = f"({', '.join(map(repr, trail.detail))})" if trail.detail else ""
         return Place(
             trail.words.tolist(),
-            f"{trail.what}{shown}",
+            f"{trail.recent(1)[0]}{shown}",
             script_line(self._frame()) if line is None else line,
             trail.depth > 0 if is_inside is None else is_inside,
             self.end if has_ended else None,

@@ -53,8 +53,12 @@ class Loaders:
             make: gives torch's iterator of a loader.
             loader: of the script.
         """
-        with self._world.point("an epoch of a loader"):
+        counts = self._world.comes_to("an epoch of a loader")
+        try:
             return self._begun(make, loader)
+        finally:
+            if counts:
+                self._world.trail.leave()
 
     def _begun(self, make: Make, loader: DataLoader[Any]) -> Batches:
         how = plan(loader)
@@ -215,8 +219,12 @@ class Batches:
     def __next__(self) -> Any:
         """Fetch the next batch."""
         self._world.check()
-        with self._world.point(self._what):
+        counts = self._world.comes_to(self._what)
+        try:
             data, rows = self._source.next()
+        finally:
+            if counts:
+                self._world.trail.leave()
         if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data
