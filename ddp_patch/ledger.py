@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 _LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
 
@@ -55,14 +56,18 @@ class Ledger:
         self.notes[text] = None
 
 
-def script_line() -> str:
-    """Name the line of the script that is running: the innermost frame outside libraries."""
-    frame = sys._getframe(1)
+def script_line(frame: FrameType | None = None) -> str:
+    """Name the line of the script that is running: the innermost frame outside libraries.
+
+    Args:
+        frame: of a thread; the caller's by default.
+    """
+    frame = frame or sys._getframe(1)
     outermost = "?"
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_LIBRARIES) and "site-packages" not in name and not name.startswith("<frozen"):
             return f"{Path(name).name}:{frame.f_lineno}"
         outermost = f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return outermost

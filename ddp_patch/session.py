@@ -37,6 +37,7 @@ from .patches import (
     compiled,
     data_loader,
     data_parallel,
+    exits,
     hooks,
     losses,
     modules,
@@ -72,6 +73,8 @@ class Session:
         self._world.compare_failures = job.attendance.compare_failures
         self._world.post = job.attendance.post
         self._world.collect = job.attendance.collect
+        self._world.trail = job.watch.trail
+        self._world.one_thread.refuse = job.attendance.refuse
         self._world.keeps_global = self._replicas.backwards.trains
         self._outward = Outward(job, self._world, self._replicas)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
@@ -87,6 +90,7 @@ class Session:
             [
                 # In this order: first what tells that the script needs none of the rest.
                 *doors.patches(),
+                *exits.patches(job.watch),
                 *data_loader.patches(self._loaders),
                 *data_parallel.patches(self._replicas, job, self._world),
                 *parallel_functions.patches(job, self._world),

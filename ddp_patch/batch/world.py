@@ -14,7 +14,9 @@ import torch.distributed as dist
 
 from ..errors import BatchError
 from ..ledger import Ledger
+from ..trail import Trail
 from .observation import Observation
+from .one_thread import OneThread
 
 
 @dataclass
@@ -33,6 +35,8 @@ class World:
     # Leaves something for the other ranks under a name, and waits for what all have left there, without a collective.
     post: Callable[[str, bytes], None] = lambda name, own: None
     collect: Callable[[str], list[bytes]] = lambda name: []
+    trail: Trail = field(default_factory=Trail)  # where this rank is among the points at which ranks meet
+    one_thread: OneThread = field(default_factory=OneThread)
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
@@ -87,7 +91,7 @@ class World:
         """Sum a tensor over the ranks, into a new tensor."""
         total = tensor.detach().clone(memory_format=torch.contiguous_format)
         self.ledger.count("all_reduce", total.numel() * total.element_size())
-        with self.collective():
+        with self.collective("a sum over the ranks", total.numel()):
             dist.all_reduce(total, group=self.group)
         return total
 
@@ -104,11 +108,21 @@ class World:
             )
 
     @contextmanager
-    def collective(self) -> Iterator[None]:
-        """Surround a collective: a rank that is out of step must not begin it, and its failure is explained."""
+    def collective(self, what: str, size: int = 0) -> Iterator[None]:
+        """Surround a collective: a rank that is out of step must not begin it, and its failure is explained.
+
+        Args:
+            what: names it in messages, alike on every rank.
+            size: of what is sent, alike on every rank, where that is known.
+
+        Raises:
+            LockstepError: if this rank or this thread is out of step with the others.
+        """
         self.check()
+        self.one_thread.begins()
         if self.observation is not None:
             self.observation.crossed()
+        counts = self.trail.enter(what, size)
         try:
             yield
         except RuntimeError as error:
@@ -116,6 +130,17 @@ class World:
             if why is None or why is error:
                 raise
             raise why from error
+        finally:
+            if counts:
+                self.trail.leave()
+
+    def comes_to(self, what: str) -> bool:
+        """Come to what all ranks come to together, though not all wait; what only some do is none.
+
+        Returns:
+            whether ``trail.leave`` has to be called.
+        """
+        return not (self.fetching.get() or self.reading.get() or self.muted.get()) and self.trail.enter(what)
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
@@ -133,7 +158,7 @@ class World:
         padded[: own.shape[0] * row_bytes] = flat.view(torch.uint8)
         parts = [torch.empty_like(padded) for _ in layout.counts]
         self.ledger.count("all_gather", padded.numel())
-        with self.collective():
+        with self.collective("a gather of a batch", padded.numel()):
             dist.all_gather(parts, padded, group=self.group)
         # Written into fresh memory: a view made inside an autograd function refuses in-place writes.
         for rank, part in enumerate(parts):
@@ -146,7 +171,7 @@ class World:
         """Exchange small Python objects: entry r is what rank r gave."""
         gathered: list[Any] = [None] * self.size
         self.ledger.count("all_gather_object", 0)
-        with self.collective():
+        with self.collective("an exchange of objects"):
             dist.all_gather_object(gathered, values, group=self.group)
         return gathered
 

@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..batch.world import World, portable
-from ..errors import LockstepError
 from ..launch.attendance import Attendance
+from ..launch.parted import ADVICE
 from ..ledger import script_line
 
 _sessions = itertools.count(1)
@@ -93,17 +93,19 @@ class Turns:
             LockstepError: on every rank, when they came to different effects.
             BaseException: on every rank, what the action raised.
         """
-        name = self._come(what, paths)
-        if not self.is_leader:
-            return self._answer(name, what, paths)
-        names = [f"{name}/{rank}" for rank in range(1, self._world.size)]
-        came = [told.decode().split("\n", 1) for told in self._attendance.get(names, what)]
-        for rank, (other, where) in enumerate(came, 1):
-            if other != what:
-                self._part(f"rank 0 came to {_call(what, paths)}, rank {rank} to {other}{where}")
-        self._attendance.drop([*self._spent, *names])
-        self._spent.clear()
-        return self._act(name, what, action, paths, hands_over)
+        with self._at(what, paths) as name:
+            if not self.is_leader:
+                return self._answer(name, what, paths)
+            names = [f"{name}/{rank}" for rank in range(1, self._world.size)]
+            came = [told.decode().split("\n", 2) for told in self._attendance.get(names, what)]
+            for rank, (other, count, where) in enumerate(came, 1):
+                if (other, int(count)) != (what, self._world.trail.count):
+                    self._part(
+                        _differ(_call(what, paths), self._world.trail.count, rank, f"{other}{where}", int(count))
+                    )
+            self._attendance.drop([*self._spent, *names])
+            self._spent.clear()
+            return self._act(name, what, action, paths, hands_over)
 
     def follow(
         self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True
@@ -120,11 +122,11 @@ class Turns:
             LockstepError: when a rank came to something else.
             BaseException: on every rank, what the action raised.
         """
-        name = self._come(what, paths)
-        if not self.is_leader:
-            return self._answer(name, what, paths)
-        self._spent.extend(f"{name}/{rank}" for rank in range(1, self._world.size))
-        return self._act(name, what, action, paths, hands_over)
+        with self._at(what, paths) as name:
+            if not self.is_leader:
+                return self._answer(name, what, paths)
+            self._spent.extend(f"{name}/{rank}" for rank in range(1, self._world.size))
+            return self._act(name, what, action, paths, hands_over)
 
     def raise_pending(self) -> None:
         """Raise what happened to a file that was written to before.
@@ -143,25 +145,35 @@ class Turns:
         """From now on, everything is done as it comes."""
         self._running = False
 
-    def _come(self, what: str, paths: Sequence[str]) -> str:
+    @contextmanager
+    def _at(self, what: str, paths: Sequence[str]) -> Iterator[str]:
         self._world.check()
         if self._world.observation is not None:
             self._world.observation.acted(what)
         self._count += 1
         name = f"turn {self._count} of session {self._session}"
-        if not self.is_leader:
-            where = f"({', '.join(map(repr, paths))}) in {script_line()}"
-            self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{where}".encode())
-        return name
+        trail = self._world.trail
+        trail.detail = paths
+        counts = trail.enter(what)
+        try:
+            if not self.is_leader:
+                where = f"({', '.join(map(repr, paths))}) in {script_line()}"
+                self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{trail.count}\n{where}".encode())
+            yield name
+        finally:
+            trail.detail = ()
+            if counts:
+                trail.leave()
 
     def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
+        came = what, list(paths), self._world.trail.count
         try:
             self.raise_pending()
             with self.alone():
                 result = action()
-            told = pickle.dumps((what, list(paths), True, result if hands_over else None))
+            told = pickle.dumps((*came, True, result if hands_over else None))
         except BaseException as error:
-            self._tell(name, pickle.dumps((what, list(paths), False, portable(error))))
+            self._tell(name, pickle.dumps((*came, False, portable(error))))
             raise
         self._tell(name, told)
         return result
@@ -172,9 +184,10 @@ class Turns:
 
     def _answer(self, name: str, what: str, paths: Sequence[str]) -> Any:
         (told,) = self._attendance.get([f"{name}/answer"], what)
-        done, leaders, is_good, result = pickle.loads(told)
-        if done != what:
-            self._part(f"this rank came to {_call(what, paths)}, rank 0 to {_call(done, leaders)}")
+        done, leaders, count, is_good, result = pickle.loads(told)
+        own = self._world.trail.count
+        if (done, count) != (what, own):
+            self._part(_differ(_call(done, leaders), count, self._world.rank, _call(what, paths), own))
         if paths:
             self.renamed(paths, leaders)
         if not is_good:
@@ -185,11 +198,13 @@ class Turns:
         return result
 
     def _part(self, what: str) -> None:
-        self._attendance.leave(
-            f"{script_line()}: {what}, so the ranks do not run the same program any more. Decide what to write from "
-            "values that are the same on every rank, not from the clock, the process id or the rank."
-        )
-        raise LockstepError(self._attendance.out_of_step)
+        raise self._attendance.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")
+
+
+def _differ(leaders: str, leaders_count: int, rank: int, other: str, count: int) -> str:
+    if leaders_count == count:
+        return f"rank 0 came to {leaders}, rank {rank} to {other}"
+    return f"rank 0 came to {leaders} as its point {leaders_count}, rank {rank} to {other} as its point {count}"
 
 
 def _call(what: str, paths: Sequence[str]) -> str:

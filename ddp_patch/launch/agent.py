@@ -27,8 +27,12 @@ def main(argv: Sequence[str]) -> int:
     try:
         run.run(args)
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:
+            return failure.exitcode
+        # It could not say anything itself, and the ranks that could may not have come to it.
+        sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
+        return 128 - failure.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
@@ -15,6 +16,7 @@ from ..ledger import script_line
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 _LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another rank met
+_REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was lost
 _ADVICE = "Leave such rows out of the dataset."
 
 
@@ -30,6 +32,9 @@ class Attendance:
             timeout: seconds to wait for ranks that are sure to come.
         """
         self.out_of_step: str | None = None  # why this rank cannot go on with the others
+        self.is_told = False  # the script got an error that says so
+        self.lost = False  # a connection to another rank
+        self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
         self._rank = rank
         self._world_size = world_size
         self._timeout = timeout
@@ -41,6 +46,7 @@ class Attendance:
         )
         # A restarted job finds the keys of the attempt before in the agent's store.
         self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store.compare_set(self._key("out_of_step"), "", "")  # there, so that it can be read along with others
 
     def compare_failures(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
         """Return if every rank failed at this point, so that a script that catches the error goes on in step.
@@ -67,7 +73,7 @@ class Attendance:
             f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
             f"out of step. {advice}"
         )
-        raise LockstepError(self.out_of_step) from error
+        raise self.told() from error
 
     def put(self, name: str, value: bytes) -> None:
         """Leave something under a name that is used once, from whichever thread."""
@@ -86,22 +92,60 @@ class Attendance:
         keys = [self._key(name) for name in names]
         end, pause = time.monotonic() + self._timeout, 0.0001
         while not self._store.check(keys):
-            if self._store.check([self._key("out_of_step")]) or time.monotonic() > end:
-                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}."))
+            if self.out_of_step is not None:  # this rank's watch asks the others
+                raise self.told()
+            if time.monotonic() > end:
+                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
-        return [self._store.get(key) for key in keys]
+        return self._store.multi_get(keys)
 
     def drop(self, names: list[str]) -> None:
         """Forget what nobody asks for any more."""
         for name in names:
             self._store.delete_key(self._key(name))
 
-    def leave(self, why: str) -> None:
-        """Tell every rank that this one cannot go on with the others."""
-        self.out_of_step = why
+    def leave(self, why: str) -> str:
+        """Tell every rank that this one cannot go on with the others.
+
+        Returns:
+            what all ranks say: the words of the first that told.
+        """
         with contextlib.suppress(RuntimeError):
-            self._store.set(self._key("out_of_step"), why)
+            why = self._store.compare_set(self._key("out_of_step"), "", why).decode()
+        self.out_of_step = why
+        return why
+
+    def refuse(self, why: str) -> Exception:
+        """Tell every rank why this one cannot go on, and give the error to raise."""
+        self.leave(why)
+        return self.told()
+
+    def told(self) -> LockstepError:
+        """Give the script the error that says why this rank cannot go on."""
+        self.is_told = True
+        return LockstepError(self.out_of_step)
+
+    def move(self, place: bytes) -> None:
+        """Leave word of where this rank is, in place of what it left before.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+
+    def look(self, ranks: Sequence[int]) -> list[bytes]:
+        """Read where ranks are; none of it is waited for. One request.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        why, *places = self._store.multi_get(
+            [self._key("out_of_step"), *(self._key(f"place/{rank}") for rank in ranks)]
+        )
+        if why and self.out_of_step is None:
+            self.out_of_step = why.decode()
+        return places
 
     def post(self, name: str, own: bytes) -> None:
         """Leave this rank's part of what ``collect`` gives."""
@@ -121,14 +165,19 @@ class Attendance:
 
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""
-        with contextlib.suppress(RuntimeError):
-            key = self._key("out_of_step")
-            if self._store.check([key]):
-                self.out_of_step = self._store.get(key).decode()
-                return LockstepError(self.out_of_step)
-        if is_lost_connection(error):
-            self.out_of_step = f"{script_line()}: the connection to another rank was lost: {error}"
-        return error
+        is_lost = self.lost = is_lost_connection(error)
+        end = time.monotonic() + (_REASON_WAIT if is_lost else 0.0)
+        while not self._is_known() and time.monotonic() < end:
+            time.sleep(0.02)
+        if self.out_of_step is None and is_lost:
+            self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
+        return error if self.out_of_step is None else self.told()
+
+    def _is_known(self) -> bool:
+        if self.out_of_step is None:
+            with contextlib.suppress(RuntimeError):
+                self.look([])
+        return self.out_of_step is not None
 
     def is_first_failure(self, error: str) -> bool:
         """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
@@ -137,7 +186,8 @@ class Attendance:
             if self._rank == 0:
                 self._store.set(leaders, error)
             end = time.monotonic() + _LEADER_WAIT
-            while self._rank > 0 and time.monotonic() < end:
+            # All say the same once they know why: nobody is waited for, since the launcher may end this rank next.
+            while self._rank > 0 and self.out_of_step is None and time.monotonic() < end:
                 if self._store.check([leaders]):
                     if self._store.get(leaders).decode() == error:
                         return False
@@ -169,6 +219,8 @@ class Attendance:
         end = time.monotonic() + wait
         # Not TCPStore.wait (torch 2.13): it writes a warning to stderr when its time is over.
         while not (came := self._store.check([f"{key}/all"])) and time.monotonic() < end:
+            if self.out_of_step is not None:
+                return False
             time.sleep(0.02)
         return bool(came)
 

@@ -28,6 +28,7 @@ from .launcher import Placement
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
+from .watch import Watch
 
 # destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
 # group after ours would read our addresses under the same keys. Ours live under a prefix.
@@ -104,6 +105,7 @@ class Job:
         self.attendance = Attendance(placement.rank, placement.world_size, timeout)
         self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
+        self.watch = Watch(self.attendance, self.crash, placement, leave_at_once)
         self._share_generators()
         if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
             # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
@@ -151,6 +153,8 @@ class Job:
         if error is not None:
             return self.attendance.explained(error)
         if self.attendance.out_of_step:
+            if not self.attendance.is_told:
+                return self.attendance.told()
             self._say_out_of_step()
             leave_at_once()
         other = self.one_process.other_group
@@ -171,6 +175,7 @@ class Job:
         """Make room for a script that distributes itself, which finds what the launcher left."""
         Job.current = None
         atexit.unregister(self.close)
+        self.watch.stop()
         self.crash.uninstall()
         set_states(self._own_generators)
         self.one_process.show()
@@ -185,10 +190,11 @@ class Job:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 stream.flush()
+        if not self.crash.failed:
+            self.watch.wait_for_the_end()
         if self.attendance.out_of_step and not self.crash.failed:
             self._say_out_of_step()
-        if not self.crash.failed:
-            self.attendance.wait_for_the_end()
+        self.watch.stop()
         for call in reversed(self.closing):
             call()
         gc.collect()

@@ -53,6 +53,14 @@ class Loaders:
             make: gives torch's iterator of a loader.
             loader: of the script.
         """
+        counts = self._world.comes_to("an epoch of a loader")
+        try:
+            return self._begun(make, loader)
+        finally:
+            if counts:
+                self._world.trail.leave()
+
+    def _begun(self, make: Make, loader: DataLoader[Any]) -> Batches:
         how = plan(loader, self._is_one_host)
         self._world.ledger.loaders[_described(loader)] = how.reason
         known = self._known.get(loader)
@@ -64,12 +72,13 @@ class Loaders:
                 vars(loader)[RUNS] = True
         known.epochs += 1
         known.compared.begin()
-        return Batches(self._source(how, make, loader, known), self._replicas, self._world)
+        source = self._source(how, make, loader, known)
+        return Batches(source, self._replicas, self._world, f"a batch of loader {known.number} (epoch {known.epochs})")
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
-        return Batches(Everywhere(iterator, self._world), self._replicas, self._world)
+        return Batches(Everywhere(iterator, self._world), self._replicas, self._world, "a batch of a loader")
 
     def close(self) -> None:
         """Let go of the other ranks of this host."""
@@ -180,17 +189,19 @@ class Everywhere(Alone):
 class Batches:
     """A loader's iterator: what it yields is the global batch."""
 
-    def __init__(self, source: Any, replicas: Replicas, world: World) -> None:
+    def __init__(self, source: Any, replicas: Replicas, world: World, what: str) -> None:
         """Wrap what fetches the batches.
 
         Args:
             source: gives each batch with its number of rows.
             replicas: learns the size of the batch the script is working on.
             world: the ranks.
+            what: names a batch in messages, alike on every rank.
         """
         self._source = source
         self._replicas = replicas
         self._world = world
+        self._what = what
 
     def __iter__(self) -> Batches:
         """An iterator is its own iterator."""
@@ -203,7 +214,12 @@ class Batches:
     def __next__(self) -> Any:
         """Fetch the next batch."""
         self._world.check()
-        data, rows = self._source.next()
+        counts = self._world.comes_to(self._what)
+        try:
+            data, rows = self._source.next()
+        finally:
+            if counts:
+                self._world.trail.leave()
         if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data

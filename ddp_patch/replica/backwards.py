@@ -90,7 +90,7 @@ class Backwards:
         self._running, failed = True, True
         self._count += 1
         try:
-            with self._world.collective():
+            with self._world.collective("a backward"):
                 yield
             failed = False
         except DdpPatchError:

@@ -234,7 +234,7 @@ class GradientSync:
         if not bucket.is_last():
             work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
             sent: torch.futures.Future[Tensor] = work.get_future()
-            return sent.then(lambda _: buffer)
+            return sent.then(lambda work: _arrived(work, buffer))
         last = [buffer, cast(Tensor, self._flags)]
         rider = self._rider
         if rider is not None and rider.is_open and rider.part.dtype == buffer.dtype:
@@ -243,4 +243,9 @@ class GradientSync:
         options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
         done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(last, options).get_future()
-        return done.then(lambda _: buffer)
+        return done.then(lambda work: _arrived(work, buffer))
+
+
+def _arrived(work: torch.futures.Future[Any], buffer: Tensor) -> Tensor:
+    work.value()  # raises what went wrong: ``then`` is called all the same (torch 2.13)
+    return buffer

@@ -212,7 +212,9 @@ class Replicas:
             self.on_rows = True
             self._calls += 1
             try:
-                with self._world.collective():  # DDP exchanges the order of its buckets in a forward
+                with self._world.collective(
+                    "a call of the model"
+                ):  # DDP exchanges the order of its buckets in a forward
                     outputs = replica.run(entry)
             except DdpPatchError:
                 raise

@@ -1,0 +1,68 @@
+"""Collectives of one thread at a time: those of two threads could meet in another order on another rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from ..errors import LockstepError
+from ..ledger import script_line
+
+# Where Python waits for other threads: nothing goes on in a thread whose innermost frame is there.
+_PLACES = ("threading.py", "queue.py", "selectors.py", "asyncio", "concurrent", "multiprocessing")
+_WAITS = tuple(os.path.join(os.path.dirname(os.__file__), place) for place in _PLACES)
+_PATIENCE = 2.0  # seconds, in which the thread that started this one comes to wait for it
+
+
+class OneThread:
+    """Lets collectives pass from one thread to another only where the first waits."""
+
+    def __init__(self) -> None:
+        """Begin with whichever thread comes first."""
+        self.refuse: Callable[[str], Exception] = LockstepError  # tells the other ranks, and gives what to raise
+        self._last = 0  # of the last collective
+        self._begun = 0
+
+    def begins(self) -> None:
+        """A collective begins in this thread.
+
+        Raises:
+            LockstepError: if the thread that had the last one may begin another one meanwhile.
+        """
+        thread = threading.get_ident()
+        if thread != self._last:
+            self._take_over(thread)
+        self._begun += 1
+
+    def _take_over(self, thread: int) -> None:
+        names = {known.ident: known.name for known in threading.enumerate() if type(known).__name__ != "_DummyThread"}
+        if thread not in names:
+            return  # autograd's own, that works for the one that waits in backward
+        end, begun = time.monotonic() + _PATIENCE, self._begun
+        while self._last in names and not _waits(sys._current_frames().get(self._last)):
+            if self._begun != begun or time.monotonic() > end:
+                other = script_line(sys._current_frames().get(self._last))
+                raise self.refuse(
+                    f"{script_line()}: thread {names[thread]!r} computes with all ranks (a call of the model, a "
+                    f"backward, a value of a batch) while thread {names[self._last]!r}, which did so before, goes on "
+                    f"at {other}. Their collectives could meet in another order on another rank, and give wrong "
+                    "numbers. Let one thread wait for the other: write thread.join() or future.result() before the "
+                    "next step, or take what the thread needs out of the batch first: batch.cpu().numpy()."
+                )
+            time.sleep(0.001)
+        self._last = thread
+
+
+def _waits(frame: FrameType | None) -> bool:
+    if frame is None:
+        return True
+    inner: FrameType | None = frame
+    while inner is not None and inner.f_code.co_filename.startswith(_WAITS):
+        if inner.f_code.co_name == "start":  # waits until the other thread runs, and then goes on beside it
+            return False
+        inner = inner.f_back
+    return inner is not frame

@@ -1,0 +1,91 @@
+"""The ranks of this host, seen without a message: where they are, and whether they live."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+from ..trail import Trail, others_words, own_words
+from .attendance import Attendance
+
+
+class Peers:
+    """The other ranks of this host. Where the system cannot tell, there are none."""
+
+    def __init__(self, attendance: Attendance, rank: int, trail: Trail) -> None:
+        """Share the trail with them. Every rank comes here together.
+
+        Args:
+            attendance: of this rank.
+            rank: of this process.
+            trail: of this rank.
+        """
+        self.gone: set[int] = set()
+        self._pids: dict[int, int] = {}
+        self._handles: dict[int, int] = {}  # descriptor of the process -> rank
+        self._poll = select.poll()
+        self._waking, self._wakes = os.pipe()
+        self._poll.register(self._waking, select.POLLIN)
+        memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
+        if memory is not None:
+            trail.words = own_words(memory)
+        name = "where the ranks run"
+        attendance.post(name, json.dumps([_host(), os.getpid(), memory]).encode())
+        told = [json.loads(text) for text in attendance.collect(name)]
+        for other, (host, pid, descriptor) in enumerate(told):
+            if other != rank and descriptor is not None and host is not None and host == told[rank][0]:
+                self._meet(other, pid, descriptor, trail)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a time, until one of them is gone, or until woken."""
+        for descriptor, _ in self._poll.poll(seconds * 1000):
+            if descriptor == self._waking:
+                os.read(self._waking, 64)
+                continue
+            self._poll.unregister(descriptor)
+            self.gone.add(self._handles[descriptor])
+
+    def wake(self) -> None:
+        """End the wait."""
+        os.write(self._wakes, b"\0")
+
+    def stopped(self) -> list[int]:
+        """Find those that a signal has stopped. One that a debugger holds is in another state."""
+        return [rank for rank in self._pids if rank not in self.gone and self._state(rank) == "T"]
+
+    def resume(self, rank: int) -> None:
+        """Let a stopped one go on, since it cannot end otherwise."""
+        for descriptor, other in self._handles.items():
+            if other == rank and rank not in self.gone:
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+
+    def _meet(self, rank: int, pid: int, descriptor: int, trail: Trail) -> None:
+        try:
+            handle = os.pidfd_open(pid)
+            memory = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY)
+        except OSError:  # an older kernel, or a process that does not let itself be looked into
+            return
+        trail.see({**trail.others, rank: others_words(memory)})
+        os.close(memory)
+        self._pids[rank] = pid
+        self._handles[handle] = rank
+        self._poll.register(handle, select.POLLIN)
+
+    def _state(self, rank: int) -> str:
+        try:
+            stat = Path(f"/proc/{self._pids[rank]}/stat").read_text()
+        except OSError:
+            return ""
+        return stat.rpartition(")")[2].split()[0]
+
+
+def _host() -> Any:
+    """Name what processes have in common that see each other by their ids."""
+    try:
+        return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat("/proc/self/ns/pid").st_ino]
+    except OSError:
+        return None

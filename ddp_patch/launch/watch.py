@@ -1,0 +1,242 @@
+"""A thread beside the script that finds out when ranks have parted, within seconds and without a step's time.
+
+It proves, and never guesses from how long something takes: two ranks came to different points as their n-th, a rank
+goes on where another has ended, a process is gone or stopped that this one waits for. A rank that computes, loads or
+holds the interpreter for an hour is none of that.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+from ..errors import LockstepError
+from ..ledger import script_line
+from ..trail import SLOTS, Trail, count_of
+from .attendance import Attendance
+from .crash import CrashHook
+from .launcher import Placement
+from .parted import Finding, Place, compare, message, went
+from .peers import Peers
+
+_LOOK = 1.0  # seconds between two looks, each one request to the store
+_AT_ONCE = 0.02  # seconds between two looks at memory, while a process is gone or the job ends
+_STOPPED_LOOKS = 3
+_RECENT = 8  # points that are told
+_GONE_WAIT = 0.5  # seconds at one point, for ranks that all leave by os._exit
+_SIDES_WAIT = 2.5  # seconds, in which other ranks say where they are
+_RAISE_WAIT = 2.0  # seconds, in which the script's thread comes out of a wait of ours
+_END_WAIT = 10.0  # seconds, in which a script that got the error ends
+
+
+class Watch:
+    """What this rank knows of where all are."""
+
+    def __init__(
+        self, attendance: Attendance, crash: CrashHook, placement: Placement, leave_at_once: Callable[[], object]
+    ) -> None:
+        """Begin to watch. Every rank comes here together.
+
+        Args:
+            attendance: of this rank.
+            crash: shows the error where the script's thread cannot raise it.
+            placement: of this rank.
+            leave_at_once: ends this process.
+        """
+        self.trail = Trail()
+        self.trail.parted = self._came_elsewhere
+        self.end = "of the program"  # how this rank's program ends, once it does
+        self._attendance = attendance
+        self._crash = crash
+        self._rank = placement.rank
+        self._size = placement.world_size
+        self._leave_at_once = leave_at_once
+        self._main = threading.main_thread().ident
+        self._peers = Peers(attendance, self._rank, self.trail)
+        self._told: object = None  # what this rank last told of where it is
+        self._seen: object = None  # where it was at the last look
+        self._since = self._asked = time.monotonic()  # when it came there; when the store was last asked
+        beside = {(self._rank - 1) % self._size, (self._rank + 1) % self._size}
+        self._neighbours = sorted(beside - {self._rank, *self.trail.others})  # those of this host are seen anyway
+        self._stopped_looks: dict[int, int] = {}
+        self._known_at: float | None = None  # when it got to know that the job cannot go on
+        self._is_over = False
+        self._process = os.getpid()
+        attendance.places = self.places
+        attendance.move(self._place().told())
+        attendance.post("watch", b"")
+        attendance.collect("watch")  # all places are there, so that they can be read without waiting
+        # Not threading's: the script counts its own threads. It is joined before the interpreter goes, which would
+        # end it inside torch's code and so abort the process (CPython 3.11).
+        self._running = _thread.allocate_lock()
+        self._running.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def wait_for_the_end(self) -> None:
+        """Come to the end of the program, and wait for the other ranks to do so for a bounded time."""
+        if os.getpid() != self._process:
+            return  # a child of the script's own
+        self.trail.end()
+        self._peers.wake()
+        self._attendance.wait_for_the_end()
+
+    def stop(self) -> None:
+        """Watch no more. Safe to call twice."""
+        if not self._is_over and os.getpid() == self._process:
+            self._is_over = True
+            self._peers.wake()
+            self._running.acquire(timeout=_END_WAIT)
+            self.trail.go_private()
+
+    def places(self) -> str:
+        """Say where the ranks were last seen, for a message."""
+        with contextlib.suppress(RuntimeError):
+            return f" When last seen, {went(self._all_places())}."
+        return ""
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = _LOOK
+        try:
+            while not self._is_over:
+                gone = len(self._peers.gone)
+                self._peers.wait(pause)
+                if not self._is_over:
+                    pause = self._look(is_due=len(self._peers.gone) > gone)
+        finally:
+            self._running.release()
+
+    def _look(self, is_due: bool) -> float:
+        if self._attendance.out_of_step is not None:
+            return self._see_to_the_end()
+        now = time.monotonic()
+        state = self.trail.count, self.trail.depth > 0, self.trail.words[SLOTS]
+        if state != self._seen:
+            self._seen, self._since = state, now
+        finding = self._among_peers()
+        if finding is None and (is_due or now - self._asked > _LOOK - _AT_ONCE):
+            self._asked = now
+            with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
+                finding = self._through_the_store(state)
+        if finding is not None:
+            self._declare(finding, script_line(self._frame()), self.trail.depth > 0)
+        return _AT_ONCE if self._attendance.out_of_step is not None or self._peers.gone else _LOOK
+
+    def _through_the_store(self, state: object) -> Finding | None:
+        if state != self._told:
+            self._told = state
+            self._attendance.move(self._place().told())
+            return None
+        own = self.trail.words.tolist()
+        for rank, told in zip(self._neighbours, self._attendance.look(self._neighbours), strict=True):
+            finding = compare(own, Place.read(told).words, rank, self._rank)
+            if finding is not None:
+                return finding
+        return None
+
+    def _among_peers(self) -> Finding | None:
+        own = self.trail.words.tolist()
+        for rank, words in self.trail.others.items():
+            finding = compare(own, words.tolist(), rank, self._rank)
+            if finding is not None:
+                return finding
+        still = time.monotonic() - self._since if self.trail.depth or own[SLOTS] else 0.0
+        for rank in self._peers.gone:
+            its = self.trail.others[rank].tolist()
+            waits = count_of(own) > count_of(its) or still > _GONE_WAIT or self._attendance.lost
+            if waits and not its[SLOTS]:
+                return Finding("gone", rank, count_of(own))
+        if still > _LOOK:
+            stopped = self._peers.stopped()
+            self._stopped_looks = {rank: self._stopped_looks.get(rank, 0) + 1 for rank in stopped}
+            for rank, looks in self._stopped_looks.items():
+                if looks >= _STOPPED_LOOKS:
+                    return Finding("stopped", rank, count_of(own))
+        return None
+
+    # --- what was found ---------------------------------------------------------------------------------------------
+
+    def _came_elsewhere(self, rank: int) -> Exception:
+        """Make the error for the script's thread, which is about to wait at another point than a rank of this host."""
+        self._declare(Finding("elsewhere", rank, self.trail.count), script_line(), is_inside=True)
+        return self._attendance.told()
+
+    def _declare(self, finding: Finding, line: str, is_inside: bool) -> None:
+        """Tell all ranks, in the same words."""
+        own = self._place(line, is_inside)
+        places = {self._rank: own}
+        with contextlib.suppress(RuntimeError):
+            self._attendance.move(own.told())  # another rank may be finding the same
+            places = {**self._sides(finding), **places}
+        self._attendance.leave(message(finding, places, line))
+        if finding.kind == "gone":
+            self._say()  # now: the launcher is about to end this rank as well
+        if finding.kind == "stopped":
+            self._say()
+            self._peers.resume(finding.rank)
+
+    def _sides(self, finding: Finding) -> dict[int, Place]:
+        end = time.monotonic() + (0.0 if finding.kind == "gone" else _SIDES_WAIT)
+        while True:
+            places = self._all_places()
+            mute = {finding.rank} if finding.kind in ("gone", "stopped") else set()
+            late = [
+                rank
+                for rank, place in places.items()
+                if place.count < finding.count and place.end is None and rank not in {*mute, self._rank}
+            ]
+            if not late or self._attendance.out_of_step is not None or time.monotonic() > end:
+                return places
+            time.sleep(_AT_ONCE * 5)
+
+    def _all_places(self) -> dict[int, Place]:
+        return {rank: Place.read(told) for rank, told in enumerate(self._attendance.look(range(self._size)))}
+
+    def _place(self, line: str | None = None, is_inside: bool | None = None) -> Place:
+        trail = self.trail
+        has_ended = bool(trail.words[SLOTS])
+        shown = f"({', '.join(map(repr, trail.detail))})" if trail.detail else ""
+        return Place(
+            trail.words.tolist(),
+            f"{trail.recent(1)[0]}{shown}",
+            script_line(self._frame()) if line is None else line,
+            trail.depth > 0 if is_inside is None else is_inside,
+            self.end if has_ended else None,
+            trail.recent(_RECENT),
+        )
+
+    # --- the end of a job that cannot go on -------------------------------------------------------------------------
+
+    def _see_to_the_end(self) -> float:
+        """End this process if its script cannot: waits inside gloo or NCCL do not end by an exception."""
+        now = time.monotonic()
+        if self._known_at is None:
+            self._known_at, self._known_count = now, self.trail.count
+        is_stuck = self.trail.depth > 0 and self.trail.count == self._known_count
+        if now - self._known_at > (_RAISE_WAIT if is_stuck else _END_WAIT):
+            self._say()
+            self._leave_at_once()
+        return _AT_ONCE
+
+    def _say(self) -> None:
+        if not self._crash.failed:
+            self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main or 0)
+
+
+def _traceback(frame: FrameType | None) -> TracebackType | None:
+    """Show where a thread is as if it had raised there."""
+    shown = None
+    while frame is not None:
+        shown = TracebackType(shown, frame, max(frame.f_lasti, 0), frame.f_lineno)
+        frame = frame.f_back
+    return shown
