@@ -180,6 +180,7 @@ class Job:
         atexit.unregister(self.close)
         self.crash.uninstall()
         set_states(self._own_generators)
+        del self.group  # see close
         if keeps_group:
             atexit.register(_destroy_group)
         else:
@@ -207,6 +208,9 @@ class Job:
             leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
         if dist.is_initialized():
             dist.destroy_process_group()
+        # gloo's threads end with the last reference to their group. One that lets go of a tensor takes the GIL, which
+        # aborts the process while the interpreter ends (torch 2.13, pytorch issue 190489).
+        del self.group
         AcceleratorState._reset_state(reset_partial_state=True)
 
     def _share_generators(self) -> None:
