@@ -1,57 +1,67 @@
-# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# Every target sets up what it needs in .venv, and no more: `make demo` and `make test` work on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test thorough kills gpu check bench matrix format clean
 
-.venv/ready: pyproject.toml constraints.txt
+# Two pip at once in one environment would overwrite each other's files.
+.NOTPARALLEL:
+
+# torch first, from the constraints: what comes later finds it there.
+.venv/package: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation visdom  # asks for pkg_resources
+	$(INSTALL) torch
+	$(INSTALL) --editable .
 	touch $@
 
-demo: .venv/ready
+# The extras of pyproject.toml, by name.
+.venv/with-%: .venv/package
+	$(INSTALL) --editable '.[$*]'
+	touch $@
+
+.venv/with-test: .venv/package
+	$(INSTALL) --editable '.[test]'
+	$(INSTALL) setuptools wheel
+	$(INSTALL) --no-build-isolation visdom  # asks for pkg_resources
+	touch $@
+
+demo: .venv/with-examples
 	$(BIN)/python examples/demo.py
 
-test: .venv/ready
+test: .venv/with-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 # What the suite tries in part: every habit on 2, 3 and 4 ranks, 200 random programs, 50 exits, ...
 # PROGRAMS_FIRST=1000 composes other programs.
-thorough: .venv/ready
+thorough: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m thorough
 
 # Kills jobs at 200 random moments, about 10 minutes.
-kills: .venv/ready
+kills: .venv/with-test
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
 # On a host with a GPU: one rank on NCCL, two that share it by gloo.
-gpu: .venv/ready
-	$(BIN)/python -m pytest -q -m gpu
+gpu: .venv/with-gpu
+	$(BIN)/python -m pytest -q tests/test_gpu.py
 
-check: .venv/ready
+check: .venv/with-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/ready
+bench: .venv/package
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/devices.py
 
-.venv/peers: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[matrix]'
-	touch $@
-
 # Measures again how this and the others shard every kind of loader.
-matrix: .venv/peers
+matrix: .venv/with-matrix
 	$(BIN)/python benchmarks/matrix.py
 
-format: .venv/ready
+format: .venv/with-check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -162,6 +162,7 @@ class Session:
         if self._filter in warnings.filters:
             warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         World.current = None
+        del self._world.group  # see Job.close
         # At the end of the program nobody misses what a library has put in our places meanwhile.
         with contextlib.nullcontext() if goes_on else contextlib.suppress(PatchError):
             try:

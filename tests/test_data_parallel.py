@@ -304,7 +304,9 @@ def refused():
     assert replicas[:2] == [net]
     assert chunks[0].shape == (6, 4)
     halves = nn.parallel.gather(apply(replicas, x.chunk(2)), 0)
-    said = [torch.equal(halves, net(x)), torch.equal(apply(replicas, chunks, [{}, {}], [0, 1])[0], net(x))]
+    applied = apply(replicas, chunks, [{}, {}], [0, 1])[0]
+    # A product over other numbers of rows may be rounded otherwise, as the processor's kernels have it.
+    said = [torch.allclose(out, net(x), rtol=1e-9, atol=1e-12) for out in (halves, applied)]
 
     class Unready(nn.Module):
         def __deepcopy__(self, memo):

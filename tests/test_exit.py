@@ -25,6 +25,39 @@ def test_exit_code_of_the_script_is_kept(ranks):
     assert outcome.stdout[0].endswith("fail\n")
 
 
+def gloo_threads():
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
+def ends_holding_a_graph():
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from ddp_patch.launch.job import Job
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    kept = []
+    for (x,) in DataLoader(TensorDataset(torch.randn(40, 4)), 8):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        kept.append((x, loss, loss.item()))
+    before = gloo_threads()
+    Job.current.close()
+    return before, gloo_threads()
+
+
+@pytest.mark.parametrize("comm_hook", [None, "powersgd"])
+def test_no_thread_of_torchs_lives_on_when_the_interpreter_ends(ranks, comm_hook):
+    """One that asks for the GIL then would abort the process."""
+    for before, after in ranks.call(ends_holding_a_graph, 2, enable={"comm_hook": comm_hook}).ok().results:
+        assert before
+        assert after == []
+
+
 RAISING = """
 import sys, time, ddp_patch, torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -179,6 +179,7 @@ class Job:
         self.crash.uninstall()
         set_states(self._own_generators)
         self.one_process.show()
+        del self.group  # see close
         self.one_process.destroy()
 
     def close(self) -> None:
@@ -201,6 +202,9 @@ class Job:
         self.crash.uninstall()
         if self.crash.failed:
             leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
+        # gloo's threads end with the last reference to their group. One that lets go of a tensor takes the GIL, which
+        # aborts the process while the interpreter ends (torch 2.13, pytorch issue 190489).
+        del self.group
         self.one_process.destroy()
 
     def _share_generators(self) -> None:

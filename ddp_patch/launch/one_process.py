@@ -76,12 +76,13 @@ class OneProcess:
         return None if group is self.group else group
 
     def destroy(self) -> None:
-        """Destroy the job's process groups, and nobody else's."""
+        """Destroy the job's process groups, and nobody else's, and let go of them."""
         if self.other_group is None:
             dist.GroupMember.WORLD = self.group  # all groups go with the default one
             dist.destroy_process_group()
         elif self.group in dist.distributed_c10d._world.pg_map:  # not if the program destroyed all (torch 2.13)
             dist.destroy_process_group(self.group)
+        del self.group
 
 
 def _forget_accelerates_state() -> None:

@@ -73,8 +73,8 @@ class GradientSync:
         self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket
         self._before: Any = _IDLE  # gradients when the backward began
         self._rider: Promise | None = None
+        self._group: Any = None if ddp is None else ddp.process_group
         if ddp is not None:
-            self._group = ddp.process_group
             # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
             ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
@@ -100,6 +100,10 @@ class GradientSync:
         self.sparse = [p for p in self.sparse if id(p) not in given]
         self.dtypes = [p.dtype for p in self.parameters]
         self.ids -= given
+
+    def let_go(self) -> None:
+        """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
+        self._group = self._compress = None
 
     # --- one backward -----------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class Replica:
         """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
         if self.sync is not None:
             self._backwards.remove(self.sync, settle)
+            self.sync.let_go()
         self._ddp = None
         self.sync = None
 
