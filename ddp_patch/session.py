@@ -122,6 +122,10 @@ class Session:
             compare_dealt(self._world, {p: leaf for p, leaf in whole.items() if not isinstance(leaf, BatchTensor)})
         return dealt
 
+    def resume_debugger(self) -> None:
+        """Have a debugger that ran when the script came to ``enable()`` go on."""
+        self._outward.resume_debugger()
+
     def report(self) -> Report:
         """Snapshot what happened so far."""
         return Report(self.job.placement.world_size, _named(self.job.device), self.ledger)

@@ -1,0 +1,137 @@
+"""Python's debuggers: one on every rank, which stop at the same lines and are given the same commands.
+
+What they print is rank 0's, as everything else. They stop where the ranks are in step, and show the frames that one
+process has.
+"""
+
+from __future__ import annotations
+
+import threading
+from bdb import Bdb
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ..batch.world import World
+from ..launch import debugged
+from .ownership import frames, is_ours, kind
+from .prompts import Prompts
+from .turns import Turns
+
+_PROGRAM = str(Path(__file__).parent.parent / "__main__.py")
+_CALL = torch.nn.Module._wrapped_call_impl.__code__  # what ``module(x)`` runs (torch 2.13)
+
+
+class Debugger:
+    """Where debuggers stop, and what they show."""
+
+    def __init__(self, turns: Turns, prompts: Prompts) -> None:
+        """Let them stop wherever the ranks are in step.
+
+        Args:
+            turns: of the ranks.
+            prompts: of the ranks.
+        """
+        self._turns = turns
+        self._prompts = prompts
+        self._left = debugged.handed_over()  # by the process before this one, until the script comes to enable()
+        around = list(frames())
+        program = next((index for index, frame in enumerate(around) if _is_program(frame)), len(around))
+        self._outside = frozenset(around[program:])  # of python -m ddp_patch, which runs the script
+
+    def begin(self, world: World) -> None:
+        """Have debuggers that were there before the ranks came together stop as rank 0's. Every rank comes here."""
+        if self._left is None:
+            (note,) = world.share([debugged.noted()])[0]
+            if note is not None:
+                debugged.resume(note)
+
+    def resume(self) -> None:
+        """Go on as the process before this one was told."""
+        left, self._left = self._left, None
+        if left is None:
+            return
+        if self._turns.is_leader:
+            debugged.recall(left["history"])
+        if left["debugger"] is not None:
+            debugged.resume(left["debugger"])
+
+    def run(self, real: Callable[[], Any]) -> Any:
+        """Run a program in a debugger; one that has not come to ``enable()`` again will not."""
+        try:
+            return real()
+        finally:
+            self._left = None
+
+    def set(self, real: Callable[[], None]) -> None:
+        """Begin to debug, where all ranks do."""
+        if self._stops():
+            real()
+
+    def interact(self, real: Callable[[], None]) -> None:
+        """Take commands until one of them has the program go on."""
+        if self._stops():
+            with self._prompts.for_all():
+                real()
+
+    def trace(self, debugger: Bdb, real: Callable[..., Any], frame: FrameType, event: str, arg: Any) -> Any:
+        """Tell a debugger what happens in a frame that one process has."""
+        if self._stops() and self._is_shown(frame):
+            with self._prompts.for_all():
+                return real(frame, event, arg)
+        if self._left is not None and debugger.botframe is None:
+            return real(frame, event, arg)  # the debugger notes where the program begins
+        # A frame that is being entered is not looked into; one that was entered before may be shown again.
+        is_entered = event == "call" and not (self._left is not None and self._is_shown(frame))
+        return None if is_entered else debugger.trace_dispatch
+
+    def stack(self, entries: list[tuple[FrameType, int]], current: int) -> tuple[list[tuple[FrameType, int]], int]:
+        """Leave out the frames that one process does not have.
+
+        Args:
+            entries: frames and lines, the outermost first.
+            current: index of the one that is looked at.
+        """
+        shown = [self._is_shown(frame) for frame, _ in entries]
+        if not any(shown):
+            return entries, current
+        kept = [entry for entry, is_kept in zip(entries, shown, strict=True) if is_kept]
+        return kept, max(0, sum(shown[: current + 1]) - 1)
+
+    def _stops(self) -> bool:
+        if self._left is not None:
+            return False
+        if threading.current_thread() is threading.main_thread():
+            return self._turns.are_taken()
+        return not self._turns.are_silent()
+
+    def _is_shown(self, frame: FrameType) -> bool:
+        """Tell whether the script, or what it called, runs in a frame; not what we called for it."""
+        if is_ours(frame) or frame in self._outside:
+            return False
+        while kind(frame) != "script" or _is_made(frame):
+            outer = frame.f_back
+            if outer is None:
+                return frame.f_globals.get("__name__") == "runpy"
+            if is_ours(outer):
+                return _is_program(outer) or _is_call_of_module(frame) or frame.f_code is Bdb.run.__code__
+            frame = outer
+        return True
+
+
+def _is_made(frame: FrameType) -> bool:
+    """Tell what dataclasses and named tuples made for a library, or for the script."""
+    return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") != "__main__"
+
+
+def _is_program(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == _PROGRAM
+
+
+def _is_call_of_module(frame: FrameType) -> bool:
+    """Tell whether a module of the script's is called here, as the script wrote."""
+    return frame.f_code is _CALL and not isinstance(frame.f_locals.get("self"), DistributedDataParallel)
