@@ -29,6 +29,7 @@ from .patches import (
     entropy,
     files,
     folders,
+    ipython,
     loggers,
     native_files,
     plots,
@@ -61,7 +62,7 @@ class Outward:
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
         self._entropy = Entropy(self._turns, self._owners)
         self._terminal: Terminal | None = None
-        self._prompts = Prompts(self._turns)
+        self._prompts = Prompts(self._turns, world)
         self._debugger = Debugger(self._turns, self._prompts)
         self._input: Input | None = None
 
@@ -91,6 +92,7 @@ class Outward:
         native_files.patch_when_imported(self._turns, self._owners, self._files, apply)
         plots.patch_when_imported(self._turns, apply)
         prompts.patch_when_imported(self._prompts, apply)
+        ipython.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
 
     def begin(self) -> None:

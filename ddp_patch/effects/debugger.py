@@ -17,7 +17,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
+from ..errors import LockstepError
 from ..launch import debugged
+from ..ledger import script_line
 from .ownership import frames, is_ours, kind
 from .prompts import Prompts
 from .turns import Turns
@@ -68,13 +70,21 @@ class Debugger:
             self._left = None
 
     def set(self, real: Callable[[], None]) -> None:
-        """Begin to debug, where all ranks do."""
-        if self._stops():
+        """Begin to debug, where all ranks do.
+
+        Raises:
+            LockstepError: in what one rank runs for itself.
+        """
+        if self._may_stop():
             real()
 
     def interact(self, real: Callable[[], None]) -> None:
-        """Take commands until one of them has the program go on."""
-        if self._stops():
+        """Take commands until one of them has the program go on.
+
+        Raises:
+            LockstepError: in what one rank runs for itself.
+        """
+        if self._may_stop():
             with self._prompts.for_all():
                 real()
 
@@ -85,9 +95,19 @@ class Debugger:
                 return real(frame, event, arg)
         if self._left is not None and debugger.botframe is None:
             return real(frame, event, arg)  # the debugger notes where the program begins
+        if event == "return" and frame.f_back is not None and frame.f_back.f_trace is None:
+            frame.f_back.f_trace = debugger.trace_dispatch  # as a debugger has it of the caller of a frame it is in
         # A frame that is being entered is not looked into; one that was entered before may be shown again.
         is_entered = event == "call" and not (self._left is not None and self._is_shown(frame))
         return None if is_entered else debugger.trace_dispatch
+
+    def set_return(self, debugger: Bdb, real: Callable[[], None]) -> None:
+        """Stop when a frame has returned, in the one that called it on one process."""
+        real()
+        caller = debugger.stopframe
+        while caller is not None and not self._is_shown(caller):
+            caller = caller.f_back
+        debugger.stopframe = caller or debugger.stopframe
 
     def stack(self, entries: list[tuple[FrameType, int]], current: int) -> tuple[list[tuple[FrameType, int]], int]:
         """Leave out the frames that one process does not have.
@@ -102,7 +122,18 @@ class Debugger:
         kept = [entry for entry, is_kept in zip(entries, shown, strict=True) if is_kept]
         return kept, max(0, sum(shown[: current + 1]) - 1)
 
+    def _may_stop(self) -> bool:
+        stops = self._stops()
+        if not stops and self._left is None and not self._turns.are_silent():
+            raise LockstepError(
+                f"{script_line()}: a debugger cannot stop in what one rank runs for itself (a dataset, a collate_fn, a "
+                "method that pickling calls): the other ranks are elsewhere, and one process would stop for their rows "
+                "as well. Debug it on one process: ddp_patch.enable(nproc=1)."
+            )
+        return stops
+
     def _stops(self) -> bool:
+        """Tell whether all ranks are here; of a thread, which are not in step, rank 0's stops."""
         if self._left is not None:
             return False
         if threading.current_thread() is threading.main_thread():

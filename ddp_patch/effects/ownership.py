@@ -22,6 +22,7 @@ _OWN_WRITERS = (
     *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
     *("tensorboard", "tensorboardX"),
 )
+_ASKED = ("torch.onnx", "IPython.core.magics")  # parts of these that write what they are asked for
 # What these have other libraries write is theirs as well: rank 0 alone has them.
 _TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
 # Trackers put themselves in front of these, to see what the script writes: on rank 0, and before its own code.
@@ -154,8 +155,8 @@ def kind(frame: FrameType) -> str:
     if is_ours(frame):
         return "between"
     if "site-packages" in name or "dist-packages" in name:
-        is_export = str(frame.f_globals.get("__name__", "")).startswith("torch.onnx")  # writes what the script asks for
-        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_export:
+        is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
+        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_asked:
             return "own"
         return "script" if module == _program() else "library"
     if name.startswith(("<frozen", *_STANDARD)):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..batch.world import World
 from ..launch.asking import asking
 from .commands import Pipe
 from .turns import Turns
@@ -15,13 +16,15 @@ from .turns import Turns
 class Prompts:
     """Asks for all ranks, and waits as long as a person takes."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, world: World) -> None:
         """Ask nothing yet.
 
         Args:
             turns: of the ranks.
+            world: the ranks.
         """
         self._turns = turns
+        self._world = world
         self._for_all = False  # the main thread waits for a thread that asks
 
     def ask(self, what: str, real: Callable[[], Any]) -> Any:
@@ -32,7 +35,7 @@ class Prompts:
         """
         in_thread = threading.current_thread() is not threading.main_thread()
         if self._turns.are_taken() or (in_thread and self._for_all):
-            return self._turns.take(what, lambda: _asked(real), is_patient=True)
+            return self._turns.take(what, lambda: self._asked(real), is_patient=True)
         if self._turns.are_silent():
             return ""  # of a thread, that must not wait for ever
         return real()
@@ -45,6 +48,14 @@ class Prompts:
             yield
         finally:
             self._for_all = before
+
+    def _asked(self, real: Callable[[], Any]) -> Any:
+        self._world.asking = True
+        try:
+            with asking():
+                return real()
+        finally:
+            self._world.asking = False
 
 
 class Input(Pipe):
@@ -69,8 +80,3 @@ class Input(Pipe):
 
     def _ask(self, what: str, *args: Any) -> Any:
         return self._prompts.ask(f"sys.stdin.{what}", lambda: getattr(self.real, what)(*args))
-
-
-def _asked(real: Callable[[], Any]) -> Any:
-    with asking():
-        return real()

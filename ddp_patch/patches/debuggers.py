@@ -23,6 +23,9 @@ def patches(debugger: Debugger) -> list[Patch]:
     def trace(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return debugger.trace(instance, wrapped, *args, **kwargs)
 
+    def set_return(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        debugger.set_return(instance, lambda: wrapped(*args, **kwargs))
+
     def stack(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return debugger.stack(*wrapped(*args, **kwargs))
 
@@ -37,6 +40,7 @@ def patches(debugger: Debugger) -> list[Patch]:
         Patch("bdb", "Bdb.run", run, alike),
         Patch("bdb", "Bdb.set_trace", set_trace, alike),
         Patch("bdb", "Bdb.trace_dispatch", trace, alike),
+        Patch("bdb", "Bdb.set_return", set_return, alike),
         Patch("bdb", "Bdb.get_stack", stack, "debuggers show the frames that one process has"),
         Patch("pdb", "Pdb.interaction", interact, alike),
     ]
