@@ -41,6 +41,7 @@ class Debugger:
         self._turns = turns
         self._prompts = prompts
         self._left = debugged.handed_over()  # by the process before this one, until the script comes to enable()
+        self._found: dict[tuple[str, Any], str] = {}
         around = list(frames())
         program = next((index for index, frame in enumerate(around) if _is_program(frame)), len(around))
         self._outside = frozenset(around[program:])  # of python -m ddp_patch, which runs the script
@@ -90,6 +91,8 @@ class Debugger:
 
     def trace(self, debugger: Bdb, real: Callable[..., Any], frame: FrameType, event: str, arg: Any) -> Any:
         """Tell a debugger what happens in a frame that one process has."""
+        if event == "call" and debugger.botframe is not None and not _may_care(debugger, frame):
+            return None  # as it says itself; before all else, since libraries call much
         if self._stops() and self._is_shown(frame):
             with self._prompts.for_all():
                 return real(frame, event, arg)
@@ -142,16 +145,32 @@ class Debugger:
 
     def _is_shown(self, frame: FrameType) -> bool:
         """Tell whether the script, or what it called, runs in a frame; not what we called for it."""
-        if is_ours(frame) or frame in self._outside:
+        found = self._whose(frame)
+        if found == "ours" or frame in self._outside:
             return False
-        while kind(frame) != "script" or _is_made(frame):
+        while found != "script":
             outer = frame.f_back
             if outer is None:
                 return frame.f_globals.get("__name__") == "runpy"
-            if is_ours(outer):
+            found = self._whose(outer)
+            if found == "ours":
                 return _is_program(outer) or _is_call_of_module(frame) or frame.f_code is Bdb.run.__code__
             frame = outer
         return True
+
+    def _whose(self, frame: FrameType) -> str:
+        """Tell whose code runs: "ours", "script", or something else."""
+        key = (frame.f_code.co_filename, frame.f_globals.get("__name__"))
+        found = self._found.get(key)
+        if found is None:
+            found = "ours" if is_ours(frame) else "made" if _is_made(frame) else kind(frame)
+            self._found[key] = found
+        return found
+
+
+def _may_care(debugger: Bdb, frame: FrameType) -> bool:
+    """Tell whether a debugger looks into a frame that is being entered: as ``Bdb.dispatch_call`` does."""
+    return bool(debugger.stop_here(frame) or debugger.break_anywhere(frame))
 
 
 def _is_made(frame: FrameType) -> bool:
