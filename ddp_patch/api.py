@@ -92,6 +92,8 @@ def enable(function: Any = None, /, **options: Any) -> Any:
                 f"ddp_patch is enabled with {_State.options}, and cannot change to {resolved} half-way. "
                 "Call ddp_patch.disable() before, or keep one of the two enable() lines."
             )
+        if _State.session is not None:
+            _State.session.resume_debugger()
         return Enabled(options, owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
@@ -221,7 +223,7 @@ def _start(options: Options) -> None:
 
             nproc = relaunch.worker_count(nproc, accelerator_count())
         if nproc > 1:
-            relaunch.start_workers(nproc)
+            relaunch.start_workers(nproc, options.as_variables())
     elif options.nproc not in (None, placement.world_size):
         raise OptionError(
             f"nproc={options.nproc}, but the launcher started {placement.world_size} ranks. "

@@ -98,6 +98,14 @@ class Options:
         from_environ = {name: parse(name, environ[variable(name)]) for name in names if environ.get(variable(name))}
         return cls(**{**from_environ, **given})
 
+    def as_variables(self) -> dict[str, str]:
+        """Give the variables that resolve to these options."""
+        chosen = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        default = type(self)()
+        return {
+            variable(name): format_value(value) for name, value in chosen.items() if value != getattr(default, name)
+        }
+
 
 def variable(name: str) -> str:
     """Name the environment variable of an option."""

@@ -9,13 +9,15 @@ from typing import TextIO, cast
 
 from .batch.world import World
 from .effects.checkpoints import Checkpoints
-from .effects.commands import Commands, Pipe
+from .effects.commands import Commands
+from .effects.debugger import Debugger
 from .effects.entropy import Entropy
 from .effects.file_objects import flush_all
 from .effects.files import Files
 from .effects.folders import Folders
 from .effects.ownership import Ownership
 from .effects.places import Places
+from .effects.prompts import Input, Prompts
 from .effects.terminal import Terminal
 from .effects.turns import Turns
 from .launch.job import Job
@@ -23,14 +25,17 @@ from .patcher import Patch
 from .patches import (
     checkpoint,
     commands,
+    debuggers,
     device,
     entropy,
     files,
     folders,
+    ipython,
     loggers,
     native_files,
     plots,
     profiles,
+    prompts,
     state_dict,
     tensorboard,
     trackers,
@@ -58,7 +63,9 @@ class Outward:
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
         self._entropy = Entropy(self._turns, self._owners)
         self._terminal: Terminal | None = None
-        self._input: Pipe | None = None
+        self._prompts = Prompts(self._turns, world)
+        self._debugger = Debugger(self._turns, self._prompts)
+        self._input: Input | None = None
 
     def patches(self) -> list[Patch]:
         """Rows of all of them."""
@@ -74,6 +81,8 @@ class Outward:
             *folders.patches(Folders(self._turns, self._owners, self._files), self._owners),
             *commands.patches(Commands(self._turns, self._owners, self._files)),
             *loggers.patches(self._turns, self._files),
+            *prompts.patches(self._prompts),
+            *debuggers.patches(self._debugger),
         ]
 
     def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
@@ -83,14 +92,21 @@ class Outward:
         trackers.patch_when_imported(self._turns, self._owners, apply)
         native_files.patch_when_imported(self._turns, self._owners, self._files, apply)
         plots.patch_when_imported(self._turns, apply)
+        prompts.patch_when_imported(self._prompts, apply)
+        ipython.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
         self._terminal = Terminal(self._world, self._job.crash)
         if sys.stdin is not None:
-            self._input = Pipe(self._turns, sys.stdin, "sys.stdin", is_text=True)
+            self._input = Input(self._prompts, self._turns, sys.stdin, self._terminal.asks)
             sys.stdin = cast("TextIO", self._input)
+        self._debugger.begin(self._world)
+
+    def resume_debugger(self) -> None:
+        """Have a debugger that ran when the script came to ``enable()`` go on, on every rank."""
+        self._debugger.resume()
 
     def be_heard(self) -> None:
         """Let every rank speak again."""

@@ -136,6 +136,10 @@ class Session:
         """Let this rank act for itself."""
         return self._outward.per_rank()
 
+    def resume_debugger(self) -> None:
+        """Have a debugger that ran when the script came to ``enable()`` go on."""
+        self._outward.resume_debugger()
+
     def report(self) -> Report:
         """Snapshot what happened so far."""
         return Report(self.job.placement.world_size, _named(self.job.device), self.ledger)

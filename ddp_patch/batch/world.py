@@ -52,6 +52,8 @@ class World:
     # A trial of a model: what it does to the world outside is left out.
     muted: ContextVar[bool] = field(default_factory=lambda: ContextVar("muted", default=False))
 
+    asking: bool = False  # rank 0 asks its user, and the other ranks wait
+
     current: ClassVar[World | None] = None
 
     @classmethod
@@ -100,6 +102,10 @@ class World:
         refused = self.explain(None)
         if refused is not None:
             raise refused
+        if self.asking:
+            raise BatchError(
+                "While a person types, as for the names that Tab completes, the ranks cannot compute on batches."
+            )
         if self.reading.get():
             raise BatchError(
                 "A dataset or a collate_fn that one rank of each host runs computes on batches, or calls the model, in "

@@ -131,7 +131,6 @@ def _nothing(what: str, args: Any, kwargs: Any) -> Any:
         "subprocess.check_output": nothing,
         "subprocess.getoutput": "",
         "subprocess.getstatusoutput": (0, ""),
-        "input": "",
     }
     return given.get(what, 0)
 

@@ -22,6 +22,7 @@ _OWN_WRITERS = (
     *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
     *("tensorboard", "tensorboardX"),
 )
+_ASKED = ("torch.onnx", "IPython.core.magics")  # parts of these that write what they are asked for
 # What these have other libraries write is theirs as well: rank 0 alone has them.
 _TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
 # Trackers put themselves in front of these, to see what the script writes: on rank 0, and before its own code.
@@ -91,26 +92,26 @@ class Ownership:
         Args:
             through: modules of Python that it may call through.
         """
-        for frame in _frames():
+        for frame in frames():
             if self._is_caller(frame, through):
-                return _kind(frame) == "script" or _top(frame) in _COMMANDERS
+                return kind(frame) == "script" or _top(frame) in _COMMANDERS
         return False
 
     def covers_locks(self) -> bool:
         """Tell whether the script locks, or a library right on its behalf: compilers lock their caches as they need."""
-        kinds = (_kind(frame) for frame in _frames())
-        return next((kind for kind in kinds if kind in ("own", "script")), "") == "script"
+        kinds = (kind(frame) for frame in frames())
+        return next((found for found in kinds if found in ("own", "script")), "") == "script"
 
     def covers_seeds(self) -> bool:
         """Tell whether the script seeds a generator, or a library does for it; not Python or a tracker for itself."""
-        for frame in _frames():
+        for frame in frames():
             if self._is_caller(frame, ("numpy",)):
-                return _kind(frame) in ("script", "library") or _top(frame) == "accelerate"
+                return kind(frame) in ("script", "library") or _top(frame) == "accelerate"
         return False
 
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
-        return next((_kind(frame) for frame in _frames() if self._is_caller(frame, through)), "")
+        return next((kind(frame) for frame in frames() if self._is_caller(frame, through)), "")
 
     @staticmethod
     def _is_caller(frame: FrameType, through: tuple[str, ...]) -> bool:
@@ -136,26 +137,26 @@ def _writer() -> str:
         what Python and libraries write for this process.
     """
     writer, library = "", ""
-    for frame in _frames():
-        kind = _kind(frame)
-        if kind == "library":
-            writer, library = kind, _top(frame)
-        elif kind == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
-            return kind
-        elif kind == "script":
-            return "content" if library in _CONTENT else writer or kind
+    for frame in frames():
+        found = kind(frame)
+        if found == "library":
+            writer, library = found, _top(frame)
+        elif found == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
+            return found
+        elif found == "script":
+            return "content" if library in _CONTENT else writer or found
     return writer or "script"  # without any: what the script left to run at exit, or to a pool of threads
 
 
-def _kind(frame: FrameType) -> str:
+def kind(frame: FrameType) -> str:
     """Tell whose code this is; "between" for what passes on what others ask for."""
     name = frame.f_code.co_filename
     module = _top(frame)
-    if name.startswith(_OWN) or module == "wrapt":
+    if is_ours(frame):
         return "between"
     if "site-packages" in name or "dist-packages" in name:
-        is_export = str(frame.f_globals.get("__name__", "")).startswith("torch.onnx")  # writes what the script asks for
-        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_export:
+        is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
+        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_asked:
             return "own"
         return "script" if module == _program() else "library"
     if name.startswith(("<frozen", *_STANDARD)):
@@ -163,6 +164,12 @@ def _kind(frame: FrameType) -> str:
             return "between"
         return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
     return "script"
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Tell whether this is code of this package, or what it patches with."""
+    # Methods that dataclasses make have a file of no name.
+    return frame.f_code.co_filename.startswith(_OWN) or _top(frame) in ("ddp_patch", "wrapt")
 
 
 def _top(frame: FrameType) -> str:
@@ -175,7 +182,8 @@ def _program() -> str:
     return str(spec.name).partition(".")[0] if spec is not None else ""
 
 
-def _frames() -> Iterator[FrameType]:
+def frames() -> Iterator[FrameType]:
+    """Give the frames that are running, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

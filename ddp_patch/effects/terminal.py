@@ -1,4 +1,4 @@
-"""Standard output and error, once: the other ranks format everything and write it nowhere.
+"""Standard output and error, once: the other ranks format everything and write it nowhere. Standard input is rank 0's.
 
 Formatting still happens on every rank, since it may gather a batch. Descriptor 1 is redirected, so that output of C
 code and of child processes is silenced as well. Descriptor 2 is not: what a dying process says there must be seen.
@@ -30,18 +30,19 @@ class Terminal:
             crash: what a failing rank says, which is heard from every rank.
         """
         # Progress bars and colours are decided by this, and with them what is formatted.
-        (self._are_terminals,) = world.share([(_is_terminal(sys.stdout), _is_terminal(sys.stderr))])[0]
+        streams = (sys.stdin, sys.stdout, sys.stderr)
+        ((self.asks, *self._are_terminals),) = world.share([tuple(map(_is_terminal, streams))])[0]
         self._crash = crash
         self._streams: list[tuple[str, Any, Any]] = []
         self._hooks: list[tuple[Any, str, Any, Any]] = []
-        self._saved: int | None = None
+        self._saved: list[int] = []
         if world.rank > 0:
             self._silence()
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Let this rank speak for a while."""
-        is_silent = self._saved is not None
+        is_silent = bool(self._saved)
         self.stop()
         try:
             yield
@@ -52,10 +53,8 @@ class Terminal:
     def _silence(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
-        self._saved = os.dup(1)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
+        # Whatever reads here would take a line that was typed for rank 0.
+        self._saved = [_led_nowhere(0, os.O_RDONLY), _led_nowhere(1, os.O_WRONLY)]
         self._streams.clear()
         for name, is_terminal in zip(("stdout", "stderr"), self._are_terminals, strict=True):
             stream = getattr(sys, name)
@@ -80,7 +79,7 @@ class Terminal:
 
     def stop(self) -> None:
         """Let this rank speak again."""
-        if self._saved is None:
+        if not self._saved:
             return
         for name, stream, silent in self._streams:
             _flush(silent)
@@ -91,9 +90,11 @@ class Terminal:
         for module, name, hook, heard in self._hooks:
             if getattr(module, name) is heard:
                 setattr(module, name, hook)
-        os.dup2(self._saved, 1)
-        os.close(self._saved)
-        self._saved = None
+        for descriptor, saved in enumerate(self._saved):
+            if saved >= 0:
+                os.dup2(saved, descriptor)
+                os.close(saved)
+        self._saved = []
 
 
 _HOOKS = ((threading, "excepthook"), (sys, "unraisablehook"))
@@ -125,6 +126,18 @@ class _Silent(io.TextIOWrapper):
     def isatty(self) -> bool:
         """As on rank 0."""
         return self._is_terminal
+
+
+def _led_nowhere(descriptor: int, mode: int) -> int:
+    """Lead a descriptor to nowhere, and give another for where it led; -1 if it was closed."""
+    try:
+        saved = os.dup(descriptor)
+    except OSError:
+        return -1
+    nowhere = os.open(os.devnull, mode)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return saved
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -80,7 +80,15 @@ class Turns:
         finally:
             self._acting.reset(token)
 
-    def take(self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True) -> Any:
+    def take(
+        self,
+        what: str,
+        action: Callable[[], Any],
+        paths: Sequence[str] = (),
+        *,
+        hands_over: bool = True,
+        is_patient: bool = False,
+    ) -> Any:
         """Wait until all ranks have come, and have rank 0 act.
 
         Args:
@@ -88,6 +96,7 @@ class Turns:
             action: of rank 0.
             paths: that it is about; where the ranks have different ones, rank 0's count, and ``renamed`` is told.
             hands_over: give the other ranks what it returns, which has to survive pickling; else they get None.
+            is_patient: it may take any time, since it asks a person.
 
         Raises:
             LockstepError: on every rank, when they came to different effects.
@@ -95,7 +104,7 @@ class Turns:
         """
         with self._at(what, paths) as name:
             if not self.is_leader:
-                return self._answer(name, what, paths)
+                return self._answer(name, what, paths, is_patient)
             names = [f"{name}/{rank}" for rank in range(1, self._world.size)]
             came = [told.decode().split("\n", 2) for told in self._attendance.get(names, what)]
             for rank, (other, count, where) in enumerate(came, 1):
@@ -182,8 +191,8 @@ class Turns:
         self._attendance.put(f"{name}/answer", told)
         self._spent.append(f"{name}/answer")
 
-    def _answer(self, name: str, what: str, paths: Sequence[str]) -> Any:
-        (told,) = self._attendance.get([f"{name}/answer"], what)
+    def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool = False) -> Any:
+        (told,) = self._attendance.get([f"{name}/answer"], what, is_patient=is_patient)
         done, leaders, count, is_good, result = pickle.loads(told)
         own = self._world.trail.count
         if (done, count) != (what, own):

@@ -14,6 +14,10 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from .asking import passed_on
+
+_SIGNALS = "--signals-to-handle=SIGTERM,SIGHUP,SIGQUIT"  # the others are left to us
+
 
 def main(argv: Sequence[str]) -> int:
     """Start the ranks, wait for them, and give back the exit code of the first one that failed."""
@@ -21,11 +25,12 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nproc, *command = argv
     # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
-    args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", "--no-python", command[0]])
+    args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
     # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).
     args.training_script_args = command[1:]
     try:
-        run.run(args)
+        with passed_on():
+            run.run(args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:

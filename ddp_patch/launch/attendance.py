@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -63,6 +64,11 @@ class Attendance:
         """
         if is_lost_connection(error):
             return  # another rank is gone: it says why, or whoever ended it does
+        if type(error).__name__ == "BdbQuit":
+            return  # the person at the debugger ends the program
+        if isinstance(error, LockstepError):
+            self.leave(str(error))  # it says why itself
+            return
         try:
             if self._all_came(f"failure/{where}", _FAILURE_WAIT):
                 return
@@ -79,18 +85,19 @@ class Attendance:
         """Leave something under a name that is used once, from whichever thread."""
         self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
-    def get(self, names: list[str], point: str) -> list[bytes]:
+    def get(self, names: list[str], point: str, *, is_patient: bool = False) -> list[bytes]:
         """Wait for what others leave under these names.
 
         Args:
             names: to wait for.
             point: of the script, for the message.
+            is_patient: wait without end, for a person.
 
         Raises:
             LockstepError: if it does not come.
         """
         keys = [self._key(name) for name in names]
-        end, pause = time.monotonic() + self._timeout, 0.0001
+        end, pause = time.monotonic() + (math.inf if is_patient else self._timeout), 0.0001
         while not self._store.check(keys):
             if self.out_of_step is not None:  # this rank's watch asks the others
                 raise self.told()

@@ -6,10 +6,13 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 from .launcher import Placement
+
+_OWN = str(Path(__file__).parent.parent)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
 
@@ -44,9 +47,14 @@ class CrashHook:
         if not self._is_first(f"{kind.__name__}: {error}"):
             return
         rank, size = self._placement.rank, self._placement.world_size
+        is_wanted = kind.__name__ == "BdbQuit"  # by the person at the debugger
         with self.speaking():
+            if is_wanted:
+                traceback = _without_ours(traceback)
+                error = error.with_traceback(traceback)
             self._previous(kind, error, traceback)
-            sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
+            if not is_wanted:
+                sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
             sys.stderr.flush()
 
     @contextlib.contextmanager
@@ -64,3 +72,13 @@ class CrashHook:
             # One write, so that the lines of several ranks do not mix.
             self.stream.write("".join(f"{mark}{line}" for line in said.getvalue().splitlines(keepends=True)))
             self.stream.flush()
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """Leave out what this package did between the script and Python's debugger."""
+    if traceback is None:
+        return None
+    rest = _without_ours(traceback.tb_next)
+    if traceback.tb_frame.f_code.co_filename.startswith(_OWN):
+        return rest
+    return TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)

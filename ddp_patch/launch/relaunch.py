@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
+from .debugged import hand_over
 from .launcher import Placement
 
 
@@ -57,10 +58,16 @@ def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dic
     return agreed
 
 
-def start_workers(nproc: int) -> None:
-    """Replace this process by ``nproc`` ranks of the same program. Does not return."""
-    command = own_command(sys.orig_argv, sys.executable)
+def start_workers(nproc: int, options: Mapping[str, str]) -> None:
+    """Replace this process by ``nproc`` ranks of the same program. Does not return.
+
+    Args:
+        nproc: number of ranks.
+        options: variables, for ranks where ddp_patch is enabled before the script says so.
+    """
+    command, told = hand_over(own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
+    environ.update({**options, **told} if told else {})
     _replace([sys.executable, "-m", "ddp_patch.launch.agent", str(nproc), *command], environ)
 
 

@@ -1,4 +1,4 @@
-"""subprocess, os.system and input: once per job, with the same answer on every rank."""
+"""subprocess and os.system: once per job, with the same answer on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOCKS = ("flock", "lockf") if os.name == "posix" else ()
 
 
 def patches(commands: Commands) -> list[Patch]:
-    """Rows for commands, and for what the script asks its user."""
+    """Rows for commands."""
 
     def once(what: str) -> Wrapper:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,5 +73,4 @@ def patches(commands: Commands) -> list[Patch]:
         Patch("concurrent.futures._base", "Future.result", awaited("Future.result"), "rank 0's is done as well"),
         Patch("queue", "Queue.join", awaited("Queue.join"), "rank 0's is done as well"),
         Patch("threading", "Thread.join", join, "rank 0's thread has ended as well"),
-        Patch("builtins", "input", once("input"), "rank 0 asks; all get the answer"),
     ]

@@ -1,0 +1,82 @@
+"""What the script, or a debugger in it, asks its user: rank 0 asks, and every rank gets the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..batch.world import World
+from ..launch.asking import asking
+from .commands import Pipe
+from .turns import Turns
+
+
+class Prompts:
+    """Asks for all ranks, and waits as long as a person takes."""
+
+    def __init__(self, turns: Turns, world: World) -> None:
+        """Ask nothing yet.
+
+        Args:
+            turns: of the ranks.
+            world: the ranks.
+        """
+        self._turns = turns
+        self._world = world
+        self._for_all = False  # the main thread waits for a thread that asks
+
+    def ask(self, what: str, real: Callable[[], Any]) -> Any:
+        """Ask the user.
+
+        Raises:
+            BaseException: on every rank, what rank 0 gets: EOFError, KeyboardInterrupt.
+        """
+        in_thread = threading.current_thread() is not threading.main_thread()
+        if self._turns.are_taken() or (in_thread and self._for_all):
+            return self._turns.take(what, lambda: self._asked(real), is_patient=True)
+        if self._turns.are_silent():
+            return ""  # of a thread, that must not wait for ever
+        return real()
+
+    @contextmanager
+    def for_all(self) -> Iterator[None]:
+        """Surround what the ranks do alike, and in which a thread asks."""
+        before, self._for_all = self._for_all, self._turns.are_taken()
+        try:
+            yield
+        finally:
+            self._for_all = before
+
+    def _asked(self, real: Callable[[], Any]) -> Any:
+        self._world.asking = True
+        try:
+            with asking():
+                return real()
+        finally:
+            self._world.asking = False
+
+
+class Input(Pipe):
+    """Rank 0's standard input: what is read from it, every rank gets."""
+
+    def __init__(self, prompts: Prompts, turns: Turns, real: Any, is_terminal: bool) -> None:
+        """Stand for rank 0's.
+
+        Args:
+            prompts: of the ranks.
+            turns: of the ranks.
+            real: this rank's standard input.
+            is_terminal: rank 0's is one.
+        """
+        super().__init__(turns, real, "sys.stdin", is_text=True)
+        self._prompts = prompts
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        """As on rank 0."""
+        return self._is_terminal
+
+    def _ask(self, what: str, *args: Any) -> Any:
+        return self._prompts.ask(f"sys.stdin.{what}", lambda: getattr(self.real, what)(*args))
