@@ -42,6 +42,7 @@ from .patches import (
     optimizer,
     parallel_functions,
     recompute,
+    scripted,
 )
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
@@ -94,6 +95,7 @@ class Session:
                 *self._outward.patches(),
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
+                *scripted.patches(),
             ]
         )
         data_loader.patch_when_imported(self._loaders, self._apply)
