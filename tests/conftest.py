@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
+PATIENCE = 240  # seconds, far more than any case takes: what is not done by then hangs
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
@@ -22,6 +24,7 @@ class Outcome:
     stderr: list
     results: list
     late: bool
+    ended: list  # ranks that went on after another one had failed, until they were ended from here
     cwd: Path
 
     def ok(self):
@@ -31,7 +34,12 @@ class Outcome:
         return self
 
     def said(self):
-        return "\n".join(f"--- rank {rank}, code {self.codes[rank]}\n{text}" for rank, text in enumerate(self.stderr))
+        return "\n".join(f"--- rank {rank}, {self._ending(rank)}\n{text}" for rank, text in enumerate(self.stderr))
+
+    def _ending(self, rank):
+        code = self.codes[rank]
+        how = f"code {code}" if code >= 0 else signal.Signals(-code).name
+        return f"{how} from the tests, as it did not end by itself" if rank in self.ended else how
 
     def files(self):
         return sorted(str(path.relative_to(self.cwd)) for path in self.cwd.rglob("*") if path.is_file())
@@ -58,6 +66,7 @@ class Ranks:
         cwd = Path(request.setdefault("cwd", str(self._tmp.mktemp("run"))))
         logs = self._tmp.mktemp("logs")
         request["logs"] = str(logs)
+        request.setdefault("timeout", PATIENCE)
         self._zygote.stdin.write(json.dumps(request) + "\n")
         self._zygote.stdin.flush()
         answer = json.loads(self._zygote.stdout.readline())
@@ -67,7 +76,7 @@ class Ranks:
             return [path.read_text() if path.exists() else "" for path in paths]
 
         results = [json.loads(text) if text else None for text in read("result")]
-        return Outcome(answer["codes"], read("stdout"), read("stderr"), results, answer["late"], cwd)
+        return Outcome(answer["codes"], read("stdout"), read("stderr"), results, answer["late"], answer["ended"], cwd)
 
 
 @pytest.fixture(scope="session")
@@ -82,4 +91,4 @@ def ranks(tmp_path_factory):
     assert zygote.stdout.readline() == "ready\n"
     yield Ranks(zygote, tmp_path_factory)
     zygote.stdin.close()
-    zygote.wait(timeout=20)
+    zygote.wait(timeout=PATIENCE)

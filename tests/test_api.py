@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE
 
 import ddp_patch
 from ddp_patch.errors import OptionError
@@ -29,7 +30,7 @@ def python(source, *flags):
         [sys.executable, *flags, "-c", source],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
         stdin=subprocess.DEVNULL,
     )

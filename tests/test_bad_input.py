@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from conftest import PATIENCE
 
 SETUP = """
 import os, sys, torch, torch.distributed as dist, ddp_patch
@@ -59,10 +60,10 @@ def torchrun(script, cwd, **env):
         text=True,
     )
     try:
-        _, said = agent.communicate(timeout=45)
+        _, said = agent.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         agent.terminate()  # the agent takes its ranks, which have sessions of their own, with it
-        _, said = agent.communicate(timeout=45)
+        _, said = agent.communicate(timeout=PATIENCE)
         pytest.fail(f"the ranks hung\n{said}")
     return agent.returncode, said
 
@@ -204,7 +205,7 @@ def test_samplers_of_different_length_are_refused_on_every_rank(ranks, tmp_path)
 loader = DataLoader(TensorDataset(torch.ones(40, 2)), 5, sampler=range(20 + 10 * ddp_patch.rank()))
 refused(lambda: [x.sum().item() for (x,) in loader])
 """
-    outcome = ranks.script(write(tmp_path, source), 2, timeout=45)
+    outcome = ranks.script(write(tmp_path, source), 2)
     assert outcome.codes == [0, 0], outcome.said()
     for text in outcome.stderr:
         assert text.startswith("LockstepError: script.py:")
@@ -215,7 +216,7 @@ refused(lambda: [x.sum().item() for (x,) in loader])
 # --- scripts that distribute themselves -------------------------------------------------------------------------------
 
 ASIDE = """
-import os, sys, torch, torch.distributed as dist
+import atexit, gc, os, sys, torch, torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 torch.set_default_dtype(torch.float64)
@@ -261,8 +262,17 @@ gathered = [None] * dist.get_world_size()
 dist.all_gather_object(gathered, sorted(seen))
 print(dist.get_rank(), sorted(sum(gathered, [])), f"{weight:.12f}")
 torch.save(weight, f"rank{dist.get_rank()}.pt")
-if len(sys.argv) > 1:
+# A thread of gloo's that lets go of a tensor while the interpreter ends aborts the process (torch 2.13, pytorch issue
+# 190489). The threads end with their group, which DDP holds on to.
+if "destroys" in sys.argv:
+    del model, optimizer, loader, loss, backward
+    accelerator = None
+    gc.collect()
     dist.destroy_process_group()
+else:  # the whole way to the end of the interpreter
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
 """
 
 
@@ -282,9 +292,9 @@ def by_hand(batches):
     ],
     ids=["init_process_group", "asks for a group", "Accelerator"],
 )
-@pytest.mark.parametrize("ending", [(), ("destroy",)], ids=["leaves", "destroys"])
+@pytest.mark.parametrize("ending", ["leaves", "destroys"])
 def test_a_script_that_distributes_itself_is_left_alone(ranks, tmp_path, name, source, batches, ending):
-    outcome = ranks.script(write(tmp_path, ASIDE + source + TRAINED), 2, *ending, timeout=30).ok()
+    outcome = ranks.script(write(tmp_path, ASIDE + source + TRAINED), 2, ending).ok()
     every_row = [float(row) for row in range(8)]
     assert outcome.stdout == [f"{rank} {every_row} {by_hand(batches):.12f}\n" for rank in range(2)]
     assert outcome.files() == ["rank0.pt", "rank1.pt"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import PATIENCE
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -293,7 +294,7 @@ def test_what_is_saved_loads_without_this_package(ranks, tmp_path):
     said = []
     for outcome in outcomes:
         command = [sys.executable, str(loads)]
-        done = subprocess.run(command, cwd=outcome.cwd, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=outcome.cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
     compare_text(said[1], said[0])

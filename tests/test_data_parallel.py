@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
 def test_habit_gives_what_one_process_gives(ranks, habit, nproc):
     wanted = run(habit.__name__)
-    for result in ranks.call(run, nproc, habit.__name__, timeout=60).ok().results:
+    for result in ranks.call(run, nproc, habit.__name__).ok().results:
         assert result == pytest.approx(wanted, rel=1e-9, abs=1e-11)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import PATIENCE
 
 HERE = Path(__file__).parent / "disks"
 LAUNCH = ["-m", "torch.distributed.run", "--nproc-per-node"]
@@ -22,7 +23,10 @@ APART = 'mount -t tmpfs tmpfs "$1" && cd "$1" && shift && exec "$@"'
 
 def may_mount():
     try:
-        return subprocess.run(["unshare", "-Urm", "true"], capture_output=True, timeout=10, check=False).returncode == 0
+        return (
+            subprocess.run(["unshare", "-Urm", "true"], capture_output=True, timeout=PATIENCE, check=False).returncode
+            == 0
+        )
     except FileNotFoundError:
         return False
 
@@ -39,7 +43,7 @@ def environ(**more):
 def test_a_full_disk_is_one_processs(tmp_path, nproc):
     script = str(HERE / "full.py")
     inside = ["unshare", "-Urm", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable]
-    options = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+    options = {"capture_output": True, "text": True, "timeout": PATIENCE, "check": False}
     alone = subprocess.run([*inside, script], env=environ(), **options)
     assert alone.returncode == 0, alone.stderr
     assert "torch.save RuntimeError" in alone.stdout
@@ -62,7 +66,7 @@ def test_hosts_that_share_no_disk_are_told(tmp_path):
         inside = ["unshare", "-Urm", "sh", "-c", APART, "sh", str(tmp_path), sys.executable, script]
         env = environ(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **hosts)
         processes.append(subprocess.Popen(inside, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    said = [process.communicate(timeout=100) for process in processes]
+    said = [process.communicate(timeout=PATIENCE) for process in processes]
     assert processes[1].returncode == 1
     assert "rank 0 wrote it, but this rank's host does not see it" in said[1][1]
     assert "shared.pt" in said[1][1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import PATIENCE
 from parity.test_scripts import compare_text
 
 from ddp_patch import options
@@ -24,7 +25,7 @@ def shell(command, cwd):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        command, shell=True, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False
+        command, shell=True, cwd=cwd, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import THOROUGH
+from conftest import PATIENCE, THOROUGH
 from parity import outward
 from parity.test_scripts import compare_text
 
@@ -51,7 +51,7 @@ def alone(ranks):
 @pytest.mark.parametrize("nproc", [2, 3] if THOROUGH else [3])
 def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
     values, files = alone
-    outcome = ranks.call(outward.run_all, nproc, NAMES, timeout=60).ok()
+    outcome = ranks.call(outward.run_all, nproc, NAMES).ok()
     for rank, given in enumerate(outcome.results):
         for name in NAMES:
             assert given[name] == values[name], f"rank {rank}: {name}"
@@ -74,7 +74,7 @@ def two_sessions():
 
 def test_a_session_after_another_has_turns_of_its_own(ranks):
     names = ["0.txt", "1-0", "1.txt", "2-0", "2-1", "2.txt"]
-    assert ranks.call(two_sessions, 2, timeout=40).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2
+    assert ranks.call(two_sessions, 2).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2
 
 
 def test_comet_logs_by_itself_what_it_logs_on_one_process(tmp_path):
@@ -85,7 +85,9 @@ def test_comet_logs_by_itself_what_it_logs_on_one_process(tmp_path):
         folder.mkdir()
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PLAIN": "" if starter else "1"}
         command = [sys.executable, *starter, str(script)]
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
     assert "'loss'" in said[0]
@@ -108,7 +110,7 @@ def agents():
 
 
 def test_agents_that_would_part_the_ranks_are_refused(ranks):
-    results = ranks.call(agents, 2, timeout=60).ok().results
+    results = ranks.call(agents, 2).ok().results
     assert results[0] == results[1]
     assert "hyperparameters of its own" in results[0][0]
     assert "past the other ranks" in results[0][1]

@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import THOROUGH
+from conftest import PATIENCE, THOROUGH
 
 TINY = Path(__file__).parent / "parity" / "scripts" / "tiny.py"
 
@@ -80,10 +79,8 @@ for (x,) in DataLoader(TensorDataset(torch.randn(40, 4)), 5):
 def test_a_raise_is_shown_once_and_ends_the_job_soon(ranks, tmp_path, condition):
     script = tmp_path / "raising.py"
     script.write_text(RAISING.format(condition=condition))
-    start = time.monotonic()
     outcome = ranks.script(script, 3)
-    assert time.monotonic() - start < 15
-    assert not outcome.late
+    assert not outcome.ended, outcome.said()
     assert all(outcome.codes)
     said = "".join(outcome.stderr)
     assert said.count("ZeroDivisionError: over there") == 1, said
@@ -179,7 +176,9 @@ def test_a_program_with_the_line_ends_and_starts_children_as_without_it(tmp_path
         (tmp_path / f"{name}.py").write_text(line + script)
         command = [sys.executable, *launch, str(tmp_path / f"{name}.py")]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == 0, done.stderr
         found.append((done.stdout, {path.name: path.read_text() for path in folder.iterdir()}))
     assert found[1] == found[0]

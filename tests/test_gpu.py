@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from conftest import PATIENCE
 from parity.test_scripts import SCRIPTS, compare_text, compare_values
 from test_device import HARD_CODED
 
@@ -23,7 +24,9 @@ print(torch.cuda.current_device(), torch.cuda.device_count(), torch.zeros(1, dev
 
 def run(command, folder, **environ):
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -37,7 +37,7 @@ def test_a_killed_job_leaves_whole_checkpoints_and_nothing_else(ranks, first, tm
         (tmp_path / "log.txt").unlink(missing_ok=True)
         who = [0, 1, "launcher"][kill % 3]
         when = {"file": str(tmp_path / "log.txt"), "who": who, "after": draw.uniform(0, 0.3)}
-        outcome = ranks.call(save_for_ever, 2, 10**6, str(scratch), cwd=str(tmp_path), kill=when, timeout=60)
+        outcome = ranks.call(save_for_ever, 2, 10**6, str(scratch), cwd=str(tmp_path), kill=when)
         assert not outcome.late, f"kill {kill} of {who} left processes behind"
         found = {path.name: torch.load(path) for path in tmp_path.glob("*.pt")}  # every one loads
         assert "last.pt" in found

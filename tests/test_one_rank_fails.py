@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 where, catches = {where!r}, {catches!r}
+torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
 done = []
 is_last = ddp_patch.rank() == ddp_patch.world_size() - 1
@@ -82,7 +83,7 @@ def write(tmp_path, where, catches):
 @pytest.mark.parametrize("where", ["dataset", "one rank", "backward"])
 @pytest.mark.parametrize("catches", [False, True])
 def test_a_failure_of_some_rows_ends_the_job_with_its_place(ranks, tmp_path, where, catches):
-    outcome = ranks.script(write(tmp_path, where, catches), 2, timeout=40, grace=15)
+    outcome = ranks.script(write(tmp_path, where, catches), 2)
     assert not outcome.late
     assert outcome.codes == [1, 1]
     said = "".join(outcome.stderr)
@@ -98,7 +99,7 @@ def test_a_failure_of_every_rank_is_the_scripts_own_to_catch(ranks, tmp_path):
     script = write(tmp_path, "every rank", True)
     alone = ranks.script(script, 1).ok().stdout[0]
     assert "skipped" in alone
-    assert ranks.script(script, 3, timeout=40).ok().stdout == [alone, "", ""]
+    assert ranks.script(script, 3).ok().stdout == [alone, "", ""]
 
 
 def nonfinite_rows():
@@ -148,7 +149,7 @@ def bad_target():
 
 
 def test_a_target_out_of_range_in_one_ranks_rows_cannot_be_skipped(ranks):
-    outcome = ranks.call(bad_target, 2, timeout=40, grace=15)
+    outcome = ranks.call(bad_target, 2)
     assert not outcome.late
     assert "went on" not in outcome.results
     said = "".join(outcome.stderr) + str(outcome.results)

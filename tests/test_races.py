@@ -63,7 +63,7 @@ def append(path, text):
 @pytest.mark.thorough
 def test_delayed_ranks_see_what_one_process_sees(ranks):
     (wanted,) = ranks.call(sequences, 1, SEQUENCES).ok().results
-    outcome = ranks.call(sequences, 4, SEQUENCES, timeout=200).ok()
+    outcome = ranks.call(sequences, 4, SEQUENCES).ok()
     for given in outcome.results:
         assert given == wanted
     assert sum(isinstance(value, str) and value.endswith("Error") for value in wanted) > SEQUENCES / 10
@@ -77,7 +77,7 @@ def paths_that_part():
 
 
 def test_ranks_that_part_are_told_which_went_where(ranks):
-    outcome = ranks.call(paths_that_part, 2, timeout=40, grace=20)
+    outcome = ranks.call(paths_that_part, 2)
     assert not outcome.late
     said = "".join(outcome.stderr)
     assert "rank 0 came to open(" in said
@@ -87,7 +87,7 @@ def test_ranks_that_part_are_told_which_went_where(ranks):
 
 @pytest.mark.parametrize("nproc", [2])
 def test_a_rank_that_does_not_write_ends_the_wait_of_the_others(ranks, nproc):
-    outcome = ranks.call(one_rank_raises, nproc, timeout=40, grace=20)
+    outcome = ranks.call(one_rank_raises, nproc)
     assert not outcome.late
     assert "ZeroDivisionError" in "".join(outcome.stderr)
 

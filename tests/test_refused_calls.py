@@ -73,7 +73,7 @@ def said(kind):
     ],
 )
 def test_a_call_that_cannot_be_followed_is_refused_on_every_rank(ranks, kind, words):
-    for result in ranks.call(said, 2, kind, timeout=30).ok().results:
+    for result in ranks.call(said, 2, kind).ok().results:
         assert result.startswith("BatchError: ")
         for word in words:
             assert word in result

@@ -5,6 +5,7 @@ its own process group over gloo; the rendezvous store lives in a process of its 
 """
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -65,6 +66,7 @@ def run_rank(request, rank, port):
     sys.stdin = open(0)
     sys.stdout = open(1, "w", closefd=False)
     sys.stderr = open(2, "w", closefd=False, buffering=1)
+    faulthandler.enable(2)  # an abort says where
     os.chdir(request["cwd"])
     if nproc > 1:
         os.environ.update(
@@ -152,14 +154,14 @@ def serve_and_kill(request):
     pids = json.loads(os.read(reading, 1000))
     os.close(reading)
     os.close(writing)
-    end = time.monotonic() + request.get("timeout", 90)
+    end = time.monotonic() + request["timeout"]
     while not os.path.exists(request["kill"]["file"]) and time.monotonic() < end:
         time.sleep(0.005)
     time.sleep(request["kill"]["after"])
     who = request["kill"]["who"]
     with contextlib.suppress(ProcessLookupError):  # it ended by itself: the test looks at what it left
         os.kill(launcher if who == "launcher" else pids[who], signal.SIGKILL)
-    end = time.monotonic() + 20
+    end = time.monotonic() + request["timeout"]
     while any(is_running(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.01)
     left = [pid for pid in pids if is_running(pid)]
@@ -169,7 +171,7 @@ def serve_and_kill(request):
     for pid in (store, launcher):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"codes": [0] * request["nproc"], "late": bool(left)}
+    return {"codes": [0] * request["nproc"], "late": bool(left), "ended": []}
 
 
 def is_running(pid):
@@ -185,8 +187,8 @@ def serve(request):
         return serve_and_kill(request)
     store, port = start_store() if request["nproc"] > 1 else (None, "")
     pids = start_ranks(request, port)
-    codes, late, failed_at = {}, False, None
-    end = time.monotonic() + request.get("timeout", 90)
+    codes, ended, late, failed_at = {}, [], False, None
+    end = time.monotonic() + request["timeout"]
     while len(codes) < request["nproc"]:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in pids:
@@ -196,15 +198,16 @@ def serve(request):
         elif pid == 0:
             # As torchrun does, a failing rank takes the others with it; the grace lets them fail by themselves first.
             late = late or time.monotonic() > end
-            if late or (failed_at is not None and time.monotonic() > failed_at + request.get("grace", 5)):
+            if late or (failed_at is not None and time.monotonic() > failed_at + request.get("grace", 30)):
                 for other, rank in pids.items():
-                    if rank not in codes:
+                    if rank not in codes and rank not in ended:
                         os.kill(other, signal.SIGKILL)
+                        ended.append(rank)
             time.sleep(0.002)
     if store is not None:
         os.kill(store, signal.SIGKILL)
         os.waitpid(store, 0)
-    return {"codes": [codes[rank] for rank in range(request["nproc"])], "late": late}
+    return {"codes": [codes[rank] for rank in range(request["nproc"])], "late": late, "ended": ended}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,6 @@ RUNS = [(group, nproc) for group in range(len(GROUPS)) for nproc in ([2, 3] if T
 @pytest.mark.thorough
 @pytest.mark.parametrize(("group", "nproc"), RUNS)
 def test_rules_agree_with_the_whole_batch(ranks, group, nproc):
-    outcome = ranks.call(check, nproc, GROUPS[group], 1, timeout=200).ok()
+    outcome = ranks.call(check, nproc, GROUPS[group], 1).ok()
     complaints = [f"rank {rank}: {text}" for rank, found in enumerate(outcome.results) for text in found]
     assert not complaints, "\n".join(complaints)

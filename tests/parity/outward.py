@@ -402,6 +402,8 @@ def experiments():
     experiment = comet_ml.OfflineExperiment(offline_directory="comet", display_summary_level=0, **options)
     key = experiment.get_key()
     model = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(model.weight, 0.5)  # the sums are exact, in whichever order
+    torch.nn.init.zeros_(model.bias)
     for step in range(3):
         loss = model(batch().float()).square().mean()
         loss.backward()

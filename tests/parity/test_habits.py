@@ -39,7 +39,7 @@ RUNS = [  # in part, the number of ranks changes from case to case
     ("module", "names", "nproc"), RUNS, ids=lambda part: part[0] if isinstance(part, list) else str(part)
 )
 def test_habits_give_what_one_process_gives(ranks, module, names, nproc):
-    outcome = ranks.call(run_all, nproc, module, names, timeout=90)
+    outcome = ranks.call(run_all, nproc, module, names)
     wrong = []
     for rank in range(nproc):
         noted = outcome.cwd / f"habits.{rank}"

@@ -18,7 +18,7 @@ def test_random_programs_see_what_one_process_sees(ranks, first):
     left = [compose(seed) for seed in range(first, min(first + CHUNK, FIRST + COUNT))]
     failures = []
     while left:
-        outcome = ranks.call(run_all, 3, left, timeout=60)
+        outcome = ranks.call(run_all, 3, left)
         notes = [read(outcome.cwd / f"numbers.{rank}") for rank in range(3)]
         # The job ends at the first error, so that the program after the last one that all ranks noted had it.
         done = min(len(rank) for rank in notes)
