@@ -12,9 +12,10 @@ from types import FrameType
 from ..errors import LockstepError
 from ..ledger import script_line
 
-# Where Python waits for other threads: nothing goes on in a thread whose innermost frame is there.
+# Where Python waits for other threads: nothing goes on in a thread whose innermost frame is there (CPython 3.10 to 3.14).
 _PLACES = ("threading.py", "queue.py", "selectors.py", "asyncio", "concurrent", "multiprocessing")
 _WAITS = tuple(os.path.join(os.path.dirname(os.__file__), place) for place in _PLACES)
+_NAMES = {"wait", "join", "_wait_for_tstate_lock", "_worker", "worker", "get", "select", "poll"}
 _PATIENCE = 2.0  # seconds, in which the thread that started this one comes to wait for it
 
 
@@ -60,9 +61,11 @@ class OneThread:
 def _waits(frame: FrameType | None) -> bool:
     if frame is None:
         return True
-    inner: FrameType | None = frame
-    while inner is not None and inner.f_code.co_filename.startswith(_WAITS):
-        if inner.f_code.co_name == "start":  # waits until the other thread runs, and then goes on beside it
+    if frame.f_code.co_name not in _NAMES or not frame.f_code.co_filename.startswith(_WAITS):
+        return False
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_filename.startswith(_WAITS):
+        if outer.f_code.co_name == "start":  # waits until the other thread runs, and then goes on beside it
             return False
-        inner = inner.f_back
-    return inner is not frame
+        outer = outer.f_back
+    return True
