@@ -64,11 +64,25 @@ class _Span:
     is_over: bool = False
 
 
+class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # of no use here
+    """A method of a wrapper."""
+
+    def __repr__(self) -> str:
+        """Look like the method."""
+        return repr(self.__wrapped__)
+
+
 class Planted(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # of no use here
     """A wrapper that is copied and pickled as functions are: by its name."""
 
-    _self_place: tuple[str, ...] = ()  # wrapt keeps attributes of this prefix on the wrapper
+    __bound_function_wrapper__ = _Bound
+    # wrapt keeps attributes of this prefix on the wrapper. Annotated, they would hide the function's annotations.
+    _self_place = ()  # type: tuple[str, ...]
     _self_span = _Span()
+
+    def __repr__(self) -> str:
+        """Look like the function."""
+        return repr(self.__wrapped__)
 
     def __copy__(self) -> Planted:
         """Functions are not copied."""

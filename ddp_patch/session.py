@@ -43,6 +43,7 @@ from .patches import (
     optimizer,
     parallel_functions,
     recompute,
+    scripted,
 )
 from .patches.already_distributed import Doors
 from .replica.discovery import Discovery
@@ -98,6 +99,7 @@ class Session:
                 *self._outward.patches(),
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
+                *scripted.patches(),
             ]
         )
         doors.patch_when_imported(self._apply)

@@ -77,6 +77,9 @@ def patches(places: Places) -> list[Patch]:
     def context(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrapped(*map(places.of, args), **{name: places.of(value) for name, value in kwargs.items()})
 
+    def generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return context(wrapped, instance, args, kwargs) if instance is torch.Generator else wrapped(*args, **kwargs)
+
     def as_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrapped(*map(_host_type, args), **{name: _host_type(value) for name, value in kwargs.items()})
 
@@ -89,7 +92,8 @@ def patches(places: Places) -> list[Patch]:
         *(Patch("torch", f"Tensor.{name}", with_device, here) for name in _NEW),
         Patch("torch", "set_default_device", context, here),
         Patch("torch.utils._device", "DeviceContext.__init__", context, here),
-        Patch("torch", "Generator", context, here),
+        # The class stays in its place, for annotations and isinstance (its metaclass is a Python class in torch 2.13).
+        Patch("torch._opaque_base", "OpaqueBaseMeta.__call__", generator, here),
         Patch("torch.jit", "load", with_location(places), here),
     ]
     if torch.cuda.is_available():

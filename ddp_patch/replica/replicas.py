@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
@@ -78,7 +79,8 @@ class Replicas:
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
         optimized = self._trained.ids()
-        return any(id(parameter) in optimized for parameter in call.module.parameters())
+        found = any(id(parameter) in optimized for parameter in call.module.parameters())
+        return found and not _is_tracing()
 
     def call_found(self, call: Call) -> Any:
         """Run a module that owns optimized parameters, and settle how calls of this form run from now on."""
@@ -160,7 +162,9 @@ class Replicas:
 
     def call(self, replica: Replica, call: Call) -> Any:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
-        return call.as_written() if self.inside else self._job.precision.applied(self._call, replica, call)
+        if self.inside or _is_tracing():  # the trace is of the author's code
+            return call.as_written()
+        return self._job.precision.applied(self._call, replica, call)
 
     def _call(self, replica: Replica, call: Call) -> Any:
         if self.hooks.inside(call.module):
