@@ -76,7 +76,7 @@ class Planted(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # of no use her
     """A wrapper that is copied and pickled as functions are: by its name."""
 
     __bound_function_wrapper__ = _Bound
-    # wrapt keeps attributes of this prefix on the wrapper. Annotated, it would hide the function's annotations.
+    # wrapt keeps attributes of this prefix on the wrapper. Annotated, they would hide the function's annotations.
     _self_place = ()  # type: tuple[str, ...]
     _self_span = _Span()
 

@@ -376,7 +376,7 @@ def losses(text):
 @pytest.mark.parametrize("model", MODELS)
 def test_an_argument_whose_batch_dimension_cannot_be_told_is_refused(ranks, tmp_path, model, call):
     said = ended_once(ranks.script(masked(tmp_path, model, call), 2), "BatchError")
-    assert "Masked: dimensions 0 and 1 of 'mask', shape (8, 8), both equal the batch size 8" in said
+    assert "Masked: dimensions 0 and 1 of 'mask', shape (8, 8), equal the batch size 8" in said
     assert "Write ddp_patch.enable(batch_dims={'mask': None}) if it is not a batch" in said
 
 

@@ -77,3 +77,51 @@ def test_a_call_that_cannot_be_followed_is_refused_on_every_rank(ranks, kind, wo
         assert result.startswith("BatchError: ")
         for word in words:
             assert word in result
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        return nn.functional.scaled_dot_product_attention(self.layer(x), x, x, attn_mask=mask.squeeze(1))
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = Encoder()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x, labels):
+        lengths = torch.tensor([1 + label % x.shape[1] for label in labels.tolist()])
+        mask = (torch.arange(x.shape[1]) < lengths[:, None])[:, None, None].expand(-1, 1, x.shape[1], -1)
+        return nn.functional.cross_entropy(self.head(self.encoder(x, mask)).mean(1), labels)
+
+
+def texts_of_every_length(checkpoints):
+    torch.manual_seed(0)
+    model = WithLoss().double()
+    if checkpoints:
+        encoder = model.encoder.forward
+        model.encoder.forward = lambda *args: torch.utils.checkpoint.checkpoint(encoder, *args, use_reentrant=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    given = []
+    for length in (8, 6, 8, 5, 8):  # batches of 8
+        x, labels = torch.randn(16, length, 4).double(), torch.randint(0, 3, (16,))
+        for batch in DataLoader(TensorDataset(x, labels), 8):
+            loss = model(*batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            given.append(loss.item())
+    return given
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_a_mask_that_the_model_makes_may_have_the_batch_size_in_several_dimensions(ranks, checkpoints):
+    alone = ranks.call(texts_of_every_length, 1, checkpoints).ok().results[0]
+    for nproc in (2, 3):
+        for given in ranks.call(texts_of_every_length, nproc, checkpoints).ok().results:
+            assert given == pytest.approx(alone, rel=1e-9)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
-from ..errors import DdpPatchError
+from ..errors import BatchError, DdpPatchError
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
@@ -47,6 +47,7 @@ class Replicas:
         self._keepers: dict[int, Replica] = {}  # of modules found that were not computed on rows yet, or never are
         self.recorded: list[str] | None = None  # how calls ran, while something may have to be computed again
         self.recalled: deque[str] | None = None  # how they are to run, while it is
+        self._written = 0  # > 0 while a module that was found runs as written, so that those inside it are looked at
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
         self.on_rows = False  # a module is computing this rank's rows
         self._calls = 0  # model calls on rows so far, the same number on every rank
@@ -89,6 +90,8 @@ class Replicas:
         entry = self.verdicts.enter(call, self.rows)
         if entry is None:
             return self._call_whole(call)
+        if entry.unclear:
+            return self._call_unclear(call, entry.unclear)
         kind = self._decided(call, entry)
         if kind is None:
             keeper = self._keepers[id(call.module)] = self._keeper(call.module)
@@ -100,7 +103,11 @@ class Replicas:
         if kind == "whole":
             return self._call_whole(call)
         if kind == "view" and self.recalled is None:
-            return call.as_written()
+            self._written += 1
+            try:
+                return call.as_written()
+            finally:
+                self._written -= 1
         if kind == "view":
             with self._deciding():  # as it was observed
                 return call.as_written()
@@ -182,6 +189,8 @@ class Replicas:
         entry = self.verdicts.enter(call, self.rows)
         if entry is None:
             return self._call_whole(call)
+        if entry.unclear:
+            return self._call_unclear(call, entry.unclear)
         kind = self._decided(call, entry)
         if kind is None:
             replica.prepare()
@@ -237,6 +246,21 @@ class Replicas:
         args, kwargs = whole_arguments(call.args, call.kwargs)
         with self._deciding():
             return call.run(*args, **kwargs)
+
+    def _call_unclear(self, call: Call, why: str) -> Any:
+        """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.
+
+        Raises:
+            BatchError: if the script makes it, which can say what it means.
+        """
+        if not self._written and self.recalled is None:
+            raise BatchError(why)
+        if self.recalled:
+            self.recalled.popleft()
+        if self.recorded is not None:
+            self.recorded.append("view")
+        with self._deciding():
+            return call.as_written()
 
     @contextmanager
     def back_inside(self, inside: bool, on_rows: bool) -> Iterator[None]:

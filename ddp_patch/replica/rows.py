@@ -27,6 +27,7 @@ class Entry:
     kwargs: dict[str, Any]
     layout: Layout  # of the first batch argument
     guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
+    unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
 
 def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -60,7 +61,7 @@ def enter(
         dim: the dimension that ``nn.DataParallel(dim=...)`` scatters.
 
     Raises:
-        BatchError: for rows of two batches, and for a plain tensor whose batch dimension cannot be told.
+        BatchError: for rows of two batches.
     """
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
@@ -104,6 +105,7 @@ def _enter_with(
             )
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
+    unclear: list[str] = []
 
     def cut(name: str, leaf: Any) -> Any:
         if isinstance(leaf, BatchTensor):
@@ -114,19 +116,20 @@ def _enter_with(
         if name not in batch_dims and key in memory:
             known = memory[key]
             at = known if known is not None and leaf.shape[known] == layout.total else None
+        elif name not in batch_dims and (why := _unclear(name, leaf, layout.total, dims, module)):
+            unclear.append(why)
+            return leaf
         else:
-            at = memory[key] = _plain_dim(name, leaf, layout.total, dims, module, batch_dims)
+            at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
             if at is not None and at not in dims and name not in batch_dims:
                 guessed.append(key)
         return spread(leaf) if at is None else scatter(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
-    return Entry(new_args, new_kwargs, layout, tuple(guessed))
+    return Entry(new_args, new_kwargs, layout, tuple(guessed), "".join(unclear[:1]))
 
 
-def _plain_dim(
-    name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Module, batch_dims: Mapping[str, int | None]
-) -> int | None:
+def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: Mapping[str, int | None]) -> int | None:
     if name in batch_dims:
         chosen = batch_dims[name]
         return None if chosen is None else chosen % leaf.dim()
@@ -135,13 +138,18 @@ def _plain_dim(
     if not expected:
         # Recurrent states are [L, B, H] beside [B, T, F]; the trial tells whether that was meant.
         return fitting[0] if len(fitting) == 1 and leaf.dim() > 1 else None
-    if len(fitting) > 1:
-        raise BatchError(
-            f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
-            f"{tuple(leaf.shape)}, both equal the batch size {rows}, so the batch dimension cannot be told. "
-            f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
-        )
     return expected[0]
+
+
+def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Module) -> str:
+    fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
+    if len(fitting) < 2 or dims.isdisjoint(fitting):
+        return ""
+    return (
+        f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+        f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
+        f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
+    )
 
 
 def _enter_plain(
