@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TextIO, cast
 
 from .batch.world import World
+from .effects.blame import Blame
 from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands, Pipe
 from .effects.entropy import Entropy
@@ -33,6 +34,7 @@ from .patches import (
     state_dict,
     tensorboard,
     trackers,
+    warned,
 )
 from .replica.replicas import Replicas
 
@@ -56,6 +58,7 @@ class Outward:
         self._files = Files(self._turns, self._owners)
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
         self._entropy = Entropy(self._turns, self._owners)
+        self._blame = Blame(world.muted.get)
         self._terminal: Terminal | None = None
         self._input: Pipe | None = None
 
@@ -73,6 +76,7 @@ class Outward:
             *folders.patches(Folders(self._turns, self._owners, self._files), self._owners),
             *commands.patches(Commands(self._turns, self._owners, self._files)),
             *loggers.patches(self._turns, self._files),
+            *warned.patches(self._blame),
         ]
 
     def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
@@ -86,6 +90,7 @@ class Outward:
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
+        self._blame.begin()
         self._terminal = Terminal(self._world, self._job.crash)
         if sys.stdin is not None:
             self._input = Pipe(self._turns, sys.stdin, "sys.stdin", is_text=True)
@@ -100,6 +105,7 @@ class Outward:
 
     def stop(self) -> None:
         """Write what is left to write; from now on, everything is done as it comes."""
+        self._blame.stop()
         flush_all()
         error = self._turns.pending
         if error is not None and not self._job.crash.failed:

@@ -15,6 +15,10 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
+
+from . import accelerate_quietly  # noqa: F401 — before anybody imports it
+
+# isort: split
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
