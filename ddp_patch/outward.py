@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO, cast
 
 from .batch.world import World
+from .effects.blame import Blame
 from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands
 from .effects.debugger import Debugger
@@ -39,6 +40,7 @@ from .patches import (
     state_dict,
     tensorboard,
     trackers,
+    warned,
 )
 from .replica.replicas import Replicas
 
@@ -62,6 +64,7 @@ class Outward:
         self._files = Files(self._turns, self._owners)
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
         self._entropy = Entropy(self._turns, self._owners)
+        self._blame = Blame(world.muted.get)
         self._terminal: Terminal | None = None
         self._prompts = Prompts(self._turns, world)
         self._debugger = Debugger(self._turns, self._prompts)
@@ -83,6 +86,7 @@ class Outward:
             *loggers.patches(self._turns, self._files),
             *prompts.patches(self._prompts),
             *debuggers.patches(self._debugger),
+            *warned.patches(self._blame),
         ]
 
     def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
@@ -98,6 +102,7 @@ class Outward:
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
+        self._blame.begin()
         self._terminal = Terminal(self._world, self._job.crash)
         if sys.stdin is not None:
             self._input = Input(self._prompts, self._turns, sys.stdin, self._terminal.asks)
@@ -124,6 +129,7 @@ class Outward:
 
     def stop(self) -> None:
         """Write what is left to write; from now on, everything is done as it comes."""
+        self._blame.stop()
         flush_all()
         error = self._turns.pending
         if error is not None and not self._job.crash.failed:

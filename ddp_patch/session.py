@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -111,9 +110,6 @@ class Session:
         self._outward.patch_when_imported(self._apply)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         compiled.keep_dynamo_out()
-        # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does.
-        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-        self._filter = warnings.filters[0]
         self._lines_dealt: set[str] = set()  # where ``deal`` was seen to get the same on every rank
         self._remove_hooks = optimizer.hooks(self._replicas, self._world)
         for existing in optimizers:
@@ -165,8 +161,6 @@ class Session:
         self._outward.stop()
         for remove in self._remove_hooks:
             remove()
-        if self._filter in warnings.filters:
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         World.current = None
         del self._world.group  # see Job.close
         # At the end of the program nobody misses what a library has put in our places meanwhile.

@@ -14,6 +14,10 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
+
+from . import accelerate_quietly  # noqa: F401 — before anybody imports it
+
+# isort: split
 from accelerate.state import PartialState
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in its __all__
 from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous

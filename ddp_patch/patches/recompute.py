@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +28,10 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
             # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
             # all of the function is computed again, which BatchNorm's running statistics tell.
-            if not any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
-                if torch.is_grad_enabled():
-                    warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=3)
+            wants_grad = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+            if use_reentrant is None or not wants_grad:  # which torch says something about
+                wrapped(_same, torch.zeros((), requires_grad=wants_grad), use_reentrant=use_reentrant)
+            if not wants_grad:
                 with torch.no_grad():
                     return function(*inputs)
             return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, early_stop=False, **options)
@@ -47,6 +47,10 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             everywhere=True,
         )
     ]
+
+
+def _same(value: Tensor) -> Tensor:
+    return value
 
 
 class _Held:

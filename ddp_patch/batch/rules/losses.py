@@ -31,6 +31,8 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         given = bound(func, args, kwargs)
         if given is None or (given.get("weight") is not None and "weight" not in operands):
             return NotImplemented
+        if given["input"].shape != given["target"].shape:
+            return NotImplemented  # torch warns, or fails, naming both shapes
         tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
         layout = common_layout(tensors)
         if layout is None:
@@ -42,6 +44,8 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         if reduction == "none":
             return BatchTensor.from_rows(func(**local), layout)
         if reduction == "mean":
+            if func is F.kl_div:
+                func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
             loss = func(**{**local, "reduction": "sum"})
             return _narrow(promised(loss, shape.numel(), rows=local["input"]), narrow)
