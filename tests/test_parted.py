@@ -44,7 +44,7 @@ for number, (x,) in enumerate(loader):  # draws
     loss = model(x).pow(2).mean()  # calls
     optimizer.zero_grad()
     loss.backward()  # goes back
-    optimizer.step()
+    optimizer.step()  # steps
     if saves:
         torch.save(model.state_dict(), "model.pt")  # saves
 print("trained")
@@ -94,7 +94,13 @@ WAYS = {
     "a rank leaves at once": ("os._exit(1)", "", [], ["calls", "goes back"], "os._exit"),
     "a rank is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "", [], ["calls", "goes back"], "is gone"),
     "a rank is stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "", [], ["calls", "goes back"], "is stopped"),
-    "a thread computes beside": (THREAD, "", ["evaluates"], ["calls", "goes back", "saves"], "thread 'evaluates'"),
+    "a thread computes beside": (
+        THREAD,
+        "",
+        ["evaluates"],
+        ["calls", "goes back", "steps", "saves"],
+        "thread 'evaluates'",
+    ),
 }
 GONE = ("a rank leaves at once", "a rank is killed", "a rank is stopped")
 
