@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ddp_patch.launch.parted import Finding, compare
+from ddp_patch.trail import Trail
+
 WITHIN = 10  # seconds from the parting to the end of the last rank
 
 TRAINS = """
@@ -44,7 +47,7 @@ for number, (x,) in enumerate(loader):  # draws
     loss = model(x).pow(2).mean()  # calls
     optimizer.zero_grad()
     loss.backward()  # goes back
-    optimizer.step()
+    optimizer.step()  # steps
     if saves:
         torch.save(model.state_dict(), "model.pt")  # saves
 print("trained")
@@ -94,7 +97,13 @@ WAYS = {
     "a rank leaves at once": ("os._exit(1)", "", [], ["calls", "goes back"], "os._exit"),
     "a rank is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "", [], ["calls", "goes back"], "is gone"),
     "a rank is stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "", [], ["calls", "goes back"], "is stopped"),
-    "a thread computes beside": (THREAD, "", ["evaluates"], ["calls", "goes back", "saves"], "thread 'evaluates'"),
+    "a thread computes beside": (
+        THREAD,
+        "",
+        ["evaluates"],
+        ["calls", "goes back", "steps", "saves"],
+        "thread 'evaluates'",
+    ),
 }
 GONE = ("a rank leaves at once", "a rank is killed", "a rank is stopped")
 
@@ -157,6 +166,57 @@ def test_ranks_part_where_one_of_them_reads_for_the_others(ranks, tmp_path, way)
     assert not outcome.late
     assert all(outcome.codes)
     check(script, way, 2, "".join(outcome.stderr), 1)
+
+
+# --- what proves it -----------------------------------------------------------------------------------------------------
+
+
+def walked(*points, end=False):
+    trail = Trail()
+    for what in points:
+        trail.enter(what)
+        trail.leave()
+    if end:
+        trail.end()
+    return trail.words.tolist()
+
+
+STEPS = ["a batch", "a backward"] * 100
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        (walked(), walked()),
+        (walked(*STEPS), walked(*STEPS)),
+        (walked(*STEPS), walked(*STEPS[:-1])),  # the other is late
+        (walked(*STEPS), walked()),  # ... however late
+        (walked(*STEPS, end=True), walked(*STEPS)),  # the other comes to its end as well
+        (walked(*STEPS, end=True), walked(*STEPS[:3])),
+        (walked(*STEPS[:3]), walked(*STEPS, end=True)),
+    ],
+)
+def test_a_rank_that_is_late_proves_nothing(own, other):
+    assert compare(own, other, 1, 0) is None
+    assert compare(other, own, 0, 1) is None
+
+
+def test_another_point_and_a_point_after_the_end_prove_it():
+    own, other = walked(*STEPS, "a save", "a batch"), walked(*STEPS, "a batch")
+    assert compare(own, other, 1, 0) == Finding("elsewhere", 1, len(STEPS) + 1)
+    ended = walked(*STEPS, end=True)
+    assert compare(own, ended, 1, 0) == Finding("ended", 1, len(STEPS) + 2)
+    assert compare(ended, own, 1, 0) == Finding("ended", 0, len(STEPS) + 2)
+
+
+def test_a_child_of_a_rank_writes_to_no_trail_of_the_rank():
+    trail = Trail()
+    words = trail.words
+    pid = os.fork()
+    if pid == 0:
+        trail.enter("a point of the child")
+        os._exit(0 if trail.words is not words and not any(words) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 # --- launchers ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from types import FrameType
 from ..errors import LockstepError
 from ..ledger import script_line
 
-# Where Python waits for other threads: nothing goes on in a thread whose innermost frame is there (CPython 3.10-3.14).
+# Where Python waits for other threads: nothing goes on in a thread whose innermost frame is there (CPython 3.11).
 _PLACES = ("threading.py", "queue.py", "selectors.py", "asyncio", "concurrent", "multiprocessing")
 _WAITS = tuple(os.path.join(os.path.dirname(os.__file__), place) for place in _PLACES)
 _NAMES = {"wait", "join", "_wait_for_tstate_lock", "_worker", "worker", "get", "select", "poll"}

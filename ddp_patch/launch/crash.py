@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ class CrashHook:
         self._placement = placement
         self._is_first = is_first
         self._previous = previous
+        self._saying = threading.RLock()  # whoever ends this process waits for what another thread is saying
 
     def install(self) -> None:
         """Become the process's excepthook."""
@@ -43,6 +45,10 @@ class CrashHook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
+        with self._saying:
+            self._say(kind, error, traceback)
+
+    def _say(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         self.failed = True
         if not self._is_first(f"{kind.__name__}: {error}"):
             return

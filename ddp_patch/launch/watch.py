@@ -226,8 +226,7 @@ class Watch:
         return _AT_ONCE
 
     def _say(self) -> None:
-        if not self._crash.failed:
-            self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
+        self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._main or 0)
