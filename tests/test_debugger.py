@@ -467,3 +467,20 @@ def test_a_breakpoint_in_a_dataset_says_where_it_can_stop(ranks, tmp_path):
     assert all(outcome.codes)
     assert "ddp_patch.enable(nproc=1)" in outcome.said()
     assert "Leave such rows out" not in outcome.said()
+
+
+ABOVE = """
+import torch
+x = 3
+breakpoint()
+import ddp_patch
+ddp_patch.enable()
+t = torch.arange(4.0)
+STOP
+print("end", t.sum().item())
+"""
+
+
+def test_a_breakpoint_above_enable_stops_once(alone):
+    same(alone, 2, ABOVE.replace("STOP", "pass"), ("p x", "n", "n", "n", "p t", "n", "p t.sum()", "c"))
+    same(alone, 2, ABOVE.replace("STOP", "breakpoint()"), ("p x", "c", "p t.sum()", "q"))

@@ -50,7 +50,8 @@ def noted() -> dict[str, Any] | None:
     chain = list(_script_frames())
 
     def place(frame: FrameType | None) -> int | None:
-        return chain.index(frame) if frame in chain and frame is not debugger.botframe else _NOWHERE
+        # Bdb.set_continue leaves the line -1, and set_next the outermost frame as well.
+        return chain.index(frame) if frame in chain and debugger.stoplineno != -1 else _NOWHERE
 
     displayed = getattr(debugger, "displaying", {})
     return {
@@ -58,7 +59,7 @@ def noted() -> dict[str, Any] | None:
         "return": None if debugger.returnframe is None else place(debugger.returnframe),
         "line": debugger.stoplineno,
         "breakpoints": [None if point is None else _told_of(point) for point in Breakpoint.bpbynumber[1:]],
-        "displayed": [[place(frame), list(shown)] for frame, shown in displayed.items() if frame in chain],
+        "displayed": [[chain.index(frame), list(shown)] for frame, shown in displayed.items() if frame in chain],
         "kept": {name: _with_pairs(getattr(debugger, name)) for name in _KEPT if hasattr(debugger, name)},
     }
 
