@@ -236,6 +236,43 @@ def test_modules_keep_their_identity(ranks):
         assert all(result.values()), result
 
 
+def parameters_that_agree(kind):
+    """Equal on every rank, or different on one, while each rank sums floats with as many threads as it has."""
+    import ddp_patch
+    from ddp_patch.batch.world import World
+    from ddp_patch.diagnosis.lockstep import compare_parameters
+
+    rank = World.get().rank
+    torch.set_num_threads(1 + rank)
+    torch.manual_seed(0)
+    model = nn.Linear(300, 300, dtype=torch.float64 if kind != "complex" else torch.complex64)
+    nn.init.normal_(model.weight)
+    if kind == "nan":
+        nn.init.constant_(model.bias, float("nan") if rank else 0.0)
+    if kind == "bit":
+        with torch.no_grad():
+            model.weight[7, 7] += rank * 1e-16 * model.weight[7, 7].abs().ceil() * 4
+    try:
+        compare_parameters(World.get(), model)
+    except ddp_patch.LockstepError as error:
+        return str(error)
+    return "agree"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("same", "agree"),
+        ("complex", "agree"),
+        ("nan", "'bias' of Linear differs"),
+        ("bit", "'weight' of Linear differs"),
+    ],
+)
+def test_ranks_compare_parameters_to_the_bit_however_they_sum(ranks, kind, said):
+    for result in ranks.call(parameters_that_agree, 3, kind).ok().results:
+        assert said in result
+
+
 def collectives():
     """What a plain classification loop sends, after its first step."""
     import ddp_patch

@@ -11,6 +11,8 @@ from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
 
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
 
 def compare_datasets(world: World, loader: Any, name: str) -> None:
     """Compare the lengths of dataset and epoch when a loader is first iterated, without a collective.
@@ -104,16 +106,24 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
         LockstepError: on every rank, naming the first that differs.
     """
     state = {**dict(module.named_parameters()), **(dict(module.named_buffers()) if with_buffers else {})}
-    sums = [float(value.detach().double().sum()) for value in state.values() if value.dtype != torch.bool]
-    names = [name for name, value in state.items() if value.dtype != torch.bool]
-    given = world.share([names, sums])
-    for index, name in enumerate(names):
-        values = [entry[1][index] if len(entry[1]) > index else None for entry in given]
-        if any(value != values[0] and value == value for value in values):
+    state = {name: value.detach() for name, value in state.items() if value.dtype != torch.bool}
+    sums = [float(value.double().sum()) for value in state.values()]
+    given = world.share([[_sum_of_bits(value) for value in state.values()], sums])
+    for index, name in enumerate(state):
+        bits, values = (
+            [entry[part][index] if len(entry[part]) > index else None for entry in given] for part in (0, 1)
+        )
+        if len(set(bits)) > 1:
             raise LockstepError(
                 f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
                 f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
             )
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> int:
+    """Sum a tensor's entries as integers: a sum of floats depends on a rank's threads and its processor's kernels."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return int(real.view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64))
 
 
 def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:

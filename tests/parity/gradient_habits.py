@@ -625,8 +625,12 @@ def loading_and_casting():
     said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
     model.load_state_dict(saved)
     said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    precise = copy.deepcopy(model)
     model.float()
-    said += [round(v, 4) for v in loop(model, lambda x, y: trained(model, optimizer, x.float(), y), epochs=1)[:3]]
+    rounded = loop(model, lambda x, y: trained(model, optimizer, x.float(), y), epochs=1)
+    other = SGD(precise.parameters(), 0.3)
+    wanted = loop(precise, lambda x, y: trained(precise, other, x, y), epochs=1)
+    said.append(sum(abs(a - b) < 1e-5 for a, b in zip(rounded[:3], wanted[:3], strict=True)))
     model.load_state_dict(saved)
     model.double()
     model.load_state_dict(saved)
