@@ -66,7 +66,9 @@ def script_line(frame: FrameType | None = None) -> str:
     outermost = "?"
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_LIBRARIES) and "site-packages" not in name and not name.startswith("<frozen"):
+        # What dataclasses generate is of no file, but has the names of the class's module (CPython 3.10 to 3.14).
+        place = str(frame.f_globals.get("__file__", name)) if name == "<string>" else name
+        if not place.startswith(_LIBRARIES) and "site-packages" not in place and not name.startswith("<frozen"):
             return f"{Path(name).name}:{frame.f_lineno}"
         outermost = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back

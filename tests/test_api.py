@@ -552,3 +552,17 @@ def test_the_report_says_when_nothing_was_distributed(ranks, tmp_path):
     source = "import ddp_patch, os, torch\ntorch.ones(3).sum()\nos.write(2, str(ddp_patch.report()).encode())\n"
     outcome = ranks.script(write(tmp_path, source), 2).ok()
     assert "none: no batch reached a model, so every rank computed everything" in outcome.stderr[0]
+
+
+def test_a_line_is_the_scripts_also_where_a_library_generated_code(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "settings_of_a_library.py").write_text(
+        "from dataclasses import dataclass, field\nfrom ddp_patch.ledger import script_line\n"
+        "@dataclass\nclass Settings:\n    line: str = field(default_factory=script_line)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    from settings_of_a_library import Settings
+
+    line = sys._getframe().f_lineno + 1
+    assert Settings().line == f"test_api.py:{line}"
+    assert eval(compile("Settings().line", "<string>", "eval"), {"Settings": Settings}) == "<string>:1"
