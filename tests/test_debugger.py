@@ -12,7 +12,7 @@ import pytest
 PATIENCE = 90  # seconds until a prompt; processes start within a few
 PROMPT = r"\(+Pdb\)+ |\(com\) |Clear all breaks\? |>>> |ipdb> |\.\.\. "
 
-# Every command of pdb is in one of the lists below, with what it needs around it. None marks ways out.
+# The commands of pdb are in the lists below, with what they need around them.
 TRAIN = """
 import torch
 from torch import nn

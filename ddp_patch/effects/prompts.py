@@ -27,14 +27,19 @@ class Prompts:
         self._world = world
         self._for_all = False  # the main thread waits for a thread that asks
 
-    def ask(self, what: str, real: Callable[[], Any]) -> Any:
+    def ask(self, what: str, real: Callable[[], Any], *, may_be_awaited: bool = False) -> Any:
         """Ask the user.
+
+        Args:
+            what: names the question, alike on every rank.
+            real: asks, on rank 0.
+            may_be_awaited: a debugger may ask so in a thread that it waits for.
 
         Raises:
             BaseException: on every rank, what rank 0 gets: EOFError, KeyboardInterrupt.
         """
         in_thread = threading.current_thread() is not threading.main_thread()
-        if self._turns.are_taken() or (in_thread and self._for_all):
+        if self._turns.are_taken() or (may_be_awaited and in_thread and self._for_all):
             return self._turns.take(what, lambda: self._asked(real), is_patient=True)
         if self._turns.are_silent():
             return ""  # of a thread, that must not wait for ever

@@ -28,12 +28,13 @@ def patch_when_imported(prompts: Prompts, apply: Callable[[list[Patch]], None]) 
         prompts: of the ranks.
         apply: applies patches, unless the session has ended.
     """
-    rows = [Patch("prompt_toolkit.shortcuts.prompt", "PromptSession.prompt", _asked("a prompt", prompts), _EFFECT)]
+    ask = _asked("a prompt", prompts, may_be_awaited=True)
+    rows = [Patch("prompt_toolkit.shortcuts.prompt", "PromptSession.prompt", ask, _EFFECT)]
     wrapt.register_post_import_hook(lambda module: apply(rows), "prompt_toolkit.shortcuts.prompt")
 
 
-def _asked(what: str, prompts: Prompts) -> Wrapper:
+def _asked(what: str, prompts: Prompts, *, may_be_awaited: bool = False) -> Wrapper:
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return prompts.ask(what, lambda: wrapped(*args, **kwargs))
+        return prompts.ask(what, lambda: wrapped(*args, **kwargs), may_be_awaited=may_be_awaited)
 
     return call
