@@ -1,0 +1,112 @@
+"""What people do with real libraries prints, gives and leaves on N ranks what it does on one process."""
+
+import functools
+import importlib
+import json
+
+import pytest
+import torch
+from conftest import TESTS
+from libraries.together import run_all
+from parity.test_scripts import compare_text
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+MODULES = sorted(path.stem for path in (TESTS / "libraries").glob("*_habits.py"))
+HABITS = [
+    (module, habit.__name__) for module in MODULES for habit in importlib.import_module(f"libraries.{module}").HABITS
+]
+
+
+@pytest.fixture(scope="module")
+def job(ranks):
+    """Give what the habits of a library did: each is run once per number of ranks."""
+
+    @functools.cache
+    def run(module, nproc):
+        left = [habit for name, habit in HABITS if name == module]
+        done = {}
+        while left:
+            outcome = ranks.call(run_all, nproc, f"libraries.{module}", left, timeout=240)
+            notes = [read(outcome.cwd / f"given.{rank}") for rank in range(nproc)]
+            ended = [name for name in left if all(name in note for note in notes)]
+            done |= {name: (outcome, [note[name] for note in notes]) for name in ended}
+            left = left[len(ended) :]
+            if left:  # the job ends at the first error
+                done[left.pop(0)] = outcome, None
+        return done
+
+    return run
+
+
+def read(path):
+    return dict(map(json.loads, path.read_text().splitlines())) if path.exists() else {}
+
+
+def tree(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def part(outcome, habit):
+    """What a habit printed."""
+    return outcome.stdout[0].partition(f"=== {habit}\n")[2].partition("=== ")[0]
+
+
+def read_file(path):
+    """Give what a file holds, as far as one process would write it a second time."""
+    if path.is_dir():
+        return "folder"
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        return torch.load(path, weights_only=False)
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    if path.name.startswith("events.out"):
+        events = EventAccumulator(str(path)).Reload()
+        return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    if path.suffix in (".csv", ".txt", ".log", ".json", ".jsonl", ".yaml"):
+        return path.read_text().splitlines()
+    return path.read_bytes()
+
+
+def compare(ours, theirs, precision, where=""):
+    """Compare what was given, printed or saved; numbers to a precision."""
+    if isinstance(theirs, torch.nn.Module):
+        ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert type(ours) is type(theirs), where
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, rtol=precision, atol=precision, equal_nan=True)
+    elif isinstance(theirs, float):
+        assert ours == pytest.approx(theirs, rel=precision, abs=precision, nan_ok=True), where
+    elif isinstance(theirs, dict):
+        assert list(ours) == list(theirs), where
+        for key, value in theirs.items():
+            compare(ours[key], value, precision, f"{where}[{key!r}]")
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs), where
+        for index, pair in enumerate(zip(ours, theirs, strict=True)):
+            compare(*pair, precision, f"{where}[{index}]")
+    elif isinstance(theirs, str):
+        compare_text(ours, theirs, precision)
+    else:
+        assert ours == theirs, where
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize(("module", "habit"), HABITS)
+def test_a_library_sees_one_process(job, module, habit, nproc):
+    alone, wanted = job(module, 1)[habit]
+    assert wanted is not None, alone.said()
+    outcome, given = job(module, nproc)[habit]
+    assert given is not None, ("hung\n" if outcome.late else "") + outcome.said()
+    assert outcome.stdout[1:] == [""] * (nproc - 1)
+    here, there = outcome.cwd / habit, alone.cwd / habit
+    assert tree(here) == tree(there)
+    if habit in getattr(importlib.import_module(f"libraries.{module}"), "DRAWN", ()):
+        assert all(values == given[0] for values in given)
+        return
+    precision = 1e-5 if habit in getattr(importlib.import_module(f"libraries.{module}"), "FLOAT32", ()) else 1e-9
+    for rank, values in enumerate(given):
+        compare(values, wanted[0], precision, f"rank {rank}: ")
+    compare(part(outcome, habit), part(alone, habit), precision)
+    for name in tree(there):
+        compare(read_file(here / name), read_file(there / name), precision, name)
