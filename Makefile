@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough kills gpu check bench matrix format clean
+.PHONY: demo test thorough kills gpu check bench matrix libraries format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -50,6 +50,18 @@ bench: .venv/ready
 # Measures again how this and the others shard every kind of loader.
 matrix: .venv/peers
 	$(BIN)/python benchmarks/matrix.py
+
+# mmengine alone: it asks for opencv-python, which takes the place of opencv-python-headless.
+# deepspeed's set-up imports torch.
+.venv/libraries: .venv/ready
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation deepspeed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[libraries]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps mmengine
+	touch $@
+
+# What people do with transformers, torchmetrics, ignite, Lightning, peft, MONAI, ... on 2 and 3 ranks.
+libraries: .venv/libraries
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q tests/libraries
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

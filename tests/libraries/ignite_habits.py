@@ -53,7 +53,7 @@ def quickstart():
     val_evaluator.add_event_handler(Events.COMPLETED, checkpoint, {"model": model})
     state = trainer.run(train_loader, max_epochs=4)
     model.load_state_dict(torch.load(checkpoint.last_checkpoint))
-    return [state.output, state.iteration, checkpoint.last_checkpoint, val_evaluator.run(val_loader).metrics]
+    return [state.output, state.iteration, str(checkpoint.last_checkpoint), val_evaluator.run(val_loader).metrics]
 
 
 def best_of(engine):
@@ -81,7 +81,7 @@ def checkpoints_and_goes_on():
             return loss.item()
 
         trainer = Engine(step)
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: scheduler.step())
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, scheduler.step)
         trainer.add_event_handler(Events.ITERATION_COMPLETED, TerminateOnNan())
         stopper = EarlyStopping(patience=3, score_function=lambda engine: -engine.state.output, trainer=trainer)
         trainer.add_event_handler(Events.EPOCH_COMPLETED, stopper)
@@ -91,7 +91,7 @@ def checkpoints_and_goes_on():
         if attempt:
             Checkpoint.load_objects(objects, "models/" + said[0])
         trainer.run(loader, max_epochs=2 + 2 * attempt)
-        said += [saver.last_checkpoint.name if hasattr(saver.last_checkpoint, "name") else str(saver.last_checkpoint)]
+        said += [str(saver.last_checkpoint)]
         said += [trainer.state.output, trainer.state.iteration, trainer.state.epoch]
     return said
 
@@ -165,7 +165,7 @@ def loggers_and_bars():
     loader, _ = loaders()
     trainer = create_supervised_trainer(model, optimizer, nn.CrossEntropyLoss())
     RunningAverage(output_transform=lambda loss: loss).attach(trainer, "loss")
-    ProgressBar(bar_format="{desc}[{n_fmt}/{total_fmt}]{postfix}", file=sys.stdout, ascii=True).attach(
+    ProgressBar(bar_format="{desc}[{n_fmt}/{total_fmt}]{postfix}", file=sys.stdout, ascii=True, mininterval=0).attach(
         trainer, ["loss"]
     )
     ProgressBar(persist=True).attach(trainer, output_transform=lambda loss: {"batch loss": loss})

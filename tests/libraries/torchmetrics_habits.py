@@ -111,7 +111,6 @@ def of_two_classes():
 
 def of_numbers():
     from torchmetrics import (
-        CosineSimilarity,
         ExplainedVariance,
         MeanAbsoluteError,
         MeanAbsolutePercentageError,
@@ -127,7 +126,6 @@ def of_numbers():
         MeanSquaredError(), MeanSquaredError(squared=False), MeanAbsoluteError(), R2Score(), PearsonCorrCoef(),
         SpearmanCorrCoef(), ExplainedVariance(), MeanAbsolutePercentageError(),
     ]  # fmt: skip
-    alike = CosineSimilarity(reduction="mean")
     said = []
     for epoch in range(2):
         for x, y in DataLoader(TensorDataset(torch.randn(23, 4), torch.randn(23, 1)), 8, shuffle=True):
@@ -138,12 +136,28 @@ def of_numbers():
             optimizer.step()
             for metric in metrics:
                 said.append(metric(out.squeeze(1), y.squeeze(1)).item())
-            alike.update(out.detach().expand(-1, 4), x)
-        for metric in (*metrics, alike):
+        for metric in metrics:
             said.append(metric.compute().item())
             metric.reset()
-        print(f"epoch {epoch}: " + " ".join(f"{value:.6f}" for value in said[-9:]))
+        print(f"epoch {epoch}: " + " ".join(f"{value:.6f}" for value in said[-8:]))
     return said
+
+
+def of_directions():
+    from torchmetrics import CosineSimilarity
+
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    alike = CosineSimilarity(reduction="mean")
+    said = []
+    for x, y in classified():
+        out = model(x)
+        wanted = nn.functional.one_hot(y, 3).double()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(out, wanted).backward()
+        optimizer.step()
+        said.append(alike(out, wanted).item())
+    return [*said, alike.compute().item()]
 
 
 def sums_and_means():
@@ -168,9 +182,11 @@ def sums_and_means():
         most(losses.detach())
         least.update(losses.detach())
         every.update(losses.detach())
-    return said + [numbers(metric.compute()) for metric in (mean, total, most, least, running)] + [
-        sorted(numbers(every.compute()))
-    ]
+    return (
+        said
+        + [numbers(metric.compute()) for metric in (mean, total, most, least, running)]
+        + [sorted(numbers(every.compute()))]
+    )
 
 
 def a_collection():
@@ -332,7 +348,7 @@ def functional_metrics():
 
 
 HABITS = [
-    accuracy_in_a_loop, of_classes, of_two_classes, of_numbers, sums_and_means, a_collection, tracked_and_resampled,
+    accuracy_in_a_loop, of_classes, of_two_classes, of_numbers, of_directions, sums_and_means, a_collection, tracked_and_resampled,
     metrics_are_saved_and_pickled, of_pictures_and_texts, functional_metrics,
 ]  # fmt: skip
-# torchmetrics adds up in float32 where a state's default is float32.
+FLOAT32 = ["of_directions"]  # CosineSimilarity casts to it
