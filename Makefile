@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough kills gpu check bench matrix format clean
+.PHONY: demo test thorough libraries kills gpu check bench matrix libraries format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -60,6 +60,18 @@ bench: .venv/package
 # Measures again how this and the others shard every kind of loader.
 matrix: .venv/with-matrix
 	$(BIN)/python benchmarks/matrix.py
+
+# mmengine alone: it asks for opencv-python, which takes the place of opencv-python-headless.
+# deepspeed's set-up imports torch.
+.venv/with-libraries: .venv/with-test
+	DS_BUILD_OPS=0 $(INSTALL) --no-build-isolation deepspeed
+	$(INSTALL) --editable '.[libraries]'
+	$(INSTALL) --no-deps mmengine
+	touch $@
+
+# What people do with transformers, torchmetrics, ignite, Lightning, peft, MONAI, ... on 2 and 3 ranks.
+libraries: .venv/with-libraries
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q tests/libraries
 
 format: .venv/with-check
 	$(BIN)/ruff check --fix .

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import PATIENCE
@@ -298,3 +299,35 @@ def test_what_is_saved_loads_without_this_package(ranks, tmp_path):
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
     compare_text(said[1], said[0])
+
+
+def saved_as_a_folder():
+    import torch.distributed.checkpoint as dcp
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    (x,) = next(iter(DataLoader(TensorDataset(torch.arange(14.0).view(7, 2)), 7)))
+    model(x).sum().backward()
+    optimizer.step()
+    for name in ("first", "first", "second"):
+        told = dcp.save({"model": model, "optimizer": optimizer.state_dict(), "x": x}, checkpoint_id=name)
+    dcp.async_save(model.state_dict(), checkpoint_id="later").result()
+    dcp.save(model.state_dict(), storage_writer=dcp.FileSystemWriter("written"))
+    read = {"x": torch.zeros(7, 2), "model": nn.Linear(2, 1).state_dict()}
+    dcp.load(read, checkpoint_id="first")
+    try:
+        dcp.save({"x": x}, checkpoint_id="first/.metadata/none")
+    except dcp.CheckpointException as error:
+        failed = type(error).__name__
+    return [" ".join(sorted(told.state_dict_metadata)), read["x"].tolist(), read["model"]["weight"].tolist(), failed]
+
+
+def test_a_checkpoint_of_several_files_is_written_by_rank_0_and_read_by_all(ranks):
+    alone = ranks.call(saved_as_a_folder, 1).ok()
+    for nproc in (2, 3):
+        outcome = ranks.call(saved_as_a_folder, nproc).ok()
+        for given in outcome.results:
+            for own, wanted in zip(given, alone.results[0], strict=True):
+                assert own == wanted if isinstance(wanted, str) else np.array(own) == pytest.approx(np.array(wanted))
+        assert outcome.files() == alone.files()
+        assert {"first/.metadata", "first/__0_0.distcp"} < set(outcome.files())

@@ -82,6 +82,27 @@ class Checkpoints:
                 self._world.together(lambda: None if by_name or alone else write(Nowhere()))
         self._files.finished(target)
 
+    def save_folder(self, what: str, path: Any, write: Callable[[], Any]) -> Any:
+        """Write a checkpoint of several files once.
+
+        Args:
+            what: name of the function.
+            path: of the folder.
+            write: called on rank 0 alone; it finds no batches.
+
+        Returns:
+            what ``write`` returns, on every rank.
+
+        Raises:
+            Exception: on every rank, what it raises on rank 0.
+        """
+        is_own = self._owners.is_temporary(path)
+        if self._turns.are_silent() and not is_own:
+            return None
+        if is_own or not self._turns.are_taken():
+            return write()
+        return self._turns.take(what, write, [os.path.abspath(os.fsdecode(path))])
+
     def leaders(self, path: Any) -> Any:
         """What rank 0 calls a path of this rank."""
         return self._files.leaders(path)

@@ -15,6 +15,7 @@ from ..effects.places import Places
 from ..patcher import Patch
 from ..structure import map_leaves
 
+_DCP = "torch.distributed.checkpoint.state_dict_saver"
 _ONCE = "rank 0 writes, atomically; all ranks wait"
 
 
@@ -110,9 +111,25 @@ def patch_when_imported(checkpoints: Checkpoints, apply: Callable[[list[Patch]],
 
         bind(*args, **kwargs)
 
+    def save_folder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **options: Any) -> Any:
+            # What has a state_dict is asked for it, as torch.distributed.checkpoint.save would, and by every rank.
+            held = {name: v.state_dict() if isinstance(v, Stateful) else v for name, v in state_dict.items()}
+            held = wholly(held)
+            path = getattr(options.get("storage_writer"), "path", ".") if checkpoint_id is None else checkpoint_id
+            return checkpoints.save_folder(
+                "torch.distributed.checkpoint.save", path, lambda: wrapped(held, checkpoint_id=checkpoint_id, **options)
+            )
+
+        from torch.distributed.checkpoint.stateful import Stateful  # noqa: PLC0415 — the script has imported it
+
+        return bind(*args, **kwargs)
+
+    folder_rows = [Patch(_DCP, "save", save_folder, "rank 0 writes; all ranks wait", everywhere=True)]
     torch_rows = [Patch("safetensors.torch", "save_file", save_file, _ONCE)]
     numpy_rows = [Patch("safetensors.numpy", "save_file", save_file, _ONCE)]
     accelerate_rows = [Patch("accelerate.utils.other", "save", save, _ONCE, also=("accelerate.utils:save",))]
+    wrapt.register_post_import_hook(lambda module: apply(folder_rows), "torch.distributed.checkpoint")
     wrapt.register_post_import_hook(lambda module: apply(torch_rows), "safetensors.torch")
     wrapt.register_post_import_hook(lambda module: apply(numpy_rows), "safetensors.numpy")
     wrapt.register_post_import_hook(lambda module: apply(accelerate_rows), "accelerate.utils.other")
