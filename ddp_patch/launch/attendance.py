@@ -66,13 +66,13 @@ class Attendance:
             return  # another rank is gone: it says why, or whoever ended it does
         if type(error).__name__ == "BdbQuit":
             return  # the person at the debugger ends the program
-        if isinstance(error, LockstepError):
-            self.leave(str(error))  # it says why itself
-            return
         try:
             if self._all_came(f"failure/{where}", _FAILURE_WAIT):
                 return
         except RuntimeError:  # the store is gone, and with it the job
+            return
+        if isinstance(error, LockstepError):
+            self.leave(str(error))  # it says why itself
             return
         self.leave(
             f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
