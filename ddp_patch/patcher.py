@@ -260,6 +260,8 @@ def _along_mro(owner: Any, attribute: str) -> Any:
 def _restore(done: _Done) -> str | None:
     held = _held(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
+    if getattr(held, "_torchdynamo_orig_callable", None) is done.planted:
+        return None  # TorchDynamo put its own on top for good when it was imported (2.13); ours passes by from now on
     if held is not done.planted and getattr(held, "_self_parent", None) is not done.planted:
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
     if done.original is _ABSENT:
