@@ -36,7 +36,6 @@ from .patches import (
     compiled,
     data_loader,
     data_parallel,
-    exits,
     hooks,
     losses,
     modules,
@@ -90,7 +89,6 @@ class Session:
             [
                 # In this order: first what tells that the script needs none of the rest.
                 *doors.patches(),
-                *exits.patches(job.watch),
                 *data_loader.patches(self._loaders),
                 *data_parallel.patches(self._replicas, job, self._world),
                 *parallel_functions.patches(job, self._world),

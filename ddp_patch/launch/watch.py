@@ -21,6 +21,7 @@ from ..ledger import script_line
 from ..trail import SLOTS, Trail, count_of
 from .attendance import Attendance
 from .crash import CrashHook
+from .exits import ExitLine
 from .launcher import Placement
 from .parted import Finding, Place, compare, message, went
 from .peers import Peers
@@ -51,7 +52,7 @@ class Watch:
         """
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
-        self.end = "of the program"  # how this rank's program ends, once it does
+        self._exit = ExitLine()
         self._attendance = attendance
         self._crash = crash
         self._rank = placement.rank
@@ -90,6 +91,7 @@ class Watch:
         """Watch no more. Safe to call twice."""
         if not self._is_over and os.getpid() == self._process:
             self._is_over = True
+            self._exit.uninstall()
             self._peers.wake()
             self._running.acquire(timeout=_END_WAIT)
             self.trail.go_private()
@@ -126,7 +128,8 @@ class Watch:
             with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
                 finding = self._through_the_store(state)
         if finding is not None:
-            self._declare(finding, script_line(self._frame()), self.trail.depth > 0)
+            line = "at the end" if self.trail.words[SLOTS] else script_line(self._frame())
+            self._declare(finding, line, self.trail.depth > 0)
         return _AT_ONCE if self._attendance.out_of_step is not None or self._peers.gone else _LOOK
 
     def _through_the_store(self, state: object) -> Finding | None:
@@ -208,7 +211,7 @@ class Watch:
             f"{trail.recent(1)[0]}{shown}",
             script_line(self._frame()) if line is None else line,
             trail.depth > 0 if is_inside is None else is_inside,
-            self.end if has_ended else None,
+            self._exit.end if has_ended else None,
             trail.recent(_RECENT),
         )
 

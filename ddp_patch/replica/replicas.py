@@ -84,6 +84,7 @@ class Replicas:
 
     def call_found(self, call: Call) -> Any:
         """Run a module that owns optimized parameters, and settle how calls of this form run from now on."""
+        self._world.one_thread.begins()
         return self._job.precision.applied(self._call_found, call)
 
     def _call_found(self, call: Call) -> Any:
@@ -162,6 +163,7 @@ class Replicas:
 
     def call(self, replica: Replica, call: Call) -> Any:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
+        self._world.one_thread.begins()  # before ``inside`` is true for the other thread as well
         if self.inside or _is_tracing():  # the trace is of the author's code
             return call.as_written()
         return self._job.precision.applied(self._call, replica, call)
