@@ -61,7 +61,7 @@ matrix: .venv/peers
 
 # What people do with transformers, torchmetrics, ignite, Lightning, peft, MONAI, ... on 2 and 3 ranks.
 libraries: .venv/libraries
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q tests/libraries
+	$(BIN)/python -m pytest -q tests/libraries
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -104,14 +104,7 @@ def compare(ours, theirs, precision, where=""):
 
 
 @pytest.mark.parametrize("nproc", [2, 3], ids=["on2", "on3"])
-@pytest.mark.parametrize(
-    ("module", "habit"),
-    [
-        pytest.param(module, habit, marks=pytest.mark.xdist_group(module))
-        for module in MODULES
-        for habit in HABITS[module]
-    ],
-)
+@pytest.mark.parametrize(("module", "habit"), [(module, habit) for module in MODULES for habit in HABITS[module]])
 def test_a_library_sees_one_process(job, module, habit, nproc):
     alone, wanted = job(module, 1)[habit]
     assert wanted is not None, alone.said()
