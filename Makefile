@@ -71,7 +71,7 @@ matrix: .venv/with-matrix
 
 # What people do with transformers, torchmetrics, ignite, Lightning, peft, MONAI, ... on 2 and 3 ranks.
 libraries: .venv/with-libraries
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q tests/libraries
+	$(BIN)/python -m pytest -q tests/libraries
 
 format: .venv/with-check
 	$(BIN)/ruff check --fix .

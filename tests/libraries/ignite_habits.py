@@ -81,7 +81,7 @@ def checkpoints_and_goes_on():
             return loss.item()
 
         trainer = Engine(step)
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, scheduler.step)
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine, scheduler=scheduler: scheduler.step())
         trainer.add_event_handler(Events.ITERATION_COMPLETED, TerminateOnNan())
         stopper = EarlyStopping(patience=3, score_function=lambda engine: -engine.state.output, trainer=trainer)
         trainer.add_event_handler(Events.EPOCH_COMPLETED, stopper)

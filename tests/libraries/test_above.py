@@ -51,4 +51,4 @@ def test_libraries_imported_above_the_line_see_one_process(ranks, tmp_path):
         assert outcome.stdout[0].splitlines()[-1] == said
         assert outcome.stdout[1:] == [""] * (nproc - 1)
         assert outcome.files() == alone.files()
-        assert "logs/version_0/metrics.csv" in alone.files()
+        assert "logs/lightning_logs/version_0/metrics.csv" in alone.files()

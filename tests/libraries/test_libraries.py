@@ -19,6 +19,7 @@ HABITS = {
     module: [habit.__name__ for habit in importlib.import_module(f"libraries.{module}").HABITS] for module in MODULES
 }
 TIMES = re.compile(r"[━╸╺]+|\d\d:\d\d:\d\d,\d+|\d+:\d\d:\d\d|[\d.]+(it/s|s/it)")
+RUN = re.compile(r"/\S*/run\d+/")
 CLOCK = re.compile(r"(?<=events\.out\.tfevents)\.[^/]*|\d{8}_\d{6}")
 pytestmark = pytest.mark.timeout(900)  # the first test of a library waits for all of its habits
 
@@ -80,6 +81,11 @@ def read_file(path):
     return path.read_bytes()
 
 
+def named(text):
+    """A path, from the folder in which the habits ran."""
+    return RUN.sub("", text) if isinstance(text, str) else text
+
+
 def compare(ours, theirs, precision, where=""):
     """Compare what was given, printed or saved; numbers to a precision."""
     if isinstance(theirs, torch.nn.Module):
@@ -90,28 +96,21 @@ def compare(ours, theirs, precision, where=""):
     elif isinstance(theirs, float):
         assert ours == pytest.approx(theirs, rel=precision, abs=precision, nan_ok=True), where
     elif isinstance(theirs, dict):
-        assert list(ours) == list(theirs), where
-        for key, value in theirs.items():
-            compare(ours[key], value, precision, f"{where}[{key!r}]")
+        assert [named(key) for key in ours] == [named(key) for key in theirs], where
+        for key, pair in zip(theirs, zip(ours.values(), theirs.values(), strict=True), strict=True):
+            compare(*pair, precision, f"{where}[{key!r}]")
     elif isinstance(theirs, (list, tuple)):
         assert len(ours) == len(theirs), where
         for index, pair in enumerate(zip(ours, theirs, strict=True)):
             compare(*pair, precision, f"{where}[{index}]")
     elif isinstance(theirs, str):
-        compare_text(ours, theirs, precision)
+        compare_text(named(ours), named(theirs), precision)
     else:
         assert ours == theirs, where
 
 
 @pytest.mark.parametrize("nproc", [2, 3], ids=["on2", "on3"])
-@pytest.mark.parametrize(
-    ("module", "habit"),
-    [
-        pytest.param(module, habit, marks=pytest.mark.xdist_group(module))
-        for module in MODULES
-        for habit in HABITS[module]
-    ],
-)
+@pytest.mark.parametrize(("module", "habit"), [(module, habit) for module in MODULES for habit in HABITS[module]])
 def test_a_library_sees_one_process(job, module, habit, nproc):
     alone, wanted = job(module, 1)[habit]
     assert wanted is not None, alone.said()
