@@ -129,7 +129,10 @@ def is_enabled() -> bool:
 
 def rank() -> int:
     """Give the number of this process in the job, from 0, which the launcher's variables no longer tell."""
-    return 0 if _State.joined is None else _State.joined.placement.rank
+    if _State.joined is None:
+        return 0
+    _State.joined.one_process.was_told = True
+    return _State.joined.placement.rank
 
 
 def world_size() -> int:

@@ -617,6 +617,18 @@ def test_a_rank_noted_by_an_unknown_module_names_the_line_to_move(ranks, tmp_pat
     assert all(own.codes)
 
 
+def test_a_rank_that_was_asked_of_ddp_patch_may_be_kept(ranks, tmp_path):
+    source = """
+import sys, ddp_patch
+rank = ddp_patch.rank()
+ddp_patch.disable()
+ddp_patch.enable()
+sys.stdout.write(f"{rank}")
+ddp_patch.disable()
+"""
+    assert ranks.script(write(tmp_path, source), 2).ok().stdout == ["0", ""]
+
+
 def test_constants_that_agree_on_all_ranks_are_no_ranks():
     Frozen.refuse([{"a.rank": 0}, {}])
     Frozen.refuse([{"a.rank": 1}, {"a.rank": 1}])

@@ -39,6 +39,7 @@ class OneProcess:
         self.group = group
         self.variables = {name: value for name, value in environ.items() if name in VARIABLES}
         self.is_hiding = False
+        self.was_told = False  # the program got its rank from us: what it calls a rank may be that
         self.asked: set[str] = set()  # variables that the program was told are not there
         self._frozen = Frozen(self.variables)
 
@@ -55,7 +56,7 @@ class OneProcess:
 
     def suspects(self) -> dict[str, int]:
         """Find numbers that modules may have noted as their rank before."""
-        return self._frozen.suspects()
+        return {} if self.was_told else self._frozen.suspects()
 
     def show(self) -> None:
         """Put the variables back as the launcher left them. The group stays away: the launcher made none."""
