@@ -6,6 +6,7 @@ Rows are applied all or nothing; the undo log is written while applying and walk
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -215,7 +216,7 @@ class _Bindings:
         """Names that are bound to an object, besides the known one."""
         if self._names is None:
             self._names = {}
-            for module in list(sys.modules.values()):
+            for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
                 if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
                     for name, bound in list(vars(module).items()):
                         if callable(bound):
@@ -260,15 +261,25 @@ def _along_mro(owner: Any, attribute: str) -> Any:
 def _restore(done: _Done) -> str | None:
     held = _held(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
-    if getattr(held, "_torchdynamo_orig_callable", None) is done.planted:
-        return None  # TorchDynamo put its own on top for good when it was imported (2.13); ours passes by from now on
     if held is not done.planted and getattr(held, "_self_parent", None) is not done.planted:
+        if _calls(held, done.planted):
+            return None  # as trackers and TorchDynamo do, for good; ours passes by from now on
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
     if done.original is _ABSENT:
         delattr(done.owner, done.attribute)
     else:
         setattr(done.owner, done.attribute, done.original)
     return None
+
+
+def _calls(outer: Any, inner: Any) -> bool:
+    """Tell whether a function has another one at hand: in an attribute, in its closure, in the object it belongs to."""
+    owner = getattr(outer, "__self__", None)
+    held = [*getattr(outer, "__dict__", {}).values(), *getattr(owner, "__dict__", {}).values()]
+    for cell in getattr(outer, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that is empty yet
+            held.append(cell.cell_contents)
+    return any(value is inner for value in held)
 
 
 def _raise_if_foreign(names: Sequence[str | None]) -> None:

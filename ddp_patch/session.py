@@ -36,6 +36,7 @@ from .patches import (
     compiled,
     data_loader,
     data_parallel,
+    exits,
     hooks,
     losses,
     modules,
@@ -101,6 +102,7 @@ class Session:
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
                 *scripted.patches(),
+                *exits.patches(job.watch),
             ]
         )
         doors.patch_when_imported(self._apply)

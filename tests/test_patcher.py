@@ -1,6 +1,7 @@
 """Rows are applied all or nothing, and undone to the very objects that were there."""
 
 import copy
+import functools
 import inspect
 import pickle
 import sys
@@ -242,6 +243,17 @@ def test_a_further_name_that_means_something_else_is_left_alone(library, elsewhe
     assert elsewhere.unrelated is library.other
 
 
+def test_a_module_that_goes_by_two_names_is_patched_once(library, elsewhere, monkeypatch):
+    """As requests has with ``requests.packages.urllib3``."""
+    monkeypatch.setitem(sys.modules, "throw_away_alias", elsewhere)
+    original = library.function
+    patcher = Patcher()
+    patcher.apply([Patch("throw_away_library", "function", tagged, "says so", everywhere=True)])
+    assert elsewhere.function(1) == ("patched", 2)
+    patcher.undo()
+    assert elsewhere.function is library.function is original
+
+
 # --- all or nothing ---------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +336,37 @@ def test_a_foreign_replacement_stays_and_is_named_while_the_others_are_put_back(
     assert "inherited" not in vars(library.Thing)
     assert patcher.applied == []
     patcher.undo()  # nothing is left to undo
+
+
+def wrapped_by_attribute(inner):
+    return functools.wraps(inner)(lambda *args: ("on top", *args))
+
+
+def wrapped_by_closure(inner):
+    return lambda *args: ("on top", inner(*args))
+
+
+def wrapped_by_an_object(inner):
+    class Hooks:
+        def __init__(self):
+            self.kept = inner
+
+        def call(self, *args):
+            return "on top", self.kept(*args)
+
+    return Hooks().call
+
+
+@pytest.mark.parametrize("wrapped", [wrapped_by_attribute, wrapped_by_closure, wrapped_by_an_object])
+def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
+    """As trackers do with ``sys.exit``, and TorchDynamo with ``Module.__call__``."""
+    patcher = Patcher()
+    patcher.apply([row("function"), row("other")])
+    library.function = on_top = wrapped(library.function)
+    patcher.undo()
+    assert library.function is on_top
+    assert "patched" not in str(library.function(1))
+    assert library.other(1) == 3
 
 
 def test_a_name_that_was_deleted_meanwhile_is_named(library):

@@ -30,9 +30,11 @@ class Peers:
         self._poll = select.poll()
         self._waking, self._wakes = os.pipe()
         self._poll.register(self._waking, select.POLLIN)
+        self._own = [self._waking, self._wakes]  # descriptors
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:
             trail.words = own_words(memory)
+            self._own.append(memory)
         name = "where the ranks run"
         attendance.post(name, json.dumps([_host(), os.getpid(), memory]).encode())
         told = [json.loads(text) for text in attendance.collect(name)]
@@ -52,6 +54,11 @@ class Peers:
     def wake(self) -> None:
         """End the wait."""
         os.write(self._wakes, b"\0")
+
+    def close(self) -> None:
+        """Let their descriptors go, when nobody waits any more."""
+        for descriptor in (*self._own, *self._handles):
+            os.close(descriptor)
 
     def stopped(self) -> list[int]:
         """Find those that a signal has stopped. One that a debugger holds is in another state."""

@@ -21,7 +21,6 @@ from ..ledger import script_line
 from ..trail import SLOTS, Trail, count_of
 from .attendance import Attendance
 from .crash import CrashHook
-from .exits import ExitLine
 from .launcher import Placement
 from .parted import Finding, Place, compare, message, went
 from .peers import Peers
@@ -52,7 +51,7 @@ class Watch:
         """
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
-        self._exit = ExitLine()
+        self.end = "of the program"  # how the program ends, if it does now
         self._attendance = attendance
         self._crash = crash
         self._rank = placement.rank
@@ -91,9 +90,9 @@ class Watch:
         """Watch no more. Safe to call twice."""
         if not self._is_over and os.getpid() == self._process:
             self._is_over = True
-            self._exit.uninstall()
             self._peers.wake()
-            self._running.acquire(timeout=_END_WAIT)
+            if self._running.acquire(timeout=_END_WAIT):
+                self._peers.close()
             self.trail.go_private()
 
     def places(self) -> str:
@@ -211,7 +210,7 @@ class Watch:
             f"{trail.recent(1)[0]}{shown}",
             script_line(self._frame()) if line is None else line,
             trail.depth > 0 if is_inside is None else is_inside,
-            self._exit.end if has_ended else None,
+            self.end if has_ended else None,
             trail.recent(_RECENT),
         )
 
