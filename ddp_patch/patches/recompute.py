@@ -12,7 +12,7 @@ from torch import Tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..patcher import Patch
-from ..replica.replicas import Replicas
+from ..replica.replicas import Ran, Replicas
 
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
@@ -74,7 +74,7 @@ def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -
     """Give a function whose second call, inside backward, meets what the first met."""
     inside, on_rows = replicas.inside, replicas.on_rows
     stream = replicas.stream.taken() if keep_draws and not inside else None
-    decisions: list[str] | None = None
+    decisions: list[Ran] | None = None
 
     def run(*given: Any, **kwargs: Any) -> Any:
         nonlocal decisions

@@ -25,6 +25,9 @@ from .streams import RankStream
 from .trained import Trained
 from .verdicts import Call, First, Verdicts, described
 
+Ran = tuple[nn.Module, str]  # a module, and how its call was carried out: by the kind of its verdict, or
+_OBSERVED = "observed"  # on batches, and nothing inside it was looked at
+
 
 class Replicas:
     """Decides for each module call whether it runs on rows, whole, or as the script wrote it."""
@@ -45,8 +48,8 @@ class Replicas:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
         self._keepers: dict[int, Replica] = {}  # of modules found that were not computed on rows yet, or never are
-        self.recorded: list[str] | None = None  # how calls ran, while something may have to be computed again
-        self.recalled: deque[str] | None = None  # how they are to run, while it is
+        self.recorded: list[Ran] | None = None  # how calls ran, while something may have to be computed again
+        self.recalled: deque[Ran] | None = None  # how they are to run, while it is
         self._written = 0  # > 0 while a module that was found runs as written, so that those inside it are looked at
         self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
         self.on_rows = False  # a module is computing this rank's rows
@@ -101,17 +104,23 @@ class Replicas:
             if first.ran:
                 return first.result
             kind = first.verdict.kind
+        if kind == "rows":
+            return self._call_new(call)
+        self._record(call.module, kind)
         if kind == "whole":
             return self._call_whole(call)
-        if kind == "view" and self.recalled is None:
-            self._written += 1
-            try:
+        if kind == _OBSERVED:
+            with self._deciding():
                 return call.as_written()
-            finally:
-                self._written -= 1
-        if kind == "view":
-            with self._deciding():  # as it was observed
-                return call.as_written()
+        self._written += 1
+        try:
+            return call.as_written()
+        finally:
+            self._written -= 1
+
+    def _call_new(self, call: Call) -> Any:
+        if self.recalled is not None:
+            self.recalled.appendleft((call.module, "rows"))  # for the replica
         replica = self.make(call.module, "outermost owner of optimized parameters that was called on a batch")
         swap.swap(call.module, {"__call__": self._call_of(replica, type(call.module))})
         return self.call(replica, call)
@@ -135,13 +144,24 @@ class Replicas:
     def _decided(self, call: Call, entry: Entry) -> str | None:
         """Tell how calls of this form run; None for a form that was not seen before."""
         if self.recalled is not None:
-            kind: str | None = self.recalled.popleft() if self.recalled else "view"
-        else:
-            verdict = self.verdicts.known(call, entry)
-            kind = None if verdict is None else verdict.kind
-        if self.recorded is not None and kind is not None:
-            self.recorded.append(kind)
-        return kind
+            return self._recall(call.module)
+        verdict = self.verdicts.known(call, entry)
+        return None if verdict is None else verdict.kind
+
+    def _record(self, module: nn.Module, kind: str) -> None:
+        """Note how a call runs, before what it calls does the same."""
+        if self.recorded is not None:
+            self.recorded.append((module, kind))
+
+    def _recall(self, module: nn.Module) -> str:
+        """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
+        assert self.recalled is not None
+        if any(of is module for of, _ in self.recalled):
+            while True:
+                of, kind = self.recalled.popleft()
+                if of is module:
+                    return kind
+        return _OBSERVED
 
     def _first(self, replica: Replica, call: Call, entry: Entry) -> First:
         if replica.sync is not None:
@@ -155,10 +175,10 @@ class Replicas:
         except Exception as error:
             self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
             raise
-        if first.ran and first.verdict.kind == "rows":
-            self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
-        if self.recorded is not None:
-            self.recorded.append("view" if first.ran else first.verdict.kind)
+        if first.ran:
+            if first.verdict.kind == "rows":
+                self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
+            self._record(call.module, _OBSERVED)
         return first
 
     def call(self, replica: Replica, call: Call) -> Any:
@@ -200,7 +220,8 @@ class Replicas:
             if first.ran:
                 return first.result
             entry, kind = first.entry, first.verdict.kind
-        if kind == "view":
+        self._record(call.module, kind)
+        if kind in ("view", _OBSERVED):
             with self._deciding():  # its own gradients are kept global as they are
                 return call.as_written()
         if kind == "whole":
@@ -257,10 +278,9 @@ class Replicas:
         """
         if not self._written and self.recalled is None:
             raise BatchError(why)
-        if self.recalled:
-            self.recalled.popleft()
-        if self.recorded is not None:
-            self.recorded.append("view")
+        if self.recalled is not None:
+            self._recall(call.module)
+        self._record(call.module, _OBSERVED)
         with self._deciding():
             return call.as_written()
 

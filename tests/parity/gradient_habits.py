@@ -775,6 +775,33 @@ def checkpointing_dropout():
     return [(model[0].weight.grad * model[0].weight).sum().item() - out.sum().item()]
 
 
+class Centred(nn.Module):
+    """Mixes the rows itself, around a part that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(4, 16, bias=False), nn.Dropout(0.5))
+
+    def forward(self, x):
+        return self.part(x - x.mean(0))
+
+
+def checkpointing_dropout_of_several_modules():
+    """From step to step more of them run on rows, and computed again they must run as they did."""
+    around, after = Centred(), nn.Sequential(nn.Linear(16, 3, bias=False), nn.Dropout(0.5))
+    optimizer = SGD([*around.parameters(), *after.parameters()], 0.1)
+    said = []
+    for x, _ in data(5):
+        optimizer.zero_grad()
+        out = checkpoint(lambda x: after(around(x)), x, use_reentrant=False)
+        out.sum().backward()
+        # Linear in each of the two weights, whatever the masks.
+        weights = around.part[0].weight, after[0].weight
+        said += [(weight.grad * weight).sum().item() - out.sum().item() for weight in weights]
+        optimizer.step()
+    return said
+
+
 def norms_by_parametrization():
     model = nn.Sequential(
         nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)),
