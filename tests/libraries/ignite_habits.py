@@ -89,7 +89,7 @@ def checkpoints_and_goes_on():
         saver = Checkpoint(objects, DiskSaver("models", create_dir=True, require_empty=False), n_saved=2)
         trainer.add_event_handler(Events.ITERATION_COMPLETED(every=2), saver)
         if attempt:
-            Checkpoint.load_objects(objects, "models/" + said[0])
+            Checkpoint.load_objects(objects, said[0])
         trainer.run(loader, max_epochs=2 + 2 * attempt)
         said += [str(saver.last_checkpoint)]
         said += [trainer.state.output, trainer.state.iteration, trainer.state.epoch]
