@@ -417,4 +417,5 @@ HABITS = [
     vision_transformer, llama_resumes, t5_translates, a_head_on_a_frozen_body, collators_and_set_seed,
 ]  # fmt: skip
 DRAWN = ["bert_drops_by_default"]  # dropout's masks are another draw on every number of ranks
-FLOAT32 = ["gpt2_learns_and_generates", "gpt2_accumulates", "llama_resumes"]  # ForCausalLMLoss computes in float32
+# ForCausalLMLoss computes in float32, and so do T5's norms and the softmax of its attention.
+FLOAT32 = ["gpt2_learns_and_generates", "gpt2_accumulates", "llama_resumes", "t5_translates"]
