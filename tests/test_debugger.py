@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import sys
+import termios
 
 import pexpect
 import pytest
@@ -264,6 +265,10 @@ class Terminal:
             encoding="utf-8",
             dimensions=(50, 160),
         )
+        # At an interrupt, a terminal forgets what was not read yet (tty_ioctl): also the prompt that answers it.
+        modes = termios.tcgetattr(self._child.child_fd)
+        modes[3] |= termios.NOFLSH
+        termios.tcsetattr(self._child.child_fd, termios.TCSANOW, modes)
 
     def type(self, lines, prompt=PROMPT):
         for line in lines:

@@ -1,5 +1,6 @@
 """Who reads what: each row once where rows can be loaded apart, once per host where they cannot, and never a hang."""
 
+import multiprocessing
 import os
 import queue
 import random
@@ -542,6 +543,41 @@ def test_batches_out_of_order_come_as_on_one_process(ranks):
     assert alone != sorted(alone, key=lambda item: item[1])
     assert ranks.call(out_of_order, 2, "marks").ok().results == [alone] * 2
     assert ranks.call(out_of_order, 3, "marks").ok().results == [alone] * 3
+
+
+class Together(Dataset):
+    """Its workers count what they have loaded in common, and none goes on before all have begun."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self.begun, self.loaded = multiprocessing.Semaphore(0), multiprocessing.Value("i", 0)
+        self.has_begun = False
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if not self.has_begun:
+            self.begun.release()
+            while self.begun.get_value() < self.workers:
+                time.sleep(0.01)
+            self.has_begun = True
+        with self.loaded:
+            self.loaded.value += 1
+        return index
+
+
+def workers_that_meet():
+    data = Together(4)
+    rows = [batch.tolist() for batch in DataLoader(data, 4, num_workers=4)]
+    return rows, data.loaded.value
+
+
+def test_workers_that_share_locks_and_counters_are_those_of_one_process(ranks):
+    wanted = [*workers_that_meet()]
+    outcome = ranks.call(workers_that_meet, 2)
+    assert not outcome.late
+    assert outcome.ok().results == [wanted, [wanted[0], 0]]  # as for all that a dataset keeps: where it was read
 
 
 class SaysFewer(IterableDataset):

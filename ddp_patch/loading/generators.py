@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import sys
 import threading
-import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from ..generators import set_states, states
+from .held import held_by
 
 
 @contextlib.contextmanager
@@ -34,8 +33,6 @@ def in_main_thread() -> bool:
 
 
 _KINDS = (torch.Generator, random.Random)
-_DEPTH = 4  # of objects in objects
-_MOST = 64  # entries of a container that is looked into
 
 
 def own_generators(loader: Any) -> list[Any]:
@@ -45,44 +42,9 @@ def own_generators(loader: Any) -> list[Any]:
     """
     numpy = sys.modules.get("numpy")
     kinds = (*_KINDS, numpy.random.Generator, numpy.random.RandomState) if numpy else _KINDS
-    found: list[Any] = []
     # Those behind the functions of torch and random are carried over anyway.
-    seen = {id(torch.default_generator), id(random.seed.__self__)}  # type: ignore[attr-defined]
-
-    def look(thing: Any, depth: int) -> None:
-        if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):
-            return
-        seen.add(id(thing))
-        if isinstance(thing, kinds):
-            found.append(thing)
-        elif isinstance(thing, (list, tuple)) and len(thing) <= _MOST:
-            for item in thing:
-                look(item, depth + 1)
-        elif isinstance(thing, dict) and len(thing) <= _MOST:
-            for item in thing.values():
-                look(item, depth + 1)
-        elif isinstance(thing, types.MethodType):
-            look(thing.__self__, depth + 1)
-            look(thing.__func__, depth + 1)
-        elif isinstance(thing, functools.partial):
-            look([thing.func, *thing.args, *thing.keywords.values()], depth + 1)
-        elif isinstance(thing, types.FunctionType):
-            for cell in thing.__closure__ or ():
-                with contextlib.suppress(ValueError):  # not bound yet
-                    look(cell.cell_contents, depth + 1)
-            for name in thing.__code__.co_names:
-                look(thing.__globals__.get(name), depth + 1)
-        elif hasattr(thing, "__dict__") and not isinstance(thing, (types.ModuleType, torch.nn.Module)):
-            look(vars(thing), depth)
-            for kind in type(thing).__mro__:
-                if not kind.__module__.startswith(("torch.", "builtins")):
-                    for function in vars(kind).values():
-                        if isinstance(function, types.FunctionType):
-                            look(function, depth + 1)
-
-    look(loader.dataset, 0)
-    look(loader.collate_fn, 0)
-    return found
+    known = (torch.default_generator, random.seed.__self__)  # type: ignore[attr-defined]
+    return held_by(loader, kinds, known)
 
 
 def state_of(generator: Any) -> Any:

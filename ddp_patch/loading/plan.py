@@ -12,6 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..errors import BatchError
 from ..ledger import script_line
 from .generators import own_generators
+from .held import shared_with_children
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
@@ -66,6 +67,12 @@ def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
         return Plan("host", "read by one rank of each host: in_order=False, the order in which its workers are done")
     if loader.num_workers == 0 and choice != "deal" and own_generators(loader):
         return Plan("host", "read by one rank of each host: its dataset or collate_fn holds a generator of its own")
+    shared = shared_with_children(loader) if choice != "deal" else []
+    if shared:
+        what = type(shared[0]).__name__
+        return Plan(
+            "host", f"read by one rank of each host: it holds a multiprocessing {what} for its workers; {_DEAL}"
+        )
     if loader.collate_fn is default_collate:
         return Plan("rows", "rows dealt: each rank loads its own")
     if choice == "deal":

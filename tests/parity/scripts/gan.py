@@ -9,7 +9,7 @@ torch.manual_seed(5)
 nz = 6
 data = torch.randn(77, 16) * 0.5 + 1.0
 loader = DataLoader(TensorDataset(data, torch.zeros(77)), batch_size=20, shuffle=True)
-G = nn.Sequential(nn.Linear(nz, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 16))
+G = nn.Sequential(nn.Linear(nz, 24, bias=False), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 16))
 D = nn.Sequential(nn.Linear(16, 24), nn.LeakyReLU(0.2), nn.Linear(24, 1), nn.Sigmoid())
 optD = torch.optim.Adam(D.parameters(), lr=2e-3, betas=(0.5, 0.999))
 optG = torch.optim.Adam(G.parameters(), lr=2e-3, betas=(0.5, 0.999))

@@ -31,7 +31,7 @@ val = DataLoader(val_set, batch_size=44)
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(10, 32), nn.BatchNorm1d(32), nn.Tanh())
+        self.body = nn.Sequential(nn.Linear(10, 32, bias=False), nn.BatchNorm1d(32), nn.Tanh())
         self.head = nn.Linear(32, 2)
         self.unused = nn.Linear(3, 3)
 
