@@ -588,9 +588,9 @@ class SaysFewer(IterableDataset):
         return iter(range(6))
 
 
-def more_than_it_said(workers):
-    loader = DataLoader(SaysFewer(), batch_size=1, num_workers=workers)
-    found = [len(loader)]
+def more_than_it_said(workers, persistent=False):
+    loader = DataLoader(SaysFewer(), batch_size=1, num_workers=workers, persistent_workers=persistent)
+    found = [len(list(loader)) if persistent else 0, len(loader)]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         iterator = iter(loader)
@@ -602,8 +602,8 @@ def more_than_it_said(workers):
     return [found, [str(warning.message).partition("<")[0] for warning in said]]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(ranks, workers):
-    (alone,) = ranks.call(more_than_it_said, 1, workers).ok().results
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
+def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(ranks, workers, persistent):
+    (alone,) = ranks.call(more_than_it_said, 1, workers, persistent).ok().results
     assert len(alone[1]) == 2
-    assert ranks.call(more_than_it_said, 2, workers).ok().results == [alone] * 2
+    assert ranks.call(more_than_it_said, 2, workers, persistent).ok().results == [alone] * 2

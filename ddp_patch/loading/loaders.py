@@ -28,6 +28,7 @@ from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .workers import divided, drawn_ahead
 
+_LENGTH = "_IterableDataset_len_called"  # of a stream, which torch (2.13) warns of when more comes
 _counts: dict[str, itertools.count[int]] = {}
 Make = Callable[[DataLoader[Any]], Any]
 
@@ -96,6 +97,8 @@ class Loaders:
             known.shadow = loader.persistent_workers or None
             return listener
         shadow = known.shadow if goes_on else self._shadow(how, loader)
+        if _LENGTH in vars(loader):  # it counts from when the script asked
+            vars(shadow)[_LENGTH] = vars(loader)[_LENGTH]
         if loader.persistent_workers:
             known.shadow = shadow
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
