@@ -580,6 +580,38 @@ def test_workers_that_share_locks_and_counters_are_those_of_one_process(ranks):
     assert outcome.ok().results == [wanted, [wanted[0], 0]]  # as for all that a dataset keeps: where it was read
 
 
+class SaysWho(Dataset):
+    def __init__(self):
+        self.worker = None
+
+    def begin(self, worker):
+        self.worker = worker
+
+    def __len__(self):
+        return 13
+
+    def __getitem__(self, index):
+        return self.worker, torch.utils.data.get_worker_info().num_workers, index
+
+
+class SaysWhoItIs(SaysWho):
+    def __getitem__(self, index):
+        return self.worker, 0, index
+
+
+def who_loads():
+    said = []
+    for data in (SaysWho(), SaysWhoItIs()):
+        for batch in DataLoader(data, 3, num_workers=2, worker_init_fn=data.begin):
+            said.append([part.tolist() for part in batch])
+    return said
+
+
+def test_a_dataset_that_tells_its_workers_apart_sees_those_of_one_process(ranks):
+    wanted = who_loads()
+    assert ranks.call(who_loads, 2).ok().results == [wanted] * 2
+
+
 class SaysFewer(IterableDataset):
     def __len__(self):
         return 4

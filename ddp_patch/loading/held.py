@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -32,43 +32,54 @@ def held_by(loader: Any, kinds: tuple[type, ...], known: Iterable[Any] = ()) -> 
         kinds: classes.
         known: objects that are not meant.
     """
-    found: list[Any] = []
+    return list(_within([loader.dataset, loader.collate_fn], kinds, known))
+
+
+def _within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
     seen = {id(thing) for thing in known}
 
-    def look(thing: Any, depth: int) -> None:
+    def look(thing: Any, depth: int) -> Iterator[Any]:
         if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):
             return
         seen.add(id(thing))
         if isinstance(thing, kinds):
-            found.append(thing)
-        elif isinstance(thing, (list, tuple)) and len(thing) <= _MOST:
+            yield thing
+        if isinstance(thing, (list, tuple)) and len(thing) <= _MOST:
             for item in thing:
-                look(item, depth + 1)
+                yield from look(item, depth + 1)
         elif isinstance(thing, dict) and len(thing) <= _MOST:
             for item in thing.values():
-                look(item, depth + 1)
+                yield from look(item, depth + 1)
         elif isinstance(thing, types.MethodType):
-            look(thing.__self__, depth + 1)
-            look(thing.__func__, depth + 1)
+            yield from look(thing.__self__, depth + 1)
+            yield from look(thing.__func__, depth + 1)
         elif isinstance(thing, functools.partial):
-            look([thing.func, *thing.args, *thing.keywords.values()], depth + 1)
+            yield from look([thing.func, *thing.args, *thing.keywords.values()], depth + 1)
         elif isinstance(thing, types.FunctionType):
             for cell in thing.__closure__ or ():
                 with contextlib.suppress(ValueError):  # not bound yet
-                    look(cell.cell_contents, depth + 1)
+                    yield from look(cell.cell_contents, depth + 1)
             for name in thing.__code__.co_names:
-                look(thing.__globals__.get(name), depth + 1)
+                yield from look(thing.__globals__.get(name), depth + 1)
         elif hasattr(thing, "__dict__") and not isinstance(thing, (types.ModuleType, torch.nn.Module)):
-            look(vars(thing), depth)
+            yield from look(vars(thing), depth)
             for kind in type(thing).__mro__:
                 if not kind.__module__.startswith(("torch.", "builtins")):
                     for function in vars(kind).values():
                         if isinstance(function, types.FunctionType):
-                            look(function, depth + 1)
+                            yield from look(function, depth + 1)
 
-    look(loader.dataset, 0)
-    look(loader.collate_fn, 0)
-    return found
+    for thing in things:
+        yield from look(thing, 0)
+
+
+def asks_for_its_worker(loader: Any) -> bool:
+    """Tell whether what is loaded may depend on which worker of how many loads it."""
+    begin = loader.worker_init_fn
+    if isinstance(begin, types.MethodType) and begin.__self__ is loader.dataset:
+        return True
+    functions = _within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
+    return any("get_worker_info" in function.__code__.co_names for function in functions)
 
 
 def shared_with_children(loader: Any) -> list[Any]:

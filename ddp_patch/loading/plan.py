@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..errors import BatchError
 from ..ledger import script_line
 from .generators import own_generators
-from .held import shared_with_children
+from .held import asks_for_its_worker, shared_with_children
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
@@ -73,6 +73,8 @@ def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
         return Plan(
             "host", f"read by one rank of each host: it holds a multiprocessing {what} for its workers; {_DEAL}"
         )
+    if loader.num_workers > 0 and choice != "deal" and asks_for_its_worker(loader):
+        return Plan("host", f"read by one rank of each host: it asks which of its workers loads; {_DEAL}")
     if loader.collate_fn is default_collate:
         return Plan("rows", "rows dealt: each rank loads its own")
     if choice == "deal":
