@@ -612,6 +612,30 @@ def test_a_dataset_that_tells_its_workers_apart_sees_those_of_one_process(ranks)
     assert ranks.call(who_loads, 2).ok().results == [wanted] * 2
 
 
+class Odd:
+    """Something without a length, which asks for one."""
+
+    def __init__(self):
+        self.nested = torch.nested.nested_tensor([torch.arange(3.0), torch.arange(2.0)])
+
+
+def nested_tensors():
+    rows = torch.arange(12.0)
+    nested = DataLoader(
+        TensorDataset(rows), 4, collate_fn=lambda items: torch.nested.nested_tensor([i[0] for i in items])
+    )
+    beside = DataLoader(TensorDataset(rows), 4, collate_fn=lambda items: (torch.stack([i[0] for i in items]), Odd()))
+    said = [[part.tolist() for part in batch.unbind()] for batch in nested]
+    return said + [[x.sum().item(), [part.tolist() for part in odd.nested.unbind()]] for x, odd in beside]
+
+
+def test_nested_tensors_come_as_they_are(ranks):
+    wanted = nested_tensors()
+    outcome = ranks.call(nested_tensors, 2)
+    assert not outcome.late
+    assert outcome.ok().results == [wanted] * 2
+
+
 class SaysFewer(IterableDataset):
     def __len__(self):
         return 4

@@ -26,13 +26,14 @@ def as_batch(data: Any, layout: Layout, share: Callable[[Any], list[Any]]) -> An
 
 def common_rows(data: Any) -> int | None:
     """Size of a batch that came whole, if all its tensors agree on it."""
-    sizes = {leaf.shape[0] if leaf.dim() else None for _, leaf in leaves(data) if isinstance(leaf, Tensor)}
+    tensors = [leaf for _, leaf in leaves(data) if isinstance(leaf, Tensor)]
+    sizes = {None if leaf.is_nested or leaf.dim() == 0 else leaf.shape[0] for leaf in tensors}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def is_plain(leaf: Any) -> bool:
     """Tell tensors of ordinary memory."""
-    return type(leaf) is Tensor and leaf.layout is torch.strided
+    return type(leaf) is Tensor and leaf.layout is torch.strided and not leaf.is_nested
 
 
 def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:

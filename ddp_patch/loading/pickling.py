@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .batches import is_plain
+
 _ALIGNED = 64
 
 
@@ -35,7 +37,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """Name a plain tensor by its number, its block and its place there."""
-        if type(obj) is not Tensor or obj.layout is not torch.strided or obj.requires_grad or obj.is_quantized:
+        if not is_plain(obj) or obj.requires_grad or obj.is_quantized:
             return None
         number = self._tensors.setdefault(id(obj), len(self._tensors))
         tensor = obj.detach().resolve_conj().resolve_neg().cpu()

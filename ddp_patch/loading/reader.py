@@ -82,8 +82,8 @@ class Reader:
             self._hand_over("error", portable(error), before)
             raise
         self._read += 1
-        layout, dealt = cut(data, self._world)
         try:
+            layout, dealt = cut(data, self._world)
             self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
         except NotPortableError as error:
             if self._read == 1:
@@ -96,6 +96,9 @@ class Reader:
             )
             self._hand_over("error", refused, before)
             raise refused from error
+        except Exception as error:  # a kind of tensor that answers nothing, say: nobody may wait for it
+            self._hand_over("error", portable(error), before)
+            raise
         if layout is None:
             return mapped_tensors(self._placed, data), common_rows(data)
 
