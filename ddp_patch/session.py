@@ -76,6 +76,7 @@ class Session:
         self._world.trail = job.watch.trail
         self._world.one_thread.refuse = job.attendance.refuse
         self._world.keeps_global = self._replicas.backwards.trains
+        self._world.own_draws = self._replicas.stream.entered
         self._outward = Outward(job, self._world, self._replicas)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -40,6 +40,8 @@ class World:
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
     # Parameters whose gradients are made global elsewhere, all at once.
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
+    # Surrounds what draws random numbers for this rank's rows.
+    own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
 
     observation: Observation | None = None  # of a forward that computes on batches
 

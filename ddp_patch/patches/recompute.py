@@ -73,7 +73,7 @@ class _Held:
 def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
     inside, on_rows = replicas.inside, replicas.on_rows
-    stream = replicas.stream.taken() if keep_draws and not inside else None
+    stream = replicas.stream.taken() if keep_draws and not on_rows else None  # torch keeps the one in place
     decisions: list[Ran] | None = None
 
     def run(*given: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,11 @@
-"""Attention and recurrent layers, whose samples lie in another dimension for each argument."""
+"""Attention and recurrent layers, whose samples lie in another dimension for each argument.
+
+Dropout inside their kernels is drawn for a rank's rows, from its own stream.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +15,7 @@ from torch import Tensor
 from ..crossings import spread
 from ..forms import rows_of
 from ..tensor import BatchTensor, Rule
-from ..world import Layout
+from ..world import Layout, World
 from .elementwise import common_layout, cutter
 from .losses import bound
 from .networks import aligned
@@ -20,11 +24,11 @@ _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.scaled_dot_product_attention(q, k, v, mask)`` without dropout; a mask may be global."""
+    """``F.scaled_dot_product_attention(q, k, v, mask)``; a mask may be global."""
     given = {**dict(zip(_ATTENTION, args, strict=False)), **kwargs}
     inputs, mask = [given.pop(name, None) for name in _ATTENTION[:3]], given.pop("attn_mask", None)
     batch = next((value for value in inputs if isinstance(value, BatchTensor)), None)
-    if batch is None or len(args) > len(_ATTENTION) or given.get("dropout_p", 0.0) != 0:
+    if batch is None or len(args) > len(_ATTENTION):
         return NotImplemented
     layout, dims = batch._layout, batch.dim()
     if layout.dim >= dims - (3 if given.get("enable_gqa") else 2):
@@ -36,13 +40,14 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if mask.dim() > dims or common_layout([batch, mask]) is None:
             return NotImplemented
         mask = cutter(layout, dims)(mask)
-    return BatchTensor.from_rows(func(*own, attn_mask=mask, **given), layout)
+    with _draws(given.get("dropout_p", 0.0) != 0):
+        return BatchTensor.from_rows(func(*own, attn_mask=mask, **given), layout)
 
 
 def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.multi_head_attention_forward``, of ``nn.MultiheadAttention`` and ``nn.Transformer*``, without dropout."""
+    """``F.multi_head_attention_forward``, of ``nn.MultiheadAttention`` and ``nn.Transformer*``."""
     given = bound(func, args, kwargs)
-    if given is None or (given["dropout_p"] != 0 and given["training"]):
+    if given is None:
         return NotImplemented
     inputs = {name: given[name] for name in ("query", "key", "value")}
     batch = next((value for value in inputs.values() if isinstance(value, BatchTensor)), None)
@@ -63,14 +68,16 @@ def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         weights
     ):
         return NotImplemented
-    output, shares = func(**{**given, **local, **{name: spread(value) for name, value in weights.items()}})
+    weights = {name: spread(value) for name, value in weights.items()}
+    with _draws(given["dropout_p"] != 0 and given["training"]):
+        output, shares = func(**{**given, **local, **weights})
     return BatchTensor.from_rows(output, layout), shares if shares is None else BatchTensor.from_rows(
         shares, layout.at(0)
     )
 
 
 def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` on padded sequences, without dropout between layers."""
+    """``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` on padded sequences."""
     # The forms for packed sequences have batch sizes or states where these have states or weights.
     several = func == torch.lstm
     if kwargs or len(args) != 9 or isinstance(args[1], (list, tuple)) != several:
@@ -79,12 +86,14 @@ def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(batch, BatchTensor) or not isinstance(weights, (list, tuple)) or batch.dim() != 3:
         return NotImplemented
     layout = batch._layout
-    if layout.dim != (0 if batch_first else 1) or (dropout != 0 and training and layers > 1):
+    if layout.dim != (0 if batch_first else 1):
         return NotImplemented
     own = _states(states, layout.at(1), 3)
     if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
-    result = func(rows_of(batch), own if several else own[0], [spread(weight) for weight in weights], *args[3:])
+    flat = [spread(weight) for weight in weights]
+    with _draws(dropout != 0 and training and layers > 1):
+        result = func(rows_of(batch), own if several else own[0], flat, *args[3:])
     dims = [layout, *[layout.at(1)] * len(own)]
     return tuple(BatchTensor.from_rows(rows, at) for rows, at in zip(result, dims, strict=True))
 
@@ -104,6 +113,10 @@ def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(result, Tensor):
         return BatchTensor.from_rows(result, batch._layout)
     return tuple(BatchTensor.from_rows(rows, batch._layout) for rows in result)
+
+
+def _draws(any_number: bool) -> AbstractContextManager[None]:
+    return World.get().own_draws() if any_number else nullcontext()
 
 
 def _states(states: Any, layout: Layout, dims: int) -> list[Tensor] | None:
