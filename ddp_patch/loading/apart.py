@@ -75,7 +75,7 @@ class Apart:
             data = self._share(data)[0]
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]
-            return as_dealt(self._collate(samples), self._world)[0], len(samples)
+            return as_dealt(self._collate(samples), self._world, len(samples))[0], len(samples)
         return (data if layout is None else as_batch(data, layout, self._share)), rows
 
     def _share(self, part: Any) -> list[Any]:

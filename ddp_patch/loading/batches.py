@@ -36,20 +36,40 @@ def is_plain(leaf: Any) -> bool:
     return type(leaf) is Tensor and leaf.layout is torch.strided and not leaf.is_nested
 
 
-def cut(data: Any, world: World) -> tuple[Layout | None, set[int]]:
+def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | None, set[int]]:
     """Tell how a whole batch is dealt: its layout, and the ids of the tensors that it applies to.
 
-    Tensors of a batch that all have as many rows are batches, whatever they mean: seen whole, they are the same.
+    Tensors of a batch that all have as many rows are batches, whatever they mean: seen whole, they are the same. If
+    they do not agree, those are that have a row for each sample that was drawn, as pictures beside lists of boxes.
+
+    Args:
+        data: what the loader gave.
+        world: the ranks.
+        drawn: samples that the batch was made of, where that is known.
     """
     rows = common_rows(data)
+    among = data
+    if rows is None and drawn is not None:
+        rows, among = drawn, _not_per_sample(data, drawn)
     layout = None if rows is None else Layout.deal(rows, 0, world.size)
     if layout is None:
         return None, set()
-    plain = {id(leaf): leaf for _, leaf in leaves(data) if is_plain(leaf) and not leaf.requires_grad}
+    plain = {
+        id(leaf): leaf
+        for _, leaf in leaves(among)
+        if is_plain(leaf) and not leaf.requires_grad and leaf.dim() and leaf.shape[0] == rows
+    }
     # Views of one memory stay views: a script may write to it through either.
     sharers = Counter(leaf.untyped_storage().data_ptr() for leaf in plain.values() if leaf.numel())
     alone = {i for i, leaf in plain.items() if sharers[leaf.untyped_storage().data_ptr()] < 2}
     return (layout, alone) if alone else (None, set())
+
+
+def _not_per_sample(data: Any, drawn: int) -> Any:
+    """Leave out the lists that hold an entry for each sample."""
+    if isinstance(data, (list, tuple)) and len(data) == drawn:
+        return None
+    return map_items(lambda item: _not_per_sample(item, drawn), data)
 
 
 def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
@@ -57,9 +77,9 @@ def mapped_tensors(function: Callable[[Any], Any], data: Any) -> Any:
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, data)
 
 
-def as_dealt(data: Any, world: World) -> tuple[Any, int | None]:
-    """Make batches of the tensors of a batch that this rank has whole; None if it is not dealt."""
-    layout, dealt = cut(data, world)
+def as_dealt(data: Any, world: World, drawn: int | None = None) -> tuple[Any, int | None]:
+    """Make batches of the tensors of a batch that this rank has whole, as ``cut`` says; None if it is not dealt."""
+    layout, dealt = cut(data, world, drawn)
     if layout is None:
         return data, None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,10 @@ class Loaders:
         if isinstance(sampler, Drawn):
             sampler.compared = known.compared
         if channel is not None:
-            return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader))
+            lengths: deque[int | None] = deque()
+            if isinstance(sampler, Drawn):
+                sampler.lengths = lengths
+            return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.kind == "samples" else None
         return Apart(make(shadow), sampler, self._world, self._replicas.stream, name, _described(loader), collate)

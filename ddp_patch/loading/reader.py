@@ -6,6 +6,7 @@ alone, with all of the loader's workers, and what they draw there from the scrip
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class Reader:
         world: World,
         name: str,
         described: str,
+        lengths: deque[int | None],
     ) -> None:
         """Make torch's iterator.
 
@@ -42,10 +44,13 @@ class Reader:
             world: the ranks.
             name: of this epoch, the same on every rank.
             described: names the loader in errors.
+            lengths: how many samples each batch under way was drawn for, as far as it is known.
         """
+        self._lengths = lengths
         self._channel = channel
         self._world = world
         self._draws_here = loader.num_workers == 0
+        self._in_order = loader.in_order or self._draws_here
         self._placed = pinned(loader)
         self._described = described
         self._read = 0
@@ -81,9 +86,11 @@ class Reader:
                 error.args = (f"{error} (of {self._described})",)
             self._hand_over("error", portable(error), before)
             raise
+        finally:
+            drawn = self._lengths.popleft() if self._lengths else None
         self._read += 1
         try:
-            layout, dealt = cut(data, self._world)
+            layout, dealt = cut(data, self._world, drawn if self._in_order else None)
             self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
         except NotPortableError as error:
             if self._read == 1:

@@ -24,6 +24,7 @@ class Drawn:
         self.compared: FirstBatches | None = None  # with the other ranks
         self.world = world
         self.begins = True  # an epoch when it is asked for an iterator
+        self.lengths: deque[int | None] | None = None  # of the items under way, oldest first, for who asks for them
         self._sampler = sampler
         self._ahead = ahead
         self._drawing: Iterator[Any] = iter(())
@@ -31,6 +32,8 @@ class Drawn:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
+        if self.lengths is not None:
+            self.lengths.clear()
         if self.begins:
             self.begin()
         return self._items()
@@ -61,7 +64,10 @@ class Drawn:
             self.draw_ahead(1)
             if not self._drawn:
                 return
-            yield self._drawn.popleft()
+            item = self._drawn.popleft()
+            if self.lengths is not None:
+                self.lengths.append(len(item) if isinstance(item, (list, tuple)) else None)
+            yield item
 
 
 class DealtBatches(Drawn):
