@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..batch.tensor import BatchTensor
 from ..generators import same_draws
 from ..structure import is_container, leaves, map_leaves
 from . import module_hooks
@@ -36,7 +37,9 @@ class Verdict:
     dims: dict[str, int | None] = field(default_factory=dict)  # batch dimension of each output, for "rows"
 
 
-def judge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool) -> Verdict:
+def judge(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool, is_observed: bool
+) -> Verdict:
     """Decide how a module may be computed, as far as this rank's rows tell. No collective.
 
     Args:
@@ -45,6 +48,7 @@ def judge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entr
         kwargs: its keyword arguments.
         entry: the same cut to rows.
         vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
+        is_observed: it was seen on batches to read none of their values: what it reads here is a mask of its own, say.
     """
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
@@ -63,7 +67,7 @@ def judge(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entr
         return Verdict("view", f"on rows it raises {type(error).__name__}")
     if draws.hooked:
         return Verdict("view", "its forward registers hooks on activations, which see whole batches")
-    if draws.looked:
+    if draws.looked and not is_observed:
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
     with torch.no_grad():
         dims = compare(rows, whole, entry.layout, vector)
@@ -90,7 +94,9 @@ def note_hook() -> None:
 
 def trial_copy(module: nn.Module) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, BatchNorm and dropout at rest."""
-    twin = copy.deepcopy(module)
+    # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
+    computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
+    twin = copy.deepcopy(module, {key: leaf.detach().clone() for key, leaf in computed.items()})
     for layer in twin.modules():
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, (_BatchNorm, _DropoutNd)):
@@ -100,6 +106,10 @@ def trial_copy(module: nn.Module) -> nn.Module:
         if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
             vars(layer)["dropout"] = 0.0
     return twin
+
+
+def _is_computed(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.grad_fn is not None
 
 
 def _vary(parameter: Tensor) -> None:

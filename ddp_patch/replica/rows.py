@@ -66,10 +66,12 @@ def enter(
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
         return _enter_with(found, module, args, kwargs, batch_dims, memory)
-    layout = None if rows is None else Layout.deal(rows, dim or 0, World.get().size)
-    if layout is None:
-        return None
-    return _enter_plain(layout, module, args, kwargs, batch_dims)
+    for count in (rows, _own_rows(module, args, kwargs, batch_dims, dim or 0)):
+        layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
+        entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)
+        if entry is not None:
+            return entry
+    return None
 
 
 def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -158,8 +160,19 @@ def _enter_plain(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     batch_dims: Mapping[str, int | None],
+    anyway: bool,
 ) -> Entry | None:
-    """Deal plain tensors (GAN noise, say) where it is unmistakable; otherwise every rank computes the whole."""
+    """Deal plain tensors: GAN noise, say, or the batches of a script without a loader.
+
+    Args:
+        layout: of the rows.
+        module: as for ``enter``.
+        args: as for ``enter``.
+        kwargs: as for ``enter``.
+        batch_dims: as for ``enter``.
+        anyway: also where another dimension has the same size. Which one is dealt costs speed, never exactness, since
+            a call runs on rows only once it was seen to keep them apart.
+    """
     clear, dealt = True, False
 
     def cut(name: str, leaf: Any) -> Any:
@@ -169,11 +182,11 @@ def _enter_plain(
         if isinstance(leaf, nn.Parameter):
             return spread(leaf)
         fitting = [dim for dim, size in enumerate(leaf.shape) if size == layout.total]
-        at = layout.dim if fitting == [layout.dim] else None
+        at = layout.dim if fitting == [layout.dim] or (anyway and layout.dim in fitting) else None
         if name in batch_dims:
             chosen = batch_dims[name]
             at = None if chosen is None else chosen % leaf.dim()
-        elif fitting and at is None:
+        elif fitting and at is None and not anyway:
             clear = False
         if at is None:
             return spread(leaf)
@@ -182,6 +195,21 @@ def _enter_plain(
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None
+
+
+def _own_rows(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch_dims: Mapping[str, int | None], dim: int
+) -> int | None:
+    """Tell how many rows a call on plain tensors has, by the first of them."""
+    names = [*argument_names(module, len(args)), *kwargs]
+    for name, value in zip(names, (*args, *kwargs.values()), strict=True):
+        for _, leaf in leaves(value):
+            if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
+                continue
+            chosen = batch_dims.get(name, dim if leaf.dim() > 1 or not leaf.is_floating_point() else None)
+            if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
+                return leaf.shape[chosen]
+    return None
 
 
 def _cut_all(

@@ -145,7 +145,9 @@ class Verdicts:
             verdict = Verdict("view", seen.mixing)
         elif tried is not None:
             with self._muted():
-                verdict = judge(call.module, tried[0][0], tried[0][1], tried[1], False)
+                verdict = judge(
+                    call.module, tried[0][0], tried[0][1], tried[1], vector=False, is_observed=not seen.unknown
+                )
             if verdict.kind == "rows" and seen.unknown:
                 verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
         else:
@@ -177,7 +179,7 @@ class Verdicts:
         def judged(entry: Entry) -> Verdict:
             args, kwargs = whole_arguments(call.args, call.kwargs)
             with self._muted():
-                verdict = judge(call.module, args, kwargs, entry, call.vector)
+                verdict = judge(call.module, args, kwargs, entry, call.vector, is_observed=False)
             return self._agreed(verdict)
 
         verdict = judged(entry)
