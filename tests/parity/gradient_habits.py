@@ -802,6 +802,47 @@ def checkpointing_dropout_of_several_modules():
     return said
 
 
+class Attending(nn.Module):
+    """Drops shares of attention inside torch's kernel."""
+
+    def __init__(self, mixes):
+        super().__init__()
+        self.body = nn.MultiheadAttention(4, 2, dropout=0.5, bias=False, batch_first=True)
+        self.mixes = mixes
+
+    def forward(self, x):
+        x = x - x.mean(0) if self.mixes else x
+        return self.body(x, x, x, need_weights=False)[0]
+
+
+def checkpointing_dropout_inside_attention():
+    """On batches, where it is observed, and on rows: each rank draws for its own rows, and again the same."""
+    said = []
+    for model in (Attending(False), Attending(True)):
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, _ in data(8):
+            optimizer.zero_grad()
+            out = checkpoint(model, x.unsqueeze(1).expand(-1, 3, -1), use_reentrant=False)
+            out.sum().backward()
+            weight = model.body.out_proj.weight
+            said += [(weight.grad * weight).sum().item() - out.sum().item()]
+            optimizer.step()
+    return said
+
+
+def rows_draw_masks_of_their_own_inside_attention():
+    model = Attending(False)
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(3):
+        for x, _ in data(8, n=8):
+            alike = torch.ones_like(x).unsqueeze(1).expand(-1, 3, -1)
+            out = model(alike * torch.arange(3.0).view(1, 3, 1))
+            descend(out.square().sum(), optimizer)
+            said += [float((out[i] - out[0]).abs().max() > 1e-6) for i in range(1, 8)]
+    return said
+
+
 def norms_by_parametrization():
     model = nn.Sequential(
         nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)),

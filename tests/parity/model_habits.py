@@ -372,6 +372,99 @@ def one_row_and_none():
     return loop(model, step, optimizer, batch_size=7)
 
 
+def without_a_loader():
+    """Whole tensors reach the model: read, indexed, short, one-dimensional, of several sizes, as a graph."""
+    x, y = torch.randn(13, 4), torch.randint(0, 3, (13,))
+    model, words, head = mlp(), nn.Embedding(9, 4), nn.Linear(4, 3)
+    optimizer = SGD([*model.parameters(), *words.parameters(), *head.parameters()], 0.1)
+    said = []
+    for chosen in (*torch.randperm(13).split(5), torch.arange(1), torch.arange(2)):
+        out = model(x[chosen])
+        loss = F.cross_entropy(out, y[chosen])
+        said += [loss.item(), *out.detach().numpy().ravel().tolist(), *out[0].tolist(), float(out.max()), len(out)]
+        texts = words(y[chosen])
+        loss = loss + F.mse_loss(head(texts), out.detach()) + out[-1].sum() * 0.1
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            said += model(x).argmax(1).tolist() + model(x[0]).tolist()
+    return said
+
+
+class Graph(nn.Module):
+    """Every node sees its neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x, adjacent):
+        return self.second(adjacent @ F.relu(adjacent @ self.first(x)))
+
+
+def a_graph_in_memory():
+    x, y = torch.randn(10, 4), torch.randint(0, 3, (10,))
+    adjacent = F.softmax(torch.randn(10, 10), 1)
+    model = Graph()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = []
+    for _ in range(4):
+        out = model(x, adjacent)
+        loss = F.cross_entropy(out[:6], y[:6])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), (out.argmax(1) == y)[6:].sum().item()]
+    return said
+
+
+def physics_informed():
+    """Derivatives of the output by the input, which the loss is made of."""
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    said = []
+    for _ in range(4):
+        x = torch.rand(11, 1, requires_grad=True)
+        t = torch.rand(11, 1, requires_grad=True)
+        u = model(torch.cat([x, t], 1))
+        by_t = torch.autograd.grad(u, t, torch.ones_like(u), create_graph=True)[0]
+        by_x = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]
+        twice = torch.autograd.grad(by_x, x, torch.ones_like(by_x), create_graph=True)[0]
+        edge = model(torch.zeros(3, 2))
+        loss = (by_t - 0.1 * twice).pow(2).mean() + edge.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), by_x.abs().sum().item()]
+    return said
+
+
+def policy_gradient():
+    """Single states are acted upon, and a whole episode is learned from."""
+    policy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(policy.parameters(), 0.05)
+    said = []
+    for _ in range(3):
+        state, states, actions, kept = torch.zeros(4), [], [], []
+        for _ in range(7):
+            chances = torch.distributions.Categorical(logits=policy(state.unsqueeze(0)))
+            action = chances.sample()
+            kept.append(chances.log_prob(action))
+            states.append(state)
+            actions.append(action.item())
+            state = torch.roll(state, 1) + torch.tensor([action.item() - 0.5, 0.1, 0.0, 0.0])
+        rewards = torch.linspace(1, 2, 7)
+        again = torch.distributions.Categorical(logits=policy(torch.stack(states)))
+        loss = -(torch.cat(kept) * rewards).sum() - 0.01 * again.entropy().mean()
+        loss = loss - again.log_prob(torch.tensor(actions)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), *actions]
+    return said
+
+
 HABITS = [
     value
     for value in list(globals().values())

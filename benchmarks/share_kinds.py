@@ -1,0 +1,524 @@
+"""Kinds of training scripts, each a generator that yields its loss after every optimizer step.
+
+They run in float64, in which recurrent layers are made of products that can be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+BATCH, STEPS = 8, 6
+TOKENS = 24  # of a small vocabulary
+Kind = Callable[[], Iterator[float]]
+KINDS: dict[str, Kind] = {}
+DRAWN = [  # dropout inside the model, whose masks are other draws on every number of ranks
+    "classifier", "transformer encoder", "lstm with dropout", "gpt with its loss and dropout", "gpt by hand",
+    "transformer sequence first", "bert with labels", "checkpointing",
+]  # fmt: skip
+
+
+def kind(function: Kind) -> Kind:
+    """List a kind of script under its name."""
+    KINDS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+def loader(*sample: int, classes: int = 4) -> DataLoader[Any]:
+    """Make batches of noise, with a class for every row."""
+    count = BATCH * STEPS
+    return DataLoader(TensorDataset(torch.randn(count, *sample), torch.randint(0, classes, (count,))), BATCH)
+
+
+def texts(length: int = 10) -> DataLoader[Any]:
+    """Make batches of sequences of tokens."""
+    return DataLoader(TensorDataset(torch.randint(0, TOKENS, (BATCH * STEPS, length))), BATCH)
+
+
+def stepped(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+    """Take a step down, and tell the loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def classify(model: nn.Module, batches: DataLoader[Any], kind: str = "SGD") -> Iterator[float]:
+    """Train a classifier."""
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
+    for x, y in batches:
+        yield stepped(optimizer, F.cross_entropy(model(x), y))
+
+
+def cnn() -> nn.Module:
+    """Two convolutions with BatchNorm and a head."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 4)),
+    )
+
+
+@kind
+def classifier() -> Iterator[float]:
+    """Three layers with dropout."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    return classify(model, loader(16), "Adam")
+
+
+@kind
+def dataparallel_cnn() -> Iterator[float]:
+    """``nn.DataParallel`` around a CNN."""
+    return classify(nn.DataParallel(cnn()), loader(3, 12, 12))
+
+
+@kind
+def gan() -> Iterator[float]:
+    """Two models against each other, noise from the script."""
+    made = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 16))
+    judge = nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1), nn.Sigmoid())
+    of_made, of_judge = torch.optim.Adam(made.parameters()), torch.optim.Adam(judge.parameters())
+    for x, _ in loader(16):
+        ones, zeros = torch.ones(x.size(0)), torch.zeros(x.size(0))
+        fake = made(torch.randn(x.size(0), 6))
+        real = F.binary_cross_entropy(judge(x).view(-1), ones)
+        stepped(of_judge, real + F.binary_cross_entropy(judge(fake.detach()).view(-1), zeros))
+        yield stepped(of_made, F.binary_cross_entropy(judge(fake).view(-1), ones))
+
+
+class UNet(nn.Module):
+    """One way down, one way up, and one across."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.deep = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(6, 12, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(12, 6, 2, 2), nn.Conv2d(12, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give a mask."""
+        across = F.relu(self.down(x))
+        up = self.up(F.relu(self.deep(F.max_pool2d(across, 2))))
+        return torch.sigmoid(self.out(torch.cat([up, across], 1)))
+
+
+@kind
+def unet_with_dice() -> Iterator[float]:
+    """A loss over all pixels of the batch."""
+    model = UNet()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, _ in loader(1, 8, 8):
+        mask, wanted = model(x), (x > 0).double()
+        dice = (2 * (mask * wanted).sum() + 1) / (mask.sum() + wanted.sum() + 1)
+        yield stepped(optimizer, F.binary_cross_entropy(mask, wanted) + 1 - dice)
+
+
+@kind
+def triplets() -> Iterator[float]:
+    """Three calls of one model for a loss."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, _ in loader(3, 16):
+        yield stepped(optimizer, F.triplet_margin_loss(model(x[:, 0]), model(x[:, 1]), model(x[:, 2])))
+
+
+@kind
+def contrastive() -> Iterator[float]:
+    """Every row against every other one."""
+    model = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, _ in loader(16):
+        first, second = F.normalize(model(x), dim=1), F.normalize(model(x + 0.1), dim=1)
+        yield stepped(optimizer, F.cross_entropy(first @ second.T / 0.1, torch.arange(x.size(0))))
+
+
+@kind
+def transformer_encoder() -> Iterator[float]:
+    """``nn.TransformerEncoder`` with its default dropout."""
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(TOKENS, 16)
+            self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+            self.head = nn.Linear(16, TOKENS)
+
+        def forward(self, text: Tensor) -> Tensor:
+            return self.head(self.body(self.words(text)))
+
+    model = Tagger()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for (text,) in texts():
+        yield stepped(optimizer, F.cross_entropy(model(text).flatten(0, 1), text.flatten()))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer over words, and a head on its last state."""
+
+    def __init__(self, body: nn.Module, packed: bool = False) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(TOKENS, 12), body, nn.Linear(16, 4)
+        self.packed = packed
+
+    def forward(self, text: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Give scores of classes."""
+        words = self.words(text)
+        if lengths is None:
+            return self.head(self.body(words)[0][:, -1])
+        packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
+        out, _ = pad_packed_sequence(self.body(packed)[0], batch_first=True)
+        return self.head(out[torch.arange(len(out)), lengths - 1])
+
+
+@kind
+def lstm_with_dropout() -> Iterator[float]:
+    """Dropout between two recurrent layers."""
+    model = Recurrent(nn.LSTM(12, 16, 2, batch_first=True, dropout=0.3))
+    optimizer = torch.optim.Adam(model.parameters())
+    for (text,) in texts():
+        yield stepped(optimizer, F.cross_entropy(model(text), text[:, 0] % 4))
+
+
+@kind
+def gru_over_packed_sequences() -> Iterator[float]:
+    """``pack_padded_sequence`` in and out."""
+    model = Recurrent(nn.GRU(12, 16, batch_first=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    for (text,) in texts():
+        lengths = text[:, 1] % 9 + 1
+        yield stepped(optimizer, F.cross_entropy(model(text, lengths), text[:, 0] % 4))
+
+
+@kind
+def time_major() -> Iterator[float]:
+    """The script turns its batches round: ``[time, batch, ...]``."""
+    words, body, head = nn.Embedding(TOKENS, 12), nn.LSTM(12, 16), nn.Linear(16, 4)
+    model = nn.ModuleDict({"words": words, "body": body, "head": head})
+    optimizer = torch.optim.Adam(model.parameters())
+    for (text,) in texts():
+        out, _ = body(words(text.t().contiguous()))
+        yield stepped(optimizer, F.cross_entropy(head(out[-1]), text[:, 0] % 4))
+
+
+class Block(nn.Module):
+    """Attention and a network, as in nanoGPT."""
+
+    def __init__(self, width: int, heads: int, dropout: float, fused: bool) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.net = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+        self.heads, self.dropout, self.fused = heads, dropout, fused
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend to what came before."""
+        rows, time, width = x.size()
+        q, k, v = (
+            part.view(rows, time, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(self.norms[0](x)).split(width, dim=2)
+        )
+        if self.fused:
+            p = self.dropout if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        else:
+            shares = (q @ k.transpose(-2, -1)) * k.size(-1) ** -0.5
+            mask = torch.tril(torch.ones(time, time)).view(1, 1, time, time)
+            y = self.drop(F.softmax(shares.masked_fill(mask[:, :, :time, :time] == 0, float("-inf")), dim=-1)) @ v
+        x = x + self.out(y.transpose(1, 2).contiguous().view(rows, time, width))
+        return x + self.net(self.norms[1](x))
+
+
+class GPT(nn.Module):
+    """Computes its loss in forward."""
+
+    def __init__(self, dropout: float, fused: bool = True) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(TOKENS, 16), nn.Embedding(16, 16)
+        self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(16)
+        self.blocks = nn.ModuleList([Block(16, 2, dropout, fused) for _ in range(2)])
+        self.head = nn.Linear(16, TOKENS, bias=False)
+        self.words.weight = self.head.weight
+
+    def forward(self, text: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Give scores of the next words, and the loss."""
+        places = torch.arange(text.size(1))
+        x = self.drop(self.words(text) + self.places(places))
+        for block in self.blocks:
+            x = block(x)
+        scores = self.head(self.norm(x))
+        if wanted is None:
+            return scores, None
+        return scores, F.cross_entropy(scores.view(-1, scores.size(-1)), wanted.reshape(-1), ignore_index=-1)
+
+
+def next_words(model: nn.Module) -> Iterator[float]:
+    """Train a GPT on the loss that its forward gives."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    for (text,) in texts():
+        _, loss = model(text[:, :-1], text[:, 1:])
+        yield stepped(optimizer, loss)
+
+
+@kind
+def gpt_with_its_loss() -> Iterator[float]:
+    """Without dropout."""
+    return next_words(GPT(0.0))
+
+
+@kind
+def gpt_with_its_loss_and_dropout() -> Iterator[float]:
+    """Dropout everywhere, inside attention too."""
+    return next_words(GPT(0.1))
+
+
+@kind
+def gpt_by_hand() -> Iterator[float]:
+    """Attention written out; the loss outside."""
+    model = GPT(0.1, fused=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for (text,) in texts():
+        scores, _ = model(text[:, :-1])
+        yield stepped(optimizer, F.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten()))
+
+
+@kind
+def transformer_sequence_first() -> Iterator[float]:
+    """``nn.Transformer`` as it comes: ``[time, batch, ...]``."""
+
+    class Translator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(TOKENS, 16)
+            self.body = nn.Transformer(16, 2, 1, 1, 32)
+            self.head = nn.Linear(16, TOKENS)
+
+        def forward(self, given: Tensor, wanted: Tensor) -> Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(wanted.size(0))
+            return self.head(self.body(self.words(given), self.words(wanted), tgt_mask=mask))
+
+    model = Translator()
+    optimizer = torch.optim.Adam(model.parameters())
+    for (text,) in texts():
+        turned = text.t()
+        scores = model(turned, turned[:-1])
+        yield stepped(optimizer, F.cross_entropy(scores.flatten(0, 1), turned[1:].flatten()))
+
+
+@kind
+def old_weight_norm() -> Iterator[float]:
+    """``torch.nn.utils.weight_norm``, whose weight is no parameter."""
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(16, 64)), nn.ReLU(), nn.utils.weight_norm(nn.Linear(64, 4)))
+    return classify(model, loader(16))
+
+
+@kind
+def old_spectral_norm() -> Iterator[float]:
+    """``torch.nn.utils.spectral_norm``, as in GANs."""
+    model = nn.Sequential(
+        nn.utils.spectral_norm(nn.Conv2d(3, 8, 3)), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(800, 4)
+    )
+    return classify(model, loader(3, 12, 12))
+
+
+@kind
+def parametrizations() -> Iterator[float]:
+    """``weight_norm`` and ``spectral_norm`` as parametrizations."""
+    model = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(16, 64)),
+        nn.ReLU(),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(64, 4)),
+    )
+    return classify(model, loader(16))
+
+
+class Boxes(Dataset[Any]):
+    """Pictures, each with its own number of boxes."""
+
+    def __len__(self) -> int:
+        """All batches."""
+        return BATCH * STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        """A picture, and its boxes."""
+        return torch.full((3, 12, 12), index / 10), torch.full((1 + index % 3, 4), index / 10)
+
+
+@kind
+def detection() -> Iterator[float]:
+    """A tensor of pictures and a list of boxes per picture."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def collate(items: list[Any]) -> Any:
+        return torch.stack([picture for picture, _ in items]), [boxes for _, boxes in items]
+
+    for pictures, boxes in DataLoader(Boxes(), BATCH, collate_fn=collate):
+        found = model(pictures)
+        yield stepped(optimizer, torch.stack([F.l1_loss(found[i], own.mean(0)) for i, own in enumerate(boxes)]).mean())
+
+
+@kind
+def instance_norm_that_tracks() -> Iterator[float]:
+    """InstanceNorm with running statistics."""
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, track_running_stats=True), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4)),
+    )
+    return classify(model, loader(3, 12, 12))
+
+
+@kind
+def bert_with_labels() -> Iterator[float]:
+    """A mask of its own, dropout, and a loss in forward."""
+
+    class Bert(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.norm, self.drop = nn.Embedding(TOKENS, 16), nn.LayerNorm(16), nn.Dropout(0.1)
+            self.qkv, self.out, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, text: Tensor, mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            x = self.drop(self.norm(self.words(text)))
+            shut = (1.0 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
+            shape = (*x.shape[:2], 2, 8)
+            q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=shut, dropout_p=0.1)
+            x = self.norm(x + self.out(y.transpose(1, 2).reshape(x.shape)))
+            scores = self.head(self.drop(x[:, 0]))
+            return {"loss": F.cross_entropy(scores.view(-1, 4), labels.view(-1)), "scores": scores}
+
+    model = Bert()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for (text,) in texts():
+        yield stepped(optimizer, model(text, (text > 0).long(), text[:, 0] % 4)["loss"])
+
+
+@kind
+def get_batch() -> Iterator[float]:
+    """No loader: nanoGPT's way of drawing batches."""
+    data, model = torch.randint(0, TOKENS, (400,)), GPT(0.0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(STEPS):
+        starts = torch.randint(len(data) - 11, (BATCH,))
+        text = torch.stack([data[i : i + 10] for i in starts])
+        wanted = torch.stack([data[i + 1 : i + 11] for i in starts])
+        _, loss = model(text, wanted)
+        yield stepped(optimizer, loss)
+
+
+@kind
+def full_batch_regression() -> Iterator[float]:
+    """No loader: all data in every step."""
+    x, y = torch.randn(40, 6), torch.randn(40, 1)
+    model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        yield stepped(optimizer, F.mse_loss(model(x), y))
+
+
+@kind
+def minibatches_by_randperm() -> Iterator[float]:
+    """No loader: indexing with a permutation."""
+    x, y = torch.randn(48, 6), torch.randint(0, 4, (48,))
+    model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for chosen in torch.randperm(48).split(BATCH):
+        yield stepped(optimizer, F.cross_entropy(model(x[chosen]), y[chosen]))
+
+
+@kind
+def physics_informed() -> Iterator[float]:
+    """``autograd.grad`` of the inputs, twice."""
+    model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(STEPS):
+        x = torch.rand(40, 1, requires_grad=True)
+        u = model(x)
+        slope = torch.autograd.grad(u.sum(), x, create_graph=True)[0]
+        bend = torch.autograd.grad(slope.sum(), x, create_graph=True)[0]
+        yield stepped(optimizer, (bend + torch.sin(x)).pow(2).mean() + model(torch.zeros(1, 1)).pow(2).mean())
+
+
+@kind
+def mixup() -> Iterator[float]:
+    """Batches that the script mixes with themselves."""
+    model = cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in loader(3, 12, 12):
+        other, share = torch.randperm(x.size(0)), 0.7
+        out = model(share * x + (1 - share) * x[other])
+        yield stepped(optimizer, share * F.cross_entropy(out, y) + (1 - share) * F.cross_entropy(out, y[other]))
+
+
+@kind
+def attention_by_hand() -> Iterator[float]:
+    """Idioms that look at shapes alone: ``expand_as``, ``Softmax()`` without a dimension, ``zeros_like``."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.score, self.head = nn.Linear(16, 32), nn.Linear(32, 6), nn.Linear(32, 4)
+            self.weight = nn.Parameter(torch.ones(32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.tanh(self.first(x))
+            h = h * self.weight.expand_as(h) + torch.zeros_like(h)
+            gate = F.softmax(self.score(h), dim=1)
+            return self.head(h * gate.sum(1, keepdim=True).expand_as(h))
+
+    return classify(Attending(), loader(16))
+
+
+@kind
+def losses_by_name() -> Iterator[float]:
+    """A forward that returns a dictionary of losses, one of them on a weight."""
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 4), nn.Linear(64, 16)
+
+        def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            h = torch.relu(self.body(x))
+            return {
+                "class": F.cross_entropy(self.a(h), y, label_smoothing=0.1),
+                "same": F.mse_loss(self.b(h), x),
+                "small": 0.01 * self.body.weight.pow(2).sum(),
+            }
+
+    model = Heads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in loader(16):
+        yield stepped(optimizer, torch.stack(list(model(x, y).values())).sum())
+
+
+@kind
+def checkpointing() -> Iterator[float]:
+    """A part that backward computes again."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(16, 64), nn.Linear(64, 4)
+            self.part = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.utils.checkpoint.checkpoint(self.part, self.first(x), use_reentrant=False))
+
+    return classify(Again(), loader(16))
+
+
+@kind
+def encoder_and_head() -> Iterator[float]:
+    """Two models that the script puts together."""
+    encoder, head = nn.Sequential(nn.Linear(16, 64), nn.ReLU()), nn.Linear(64, 4)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.01)
+    for x, y in loader(16):
+        yield stepped(optimizer, F.cross_entropy(head(encoder(x)), y))
