@@ -4,6 +4,7 @@ import difflib
 import functools
 import os
 import re
+import signal
 import sys
 import termios
 
@@ -264,6 +265,7 @@ class Terminal:
             timeout=PATIENCE,
             encoding="utf-8",
             dimensions=(50, 160),
+            preexec_fn=_hears_interrupts,
         )
         # At an interrupt, a terminal forgets what was not read yet (tty_ioctl): also the prompt that answers it.
         modes = termios.tcgetattr(self._child.child_fd)
@@ -291,6 +293,11 @@ class Terminal:
             self._child.close(force=True)
             pytest.fail(f"no prompt, and no end, after:\n{''.join(self._said)}{self._child.before}", pytrace=False)
         self._said.append(self._child.before + (self._child.after if isinstance(self._child.after, str) else ""))
+
+
+def _hears_interrupts():
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts (POSIX, "Asynchronous Lists")."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def normal(text):
