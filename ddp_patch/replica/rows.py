@@ -17,6 +17,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .swap import original_class
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ def enter(
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)
         if entry is not None:
+            if count != rows:
+                which = f"along dimension {entry.layout.dim}"
+                World.get().ledger.note(
+                    f"{original_class(module).__name__}: plain tensors of the script were dealt {which}"
+                )
             return entry
     return None
 

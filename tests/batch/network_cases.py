@@ -396,19 +396,15 @@ def recurrent(r):
     x = rand(r, b, t, d) if first else rand(r, t, b, d)
     function = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}[kind]
     states = [rand(r, layers * (1 + both), b, h) for _ in range(2 if kind == "LSTM" else 1)]
-    drop = r.random() < 0.2
-    crossing = drop and layers > 1
+    drop = r.random() < 0.2  # at rest: in training each rank draws for its own rows
 
     def run(x, *rest):
-        hx = rest[: len(states)]
-        torch.manual_seed(0)
-        return function(
-            x, hx if kind == "LSTM" else hx[0], list(rest[len(states) :]), biased, layers, 0.5 * drop, True, both, first
-        )
+        hx = rest[: len(states)] if kind == "LSTM" else rest[0]
+        return function(x, hx, list(rest[len(states) :]), biased, layers, 0.5 * drop, not drop, both, first)
 
     weights = [(rand(r, *p.shape), None) for p in module.parameters()]
     held = [(state, r.choice([1, None])) for state in states]
-    return Call(run, [(x, 0 if first else 1), *held, *weights], local=not crossing)
+    return Call(run, [(x, 0 if first else 1), *held, *weights])
 
 
 def recurrent_modules(r):
