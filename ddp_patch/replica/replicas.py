@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
@@ -83,7 +84,7 @@ class Replicas:
             return False
         optimized = self._trained.ids()
         found = any(id(parameter) in optimized for parameter in call.module.parameters())
-        return found and not _is_tracing()
+        return found and not _is_rewritten()
 
     def call_found(self, call: Call) -> Any:
         """Run a module that owns optimized parameters, and settle how calls of this form run from now on."""
@@ -184,7 +185,7 @@ class Replicas:
     def call(self, replica: Replica, call: Call) -> Any:
         """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
         self._world.one_thread.begins()  # before ``inside`` is true for the other thread as well
-        if self.inside or _is_tracing():  # the trace is of the author's code
+        if self.inside or _is_rewritten():
             return call.as_written()
         return self._job.precision.applied(self._call, replica, call)
 
@@ -322,3 +323,8 @@ class Replicas:
         replica = self._replicas.pop(key)
         replica.drop(settle)
         swap.restore(replica.module)
+
+
+def _is_rewritten() -> bool:
+    """Tell whether the author's code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
+    return bool(_is_tracing()) or _transforms() is not None

@@ -392,6 +392,32 @@ def without_a_loader():
     return said
 
 
+def under_transforms():
+    """``torch.func`` over the model, between steps."""
+    x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def loss_of(weights, row, label):
+        return F.cross_entropy(torch.func.functional_call(model, weights, (row.unsqueeze(0),)), label.unsqueeze(0))
+
+    said = []
+    for _ in range(3):
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        each = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, x, y)
+        said += [value.pow(2).sum().item() for value in each.values()]
+        said += [torch.func.vmap(model)(torch.stack([x, 2 * x])).sum().item()]
+        said += [torch.func.vmap(torch.func.jacrev(model))(x).pow(2).sum().item()]
+        said += [torch.autograd.functional.hessian(lambda given: model(given).sum(), x).pow(2).sum().item()]
+        inputs = x.clone().requires_grad_()
+        loss = F.cross_entropy(model(inputs), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), inputs.grad.pow(2).sum().item()]
+    return said
+
+
 class Graph(nn.Module):
     """Every node sees its neighbours."""
 
