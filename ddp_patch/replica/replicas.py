@@ -326,5 +326,5 @@ class Replicas:
 
 
 def _is_rewritten() -> bool:
-    """Tell whether the author's code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
+    """Tell whether the code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
     return bool(_is_tracing()) or _transforms() is not None
