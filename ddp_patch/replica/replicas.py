@@ -21,7 +21,7 @@ from ..structure import leaves
 from . import module_hooks, swap
 from .backwards import Backwards
 from .replica import Replica
-from .rows import Entry, leave, whole_arguments
+from .rows import Entry, as_batches, leave, whole_arguments
 from .streams import RankStream
 from .trained import Trained
 from .verdicts import Call, First, Verdicts, described
@@ -92,7 +92,7 @@ class Replicas:
         return self._job.precision.applied(self._call_found, call)
 
     def _call_found(self, call: Call) -> Any:
-        entry = self.verdicts.enter(call, self.rows)
+        entry = self.verdicts.enter(call, self.rows, self._written == 0)
         if entry is None:
             return self._call_whole(call)
         if entry.unclear:
@@ -112,10 +112,10 @@ class Replicas:
             return self._call_whole(call)
         if kind == _OBSERVED:
             with self._deciding():
-                return call.as_written()
+                return self._on_batches(call, entry)
         self._written += 1
         try:
-            return call.as_written()
+            return self._on_batches(call, entry)
         finally:
             self._written -= 1
 
@@ -209,7 +209,7 @@ class Replicas:
         if not replica.fits() and replica.is_substituted():
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self._call_whole(call)
-        entry = self.verdicts.enter(call, self.rows)
+        entry = self.verdicts.enter(call, self.rows, self._written == 0)
         if entry is None:
             return self._call_whole(call)
         if entry.unclear:
@@ -224,7 +224,7 @@ class Replicas:
         self._record(call.module, kind)
         if kind in ("view", _OBSERVED):
             with self._deciding():  # its own gradients are kept global as they are
-                return call.as_written()
+                return self._on_batches(call, entry)
         if kind == "whole":
             return self._call_whole(call)
         verdict = self.verdicts.known(call, entry)
@@ -265,6 +265,9 @@ class Replicas:
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self._calls} of {described(replica.module)}")
             raise
+
+    def _on_batches(self, call: Call, entry: Entry) -> Any:
+        return call.of(*as_batches(call.args, call.kwargs, entry)).as_written()
 
     def _call_whole(self, call: Call) -> Any:
         args, kwargs = whole_arguments(call.args, call.kwargs)

@@ -87,15 +87,16 @@ class Verdicts:
             weakref.WeakKeyDictionary()
         )
 
-    def enter(self, call: Call, rows: int | None) -> Entry | None:
+    def enter(self, call: Call, rows: int | None, is_scripts: bool) -> Entry | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
         Args:
             call: of the script.
             rows: size of the batch the script is working on, as far as it is known.
+            is_scripts: the script makes the call, not a module that runs as written.
         """
         memory = self._memory.setdefault(call.module, {})
-        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, call.dim)
+        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, call.dim, is_scripts)
 
     def close(self) -> None:
         """Let go of what was judged: classes and functions of the script, which would outlive it."""
@@ -185,7 +186,7 @@ class Verdicts:
         verdict = judged(entry)
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
-            again = self.enter(call, rows)
+            again = self.enter(call, rows, is_scripts=False)
             assert again is not None
             entry, verdict = again, judged(again)
         return First(False, None, entry, self._settle(call, self._form(call, entry), verdict))
