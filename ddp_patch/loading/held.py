@@ -42,6 +42,8 @@ def _within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any]
         if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):
             return
         seen.add(id(thing))
+        if isinstance(thing, types.FunctionType) and (thing.__module__ or "").startswith("torch."):
+            return
         if isinstance(thing, kinds):
             yield thing
         if isinstance(thing, (list, tuple)) and len(thing) <= _MOST:
