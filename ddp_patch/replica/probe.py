@@ -67,7 +67,7 @@ def judge(
         return Verdict("view", f"on rows it raises {type(error).__name__}")
     if draws.hooked:
         return Verdict("view", "its forward registers hooks on activations, which see whole batches")
-    if draws.looked and not is_observed:
+    if draws.looked and (draws.drew or not is_observed):
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
     with torch.no_grad():
         dims = compare(rows, whole, entry.layout, vector)
@@ -130,6 +130,7 @@ class _ConstantDraws(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = False
+        self.drew = False  # what a forward decides by draws, every rank has to decide alike
         self.hooked = False
 
     def __enter__(self) -> Any:
@@ -149,6 +150,7 @@ class _ConstantDraws(TorchDispatchMode):
         self.looked = self.looked or name in self._READS
         result = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS):
+            self.drew = True
             return map_leaves(_constant, result)
         return result
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..batch.crossings import gather, scatter, spread
@@ -210,6 +211,9 @@ def _own_rows(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch_dims: Mapping[str, int | None], dim: int
 ) -> int | None:
     """Tell how many rows a call on plain tensors has, by the first of them."""
+    tensors = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
+        return None  # rows of a sparse matrix are no tensors that every function takes
     names = [*argument_names(module, len(args)), *kwargs]
     for name, value in zip(names, (*args, *kwargs.values()), strict=True):
         for _, leaf in leaves(value):

@@ -445,6 +445,52 @@ def a_graph_in_memory():
     return said
 
 
+def a_sparse_graph_in_memory():
+    """As GCNs have it: the adjacency matrix is sparse."""
+    x, y = torch.randn(10, 4), torch.randint(0, 3, (10,))
+    adjacent = (torch.rand(10, 10) < 0.4).double().to_sparse()
+    first, second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x, adjacent):
+            return self.second(torch.spmm(adjacent, F.relu(torch.sparse.mm(adjacent, self.first(x)))))
+
+    model = Sparse()
+    optimizer = SGD(model.parameters(), 0.01)
+    said = []
+    for _ in range(3):
+        loss = F.cross_entropy(model(x, adjacent)[:6], y[:6])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said
+
+
+class Skips(nn.Module):
+    """Leaves a layer out by chance, all rows or none, as LayerDrop does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        if torch.rand(()) < 0.5:
+            x = self.norm(x)
+        return self.head(x)
+
+
+def a_layer_that_is_left_out_by_chance():
+    model = Skips()
+    optimizer = SGD(model.parameters(), 0.1)
+    return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer)
+
+
 def physics_informed():
     """Derivatives of the output by the input, which the loss is made of."""
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
