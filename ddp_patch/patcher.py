@@ -35,6 +35,7 @@ class Patch:
         also: further ``module:path`` names bound to the very same object.
         effect: one line for the report and the docs.
         everywhere: also every name that a loaded module has bound to the same object (``from x import y``).
+        gives_way: whoever replaces the name meanwhile keeps it, without a word: trackers do so with ``sys.exit``.
     """
 
     module: str
@@ -43,6 +44,7 @@ class Patch:
     effect: str
     also: tuple[str, ...] = ()
     everywhere: bool = False
+    gives_way: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +58,7 @@ class _Done:
     attribute: str
     original: Any
     planted: Any
+    gives_way: bool
 
 
 @dataclass
@@ -187,13 +190,13 @@ class Patcher:
         planted = Planted(wrapped, patch.wrapper, enabled=lambda: not span.is_over and enabled())
         planted._self_place = (patch.module, *patch.target.split("."))
         planted._self_span = span
-        self._set(_Done(owner, attribute, original, planted))
+        self._set(_Done(owner, attribute, original, planted, patch.gives_way))
         for other, other_attribute in others:
             if original is not _ABSENT and _held(other, other_attribute) is original:
-                self._set(_Done(other, other_attribute, original, planted))
+                self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
         if patch.everywhere:
             for module, name in self._bound.of(wrapped, (owner, attribute)):
-                self._set(_Done(module, name, wrapped, planted))
+                self._set(_Done(module, name, wrapped, planted, patch.gives_way))
 
     def _set(self, done: _Done) -> None:
         setattr(done.owner, done.attribute, done.planted)
@@ -262,7 +265,7 @@ def _restore(done: _Done) -> str | None:
     held = _held(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
     if held is not done.planted and getattr(held, "_self_parent", None) is not done.planted:
-        if _calls(held, done.planted):
+        if done.gives_way or _calls(held, done.planted):
             return None  # as trackers and TorchDynamo do, for good; ours passes by from now on
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
     if done.original is _ABSENT:

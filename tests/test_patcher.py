@@ -369,6 +369,15 @@ def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
     assert library.other(1) == 3
 
 
+def test_a_row_that_gives_way_leaves_the_name_to_whoever_took_it(library):
+    patcher = Patcher()
+    patcher.apply([Patch("throw_away_library", "function", tagged, "says so", gives_way=True), row("other")])
+    library.function = foreign = lambda x: "foreign"
+    patcher.undo()
+    assert library.function is foreign
+    assert library.other(1) == 3
+
+
 def test_a_name_that_was_deleted_meanwhile_is_named(library):
     patcher = Patcher()
     patcher.apply([row("function"), row("other")])

@@ -25,6 +25,5 @@ def patches(watch: Watch) -> list[Patch]:
             watch.end = f"sys.exit({shown if len(shown) < _SHOWN else '...'}) in {script_line()}"
         return wrapped(*args, **kwargs)
 
-    return [
-        Patch("sys", "exit", leave, "the same; its line is kept, for when not all ranks come to it", everywhere=True)
-    ]
+    effect = "the same; its line is kept, for when not all ranks come to it"
+    return [Patch("sys", "exit", leave, effect, everywhere=True, gives_way=True)]
