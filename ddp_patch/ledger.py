@@ -27,7 +27,8 @@ class Ledger:
 
     patched: list[str] = field(default_factory=list)
     replicas: dict[str, str] = field(default_factory=dict)  # module -> why it became one
-    whole_modules: dict[str, str] = field(default_factory=dict)  # module -> why it runs whole on every rank
+    on_batches: dict[str, str] = field(default_factory=dict)  # module -> why its forward runs as written, on batches
+    on_whole: dict[str, str] = field(default_factory=dict)  # module -> why every rank computes all of it
     loaders: dict[str, str] = field(default_factory=dict)  # loader -> how it is dealt
     gathers: dict[tuple[str, str], Gathers] = field(default_factory=dict)  # (function, script line)
     collectives: Counter[str] = field(default_factory=Counter)  # kind -> calls

@@ -38,9 +38,11 @@ from .patches import (
     data_parallel,
     exits,
     hooks,
+    instance_norm,
     losses,
     modules,
     optimizer,
+    packed,
     parallel_functions,
     recompute,
     scripted,
@@ -75,7 +77,7 @@ class Session:
         self._world.collect = job.attendance.collect
         self._world.trail = job.watch.trail
         self._world.one_thread.refuse = job.attendance.refuse
-        self._world.keeps_global = self._replicas.backwards.trains
+        self._world.keeps_global = self._replicas.keeps_global
         self._world.own_draws = self._replicas.stream.entered
         self._outward = Outward(job, self._world, self._replicas)
         self._loaders = Loaders(self._replicas, job, self._world, options.timeout)
@@ -96,8 +98,10 @@ class Session:
                 *parallel_functions.patches(job, self._world),
                 *optimizer.patches(self._replicas, discovery),
                 *autograd.patches(self._replicas, self._world),
-                *hooks.patches(self._replicas),
-                *losses.patches(),
+                *packed.patches(self._world),
+                *instance_norm.patches(self._replicas, self._world),
+                *hooks.patches(self._replicas, self._world),
+                *losses.patches(self._world),
                 *modules.patches(self._replicas),
                 *self._outward.patches(),
                 *recompute.patches(self._replicas, self._world),

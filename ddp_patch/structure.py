@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
+class Opaque:
+    """A container that is handed on as one thing."""
+
+
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """Rebuild a structure with ``function`` applied to every leaf; an unchanged structure is returned as it is.
 
@@ -20,6 +24,8 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 def map_items(function: Callable[[Any], Any], value: Any) -> Any:
     """Rebuild one container with ``function`` applied to its items; anything else is returned as it is."""
+    if isinstance(value, Opaque):
+        return value
     if isinstance(value, (list, tuple)):
         return _map_sequence(function, value)
     if isinstance(value, dict):
@@ -61,12 +67,16 @@ def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
 
 def is_container(value: Any) -> bool:
     """Tell lists, tuples, dicts and dataclass instances."""
-    return isinstance(value, (list, tuple, dict)) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    if isinstance(value, (list, tuple, dict)):
+        return not isinstance(value, Opaque)
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf with the path that leads to it, such as ``[0]['mask']``."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Opaque):
+        yield path, value
+    elif isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
         for index, item in enumerate(value):
             yield from leaves(item, f"{path}.{names[index]}" if names else f"{path}[{index}]")

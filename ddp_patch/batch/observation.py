@@ -21,18 +21,22 @@ from ..structure import leaves
 class Observation:
     """Notes every function that looks at more than one row."""
 
-    def __init__(self, is_own: Callable[[Tensor], bool]) -> None:
+    def __init__(self, is_own: Callable[[Tensor], bool], layout: Any = None) -> None:
         """Start clean.
 
         Args:
             is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
+            layout: of the batch that the forward works on; None if losses inside it tie its rows together.
         """
+        self.layout = layout
+        self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch
         self.mixing: str | None = None  # why the rows do not stay apart
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
         self.function = "its forward"  # at work
         self.is_known = True
         self._is_own = is_own
         self._paused = False
+        self._reduces = layout is not None
         self._excused: set[int] = set()
         self._made: dict[int, weakref.ref[Any]] = {}
 
@@ -44,6 +48,34 @@ class Observation:
             self.mixing = self.mixing or f"{self.function} looks at the whole batch"
         else:
             self.unknown[self.function] = None
+
+    def tied(self, why: str) -> None:
+        """The rows do not stay apart."""
+        self.mixing = self.mixing or why
+
+    @property
+    def may_reduce(self) -> bool:
+        """Whether a loss that is computed now can be computed on rows as well."""
+        return self._reduces
+
+    @contextmanager
+    def reducing(self) -> Iterator[None]:
+        """Surround a loss function, which may look at the whole batch."""
+        before, self._reduces = self._reduces, False
+        with self.paused():
+            try:
+                yield
+            finally:
+                self._reduces = before
+
+    @contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Surround what is computed again in backward, where nothing tells a loss which rows it is of."""
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
 
     def read(self) -> None:
         """The function at work gives a value of the batch to Python."""

@@ -7,7 +7,9 @@ looks at it. From then on it is a plain tensor.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -33,15 +35,23 @@ class Promise:
         self.expected = divisor
         self.rows: Tensor | None = None  # what it was computed of, until it is summed
         self.assumed = False  # a backward went on with the expected divisor
+        self.tie: Any = None  # the node that it left a model through
         self._divisor: float | None = divisor if count is None else None
         self._sum: Tensor | None = None
 
     def arrived(self, total: Tensor) -> None:
         """Take the sum of all ranks' parts, which travelled with something else."""
-        self._sum, self.rows = total, None
+        self._sum = total
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Keep the graph no longer."""
+        self.rows = self.tie = None
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
+        if self._sum is None and World.get().alone:
+            return self.part[0] / self.expected
         if self._sum is None:
             self.arrived(World.get().all_reduce(self.part))
         assert self._sum is not None
@@ -61,13 +71,10 @@ class Promise:
 
     @property
     def source(self) -> Any:
-        """The node that made the rows it was computed of."""
+        """The node that a backward from it comes by, before it comes to any parameter."""
+        if self.tie is not None:
+            return self.tie
         return None if self.rows is None else self.rows.grad_fn
-
-    @property
-    def is_watched(self) -> bool:
-        """Tell whether somebody looks at the gradient of those rows."""
-        return self.rows is not None and bool(self.rows._backward_hooks or self.rows.retains_grad)
 
     @property
     def is_open(self) -> bool:
@@ -100,6 +107,11 @@ class PromisedTensor(Tensor):
     """A 0-dim tensor whose value is summed when somebody looks at it."""
 
     _promise: Promise
+
+    @property
+    def part(self) -> Tensor:
+        """What this rank gives to the sum."""
+        return self._promise.part
 
     @classmethod
     def __torch_function__(
@@ -143,16 +155,33 @@ def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows:
     promise = Promise(partial, count, divisor)
     promise.rows = rows
     value = _promised(partial, promise)
+    if _in_compiled_code():
+        value.detach().copy_(promise.wait())
+        return value
     value.__class__ = PromisedTensor
     value._promise = promise  # type: ignore[attr-defined]
     return value
+
+
+def _in_compiled_code() -> bool:
+    """Tell whether TorchDynamo (torch 2.13) goes on with what comes back: it takes no tensor that changes its class."""
+    return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+
+
+def passed_on(value: PromisedTensor, tied: Tensor) -> None:
+    """Let a tensor stand for the same promise, which shares the memory of another that stands for it."""
+    tied.__class__ = PromisedTensor
+    promise: Promise = value._promise
+    tied._promise = promise  # type: ignore[attr-defined]
+    promise.tie = tied.grad_fn
 
 
 def arrive(value: Tensor) -> None:
     """Turn a promise into the plain tensor it stands for."""
     promise: Promise = value.__dict__.pop("_promise")
     value.__class__ = Tensor
-    with torch.inference_mode(value.is_inference()):
+    seen = None if World.current is None else World.current.observation
+    with torch.inference_mode(value.is_inference()), nullcontext() if seen is None else seen.paused():
         # Nobody has saved the tensor for a backward: every function waits before it looks.
         value.detach().copy_(promise.wait())
 

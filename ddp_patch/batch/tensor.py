@@ -50,6 +50,24 @@ class BatchTensor(Tensor):
         """Make a batch of a tensor that every rank has whole."""
         return _make(None, whole, layout)
 
+    @property
+    def forms(self) -> list[Tensor]:
+        """The tensors that hold it: this rank's rows, the whole, or both."""
+        return [form for form in (self._rows, self._whole) if form is not None]
+
+    def with_forms(self, instead: dict[int, Tensor]) -> BatchTensor:
+        """The same batch, held by other tensors that share memory with its own.
+
+        Args:
+            instead: by identity; the others stay.
+        """
+        rows, whole = (form if form is None else instead.get(id(form), form) for form in (self._rows, self._whole))
+        batch = _make(rows, whole, self._layout)
+        batch._rows_seen, batch._whole_seen = self._rows_seen, self._whole_seen
+        batch._halved, batch._is_slice, batch._is_aliased = self._halved, self._is_slice, self._is_aliased
+        batch._whole_copy = self._whole_copy
+        return batch
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -43,7 +43,14 @@ class World:
     # Surrounds what draws random numbers for this rank's rows.
     own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
 
+    # A loss may count on having no targets to ignore. False once one had, or once somebody looks at gradients on their
+    # way, which could not be corrected afterwards.
+    may_assume: bool = True
+
     observation: Observation | None = None  # of a forward that computes on batches
+
+    reductions: Any = None  # the losses of a forward that computes rows
+    alone: bool = False  # a trial computes rows: ranks do not meet, and the value of a sum does not matter
 
     # This thread is in a dataset or a collate function that no other rank runs.
     reading: ContextVar[bool] = field(default_factory=lambda: ContextVar("reading", default=False))
@@ -81,6 +88,15 @@ class World:
         finally:
             for flag, token in tokens:
                 flag.reset(token)
+
+    @contextmanager
+    def reducing(self, reductions: Any) -> Iterator[Any]:
+        """Surround a forward that computes rows with losses of its own; gives those of the forward around it."""
+        before, self.reductions = self.reductions, reductions
+        try:
+            yield before
+        finally:
+            self.reductions = before
 
     @contextmanager
     def read_by_one(self) -> Iterator[None]:

@@ -24,12 +24,15 @@ class Report:
             _block("Patched", ledger.patched),
             _block(
                 "Replicas",
-                [f"{name}: {why}" for name, why in ledger.replicas.items()]
-                or ([] if ledger.whole_modules else [_NOTHING]),
+                [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING],
             ),
             _block(
-                "Not split, run as written on batches or on the whole",
-                [f"{name}: {why}" for name, why in ledger.whole_modules.items()],
+                "On batches: function by function, and on rows where these and the modules inside keep rows apart",
+                [f"{name}: {why}" for name, why in ledger.on_batches.items()],
+            ),
+            _block(
+                "On the whole batch, on every rank",
+                [f"{name}: {why}" for name, why in ledger.on_whole.items()],
             ),
             _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
             _block("Rows of this rank per model call", _rows(ledger)),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+import torch
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
 
 from ..errors import LockstepError
@@ -18,6 +19,7 @@ _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 _LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another rank met
 _REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was lost
+_MEMORY = (MemoryError, torch.OutOfMemoryError)
 _ADVICE = "Leave such rows out of the dataset."
 
 
@@ -77,7 +79,7 @@ class Attendance:
         self.leave(
             f"{script_line()}: {where} raised {type(error).__name__} ({error}) for the rows of rank "
             f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
-            f"out of step. {advice}"
+            f"out of step. {'Make batches smaller.' if isinstance(error, _MEMORY) else advice}"
         )
         raise self.told() from error
 

@@ -61,8 +61,10 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             wrapped(roots, **given)
 
     def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if replicas.on_rows and not instance.__module__.startswith("torch."):
-            replicas.backwards.met_function()
+        is_scripts = not instance.__module__.startswith("torch.")
+        if is_scripts and replicas.running:
+            world.may_assume = False  # its backward may clamp or normalise
+        if is_scripts and replicas.on_rows:
             # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
             scaled = tuple(times(arg, world.size) if _wants_grad(arg) else arg for arg in args)
             result = wrapped(*scaled, **kwargs)

@@ -6,6 +6,8 @@ accelerators it gives 0-dim outputs back as one value per device, which are the 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from ..launch.job import Job
 from ..patcher import Patch
 from ..replica.replicas import Replicas
 from ..replica.scalars import Scalars, batch_of
+from ..replica.swap import original_class
 from ..replica.verdicts import Call
 from ..structure import map_leaves
 
@@ -103,11 +106,13 @@ def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
     def run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, vector: bool, why: str) -> Any:
         if job.device.type != "cpu":  # DataParallel takes inputs from any device
             args, kwargs = map_leaves(to_device, args), map_leaves(to_device, kwargs)
-        replica = replicas.replica_of(module) or replicas.make(module, why)
+        if replicas.replica_of(module) is None:
+            replicas.make(module, why)
+        call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)
         if not vector:
-            return replicas.call(replica, Call(module, module, args, kwargs, dim))
+            return replicas.call(call)
         scalars.learn(module, args, kwargs, dim)
-        result = replicas.call(replica, Call(module, module, args, kwargs, dim, vector=True))
+        result = replicas.call(dataclasses.replace(call, vector=True))
         return scalars.as_vectors(module, result, *batch_of(args, kwargs, dim))
 
     def to_device(leaf: Any) -> Any:

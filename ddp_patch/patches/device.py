@@ -45,7 +45,8 @@ _QUIET: dict[str, Any] = {
     "get_device_name": "cpu",
     "get_device_capability": (0, 0),
     "get_device_properties": SimpleNamespace(
-        name="cpu", major=0, minor=0, total_memory=0, multi_processor_count=os.cpu_count(), is_integrated=True
+        **{"name": "cpu", "major": 0, "minor": 0, "total_memory": 0, "is_integrated": True, "gcnArchName": ""},
+        multi_processor_count=os.cpu_count(),
     ),
     "get_rng_state": torch.empty(0, dtype=torch.uint8),
     "get_rng_state_all": [],

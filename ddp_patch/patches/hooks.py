@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
 from ..replica.probe import note_hook
@@ -22,10 +23,12 @@ _ON_MODULES = (
 )
 
 
-def patches(replicas: Replicas) -> list[Patch]:
-    """Rows for ``Tensor.register_hook`` and ``Module.register_*_hook``."""
+def patches(replicas: Replicas, world: World) -> list[Patch]:
+    """Rows for ``Tensor.register_hook``, ``Tensor.retain_grad`` and ``Module.register_*_hook``."""
 
     def on_tensor(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not instance.is_leaf:
+            world.may_assume = False
         if isinstance(instance, BatchTensor):
             return rules.register_hook(wrapped, (instance, *args), kwargs)
         if not instance.is_leaf:
@@ -44,14 +47,20 @@ def patches(replicas: Replicas) -> list[Patch]:
             return wrapped(*args, **kwargs)
         return replicas.backwards.hooks.add(instance, _hook(args, kwargs), True, wrapped)
 
+    def retain_grad(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        world.may_assume = False
+        wrapped(*args, **kwargs)
+
     def on_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replicas.hooks.registered += 1
+        world.may_assume = False
         return wrapped(*args, **kwargs)
 
     gradients = "hooks on parameters see the global gradient"
     return [
         Patch("torch", "Tensor.register_hook", on_tensor, gradients),
         Patch("torch", "Tensor.register_post_accumulate_grad_hook", after_accumulation, gradients),
+        Patch("torch", "Tensor.retain_grad", retain_grad, "gradients that are kept cannot be corrected later"),
         *(
             Patch("torch.nn.modules.module", f"Module.{name}", on_module, "hooks see whole batches")
             for name in _ON_MODULES

@@ -1,20 +1,60 @@
-"""torch.nn.functional.l1_loss: torch 2.13 keeps its weight from overrides of tensor functions, so it is seen here."""
+"""torch.nn.functional's losses: those that a forward computes on rows are the whole batch's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ..batch.promise import PromisedTensor
+from ..batch.reductions import Reduction, noted
+from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole
+from ..batch.world import World
 from ..patcher import Patch
 
 
-def patches() -> list[Patch]:
-    """Rows for ``F.l1_loss``."""
+def patches(world: World) -> list[Patch]:
+    """Rows for the losses of ``torch.nn.functional``."""
+
+    def loss(name: str) -> Callable[..., Any]:
+        def run(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if world.observation is not None:
+                return observed(name, wrapped, args, kwargs)
+            if world.reductions is not None:
+                with world.reducing(None) as reductions:  # what it calls is no loss of the script's
+                    return reductions.run(wrapped, name, args, kwargs)
+            return wrapped(*args, **kwargs)
+
+        return run
+
+    def observed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen = world.observation
+        assert seen is not None
+        reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
+        if seen.unknown:
+            seen.tied(f"{name} is given what nothing is known about: {', '.join(seen.unknown)}")
+        if reduction is None:
+            return function(*args, **kwargs)
+        with seen.reducing():
+            result = function(*args, **kwargs)
+        if not isinstance(result, PromisedTensor):
+            if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
+                reduction = Reduction(name, {})
+            else:
+                seen.tied(f"{name} looks at the whole batch")
+        seen.reductions.append(reduction)
+        return result
 
     def l1_loss(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # torch 2.13 keeps its weight from overrides of tensor functions, so it is seen here.
         weight = args[5] if len(args) > 5 else kwargs.get("weight")
-        if weight is None or not any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
-            return wrapped(*args, **kwargs)
-        return on_whole(wrapped, args, kwargs)  # a weighted mean divides by the weights of all rows
+        if weight is not None and any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
+            return on_whole(wrapped, args, kwargs)  # a weighted mean divides by the weights of all rows
+        return loss("l1_loss")(wrapped, instance, args, kwargs)
 
-    return [Patch("torch.nn.functional", "l1_loss", l1_loss, "its weight sees the whole batch")]
+    where, inside = "torch.nn.functional", "inside a forward it is that of all rows"
+    names = [function.__name__ for function in LOSSES if function.__name__ != "l1_loss"]
+    return [
+        Patch(where, "l1_loss", l1_loss, f"its weight sees the whole batch; {inside}"),
+        *(Patch(where, name, loss(name), inside, everywhere=True) for name in names),
+    ]

@@ -11,19 +11,19 @@ from ..replica.replicas import Replicas
 
 
 def patches(replicas: Replicas) -> list[Patch]:
-    """Rows for ``Module.__setattr__``."""
+    """Rows for ``Module.__setattr__`` and ``Module.__delattr__``."""
 
     def set_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
-        replicas.verdicts.fingerprints.noted(args[1])
+        replicas.census.noted(args[0])
+        replicas.verdicts.fingerprints.noted(instance, args[1])
 
-    def add_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def delete_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
-        replicas.verdicts.fingerprints.noted(None)
+        replicas.verdicts.fingerprints.noted(instance, None)
 
     changed = "a changed module is observed anew"
     return [
-        Patch("torch.nn.modules.module", "Module.add_module", add_module, changed),
-        Patch("torch.nn.modules.module", "Module.__delattr__", add_module, changed),
+        Patch("torch.nn.modules.module", "Module.__delattr__", delete_attribute, changed),
         Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, changed),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..patcher import Patch
-from ..replica.replicas import Ran, Replicas
+from ..replica.recall import Ran
+from ..replica.replicas import Replicas
 
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
@@ -22,7 +23,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
             if world.observation is not None:
                 world.observation.excuse((inputs, options))
-            again = _again(function, replicas, options.get("preserve_rng_state", True))
+            again = _again(function, replicas, world, options.get("preserve_rng_state", True))
             if use_reentrant is False:
                 return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, **options)
             # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
@@ -70,29 +71,21 @@ class _Held:
         return value.batch if isinstance(value, _Held) else value
 
 
-def _again(function: Callable[..., Any], replicas: Replicas, keep_draws: bool) -> Callable[..., Any]:
+def _again(function: Callable[..., Any], replicas: Replicas, world: World, keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
-    inside, on_rows = replicas.inside, replicas.on_rows
-    stream = replicas.stream.taken() if keep_draws and not on_rows else None  # torch keeps the one in place
+    place = replicas.place
+    stream = replicas.stream.taken() if keep_draws and not replicas.on_rows else None  # torch keeps the one in place
     decisions: list[Ran] | None = None
 
     def run(*given: Any, **kwargs: Any) -> Any:
         nonlocal decisions
         args = tuple(map(_Held.out_of, given))
         if decisions is None:
-            before, decisions = replicas.recorded, []
-            replicas.recorded = decisions
-            try:
+            decisions = []
+            seen = world.observation
+            with replicas.recall.noting(decisions), nullcontext() if seen is None else seen.recomputed():
                 return function(*args, **kwargs)
-            finally:
-                replicas.recorded = before
-                if before is not None:
-                    before += decisions
-        with replicas.back_inside(inside, on_rows), replicas.stream.replayed(stream):
-            outer, replicas.recalled = replicas.recalled, deque(decisions)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                replicas.recalled = outer
+        with replicas.back_at(place), replicas.stream.replayed(stream), replicas.recall.giving(decisions):
+            return function(*args, **kwargs)
 
     return run

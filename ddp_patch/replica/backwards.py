@@ -32,7 +32,6 @@ class Backwards:
         self._running = False
         self._stepping = False
         self._count = 0  # backwards so far, the same number on every rank
-        self._may_assume = True  # that losses have no targets to ignore; False once one had
         self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
     def add(self, sync: GradientSync) -> None:
@@ -50,18 +49,9 @@ class Backwards:
             self._note(sync)
         self._syncs.remove(sync)
 
-    def left_to(self, sync: GradientSync) -> None:
-        """Let a new sync average what one for the same parameters left undone."""
-        sync.pending = True
-        self._note(sync)
-
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
-
-    def met_function(self) -> None:
-        """A model computes an autograd function of the author's own, whose backward may clamp or normalise."""
-        self._may_assume = False  # gradients can no longer be scaled afterwards
 
     @property
     def is_busy(self) -> bool:
@@ -110,7 +100,7 @@ class Backwards:
         if assumed is not None and promise is not None:
             self._correct(assumed, promise, source)
         if promise is not None:
-            promise.rows = None  # they hold the graph
+            promise.let_go()
 
     @contextmanager
     def grad(self) -> Iterator[None]:
@@ -123,7 +113,7 @@ class Backwards:
 
     def _assume(self, promise: Promise) -> GradientSync | None:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
-        if promise.is_watched or not (self._may_assume and promise.has_count and promise.expected == promise.expected):
+        if not (self._world.may_assume and promise.has_count and promise.expected == promise.expected):
             return None
         for sync in self._syncs:
             if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
@@ -136,7 +126,7 @@ class Backwards:
         if true == promise.expected:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
-        self._may_assume = False
+        self._world.may_assume = False
         if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
             raise BatchError(
                 "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
@@ -173,7 +163,6 @@ class Backwards:
             if not sync.ids.isdisjoint(ids):
                 self._settle(sync)
                 sync.rhythm.step()
-                sync.untied = False
         if self.loss_scale.active and not has_closure:
             self.loss_scale.before_step(optimizer)
 

@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..batch.crossings import own_rows
-from ..batch.world import Layout, World
+from ..batch.forms import rows_of
+from ..batch.promise import PromisedTensor
+from ..batch.tensor import BatchTensor
 from ..structure import leaves
 
+# The dimension of an output in which its rows lie, and how many of them each row of the batch became.
+Dims = Mapping[str, tuple[int, int] | None]
 
-def compare(ours: Any, whole: Any, layout: Layout, vector: bool = False) -> dict[str, int | None] | None:
-    """Compare what a module gave for its rows with what it gave for the whole batch, without communication.
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which rows were computed apart: ``count`` of ``total``, from ``start`` on."""
+
+    start: int
+    count: int
+    total: int
+
+
+def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | None:
+    """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Returns:
-        the batch dimension of each tensor, by path (None: the same on both), or None if the rows are not independent.
+        where each tensor has its rows, by path (None: the same on both), or None if the rows are not independent.
     """
     mine, theirs = list(leaves(ours)), list(leaves(whole))
     if [path for path, _ in mine] != [path for path, _ in theirs]:
         return None
-    own = layout.counts[World.get().rank]
-    dims: dict[str, int | None] = {}
+    dims: dict[str, tuple[int, int] | None] = {}
     for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
             if isinstance(left, (bool, int, float, str)) and left != right:
                 return None
             continue
-        if left.dim() == 0 == right.dim() and vector:
-            dims[path] = 0
+        if isinstance(left, PromisedTensor) and isinstance(right, PromisedTensor):
+            if not close(left.part, right.part):  # of the same rows
+                return None
+            dims[path] = None
             continue
-        # Own rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
+        if left.dim() == 0 == right.dim() and vector:
+            dims[path] = 0, 1
+            continue
+        # The rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
         differing = [
             dim for dim, sizes in enumerate(zip(left.shape, right.shape, strict=False)) if sizes[0] != sizes[1]
         ]
-        if left.dim() != right.dim() or len(differing) > 1:
+        if left.dim() != right.dim() or len(differing) > 1 or bool(differing) < isinstance(right, BatchTensor):
             return None
-        dims[path] = differing[0] if differing else None
+        dims[path] = None
         if differing:
-            if (left.shape[differing[0]], right.shape[differing[0]]) != (own, layout.total):
+            dim = differing[0]
+            factor, rest = divmod(left.shape[dim], span.count)
+            if rest or right.shape[dim] != factor * span.total:
                 return None
-            right = own_rows(right, layout.at(differing[0]))
-        if not close(left, right):
+            dims[path] = dim, factor
+            if not isinstance(right, BatchTensor):
+                right = right.narrow(dim, factor * span.start, left.shape[dim])
+            elif right._layout.dim == dim:
+                right = rows_of(right)
+        if isinstance(right, BatchTensor) or not close(left, right):
             return None
     return dims
 

@@ -10,32 +10,27 @@ from .verdicts import Call
 
 
 class Discovery:
-    """Finds the model of a script without nn.DataParallel, then stops watching."""
+    """Finds the modules of a script that need not be wrapped in nn.DataParallel, then stops watching."""
 
     def __init__(self, replicas: Replicas, patcher: Patcher) -> None:
         """Start idle: there is nothing to find before an optimizer exists."""
         self._replicas = replicas
         self._patcher = patcher
-        self._watching = False
+        replicas.watch, replicas.rest = self.start, self._stop
         self._rows = [
             Patch("torch.nn.modules.module", "Module.__call__", self._call, "finds the model; removed once it is found")
         ]
 
     def start(self) -> None:
         """Watch module calls."""
-        if not self._watching:
+        if not self._replicas.watching:
             self._patcher.apply(self._rows)
-            self._watching = True
+            self._replicas.watching = True
 
     def _stop(self) -> None:
         self._patcher.remove(self._rows)
-        self._watching = False
+        self._replicas.watching = False
 
     def _call(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(instance, wrapped, args, kwargs)
-        if not self._replicas.found(call):
-            return call.as_written()
-        result = self._replicas.call_found(call)
-        if self._watching and self._replicas.everything_found():
-            self._stop()
-        return result
+        return self._replicas.call(call) if self._replicas.found(call) else call.as_written()

@@ -1,7 +1,6 @@
 """What a forward may branch on, as far as Python can see it: a call that differs in it is observed anew.
 
-Attributes that are set are noticed where they are set. What can change unseen (lists and dicts on the module, a
-configuration object, attributes of its class, global variables that its forward names) is looked at in every call.
+Attributes that are set are noticed where they are set. What can change unseen is in ``guards``.
 """
 
 from __future__ import annotations
@@ -18,12 +17,25 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
+from .census import Held
+from .guards import OF_TORCH, PLAIN, Guards, may_change
 from .rows import Entry
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_TORCHS = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
-_MOST_STATES = 256  # that are remembered
+_MOST_STATES = 256  # of modules that are remembered
+_MOST_LAYER_STATES = 16_384
 _DEPTH = 4  # of nested containers that are looked into
+
+
+class _Seen:
+    """The state of one module when it was last looked at."""
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self.states: list[int] = []  # of its layers
+        self.changed: set[int] = set()  # positions of layers whose attributes were set since
+        self.state = -1
+        self.content = -1
+        self.guards: Guards | None = None  # None: to be found anew
 
 
 class Fingerprints:
@@ -31,30 +43,63 @@ class Fingerprints:
 
     def __init__(self) -> None:
         """Start with nothing seen."""
-        self.changes = 0  # attributes set on modules so far, tensors left out
         self._next = itertools.count()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._states: dict[tuple[Any, ...], int] = {}
-        self._known: weakref.WeakKeyDictionary[nn.Module, tuple[int, int, list[Any]]] = weakref.WeakKeyDictionary()
+        self._states: dict[Any, int] = {}
+        self._layer_states: dict[Any, int] = {}
+        self._seen: weakref.WeakKeyDictionary[nn.Module, _Seen] = weakref.WeakKeyDictionary()
+        # Where a layer stands in the modules that were looked at.
+        self._places: weakref.WeakKeyDictionary[nn.Module, list[tuple[_Seen, int]]] = weakref.WeakKeyDictionary()
 
-    def noted(self, value: Any) -> None:
-        """An attribute of some module was set."""
-        if not isinstance(value, Tensor):
-            self.changes += 1
+    def noted(self, layer: nn.Module, value: Any) -> None:
+        """An attribute of a layer was set or deleted."""
+        if isinstance(value, Tensor):
+            return
+        for seen, position in self._places.get(layer, ()):
+            seen.changed.add(position)
+            if may_change(value):
+                seen.guards = None
 
-    def of(self, module: nn.Module) -> tuple[Any, ...]:
+    def reclassed(self, layer: nn.Module) -> None:
+        """A layer got another class."""
+        for seen, _ in self._places.get(layer, ()):
+            seen.guards = None
+
+    def of(self, module: nn.Module, held: Held) -> tuple[int, int]:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
-        known = self._known.get(module)
-        if known is None or known[0] != self.changes:
-            layers = list(module.modules())
-            state = tuple(self._state(layer) for layer in layers)
-            known = self._known[module] = self.changes, self._short(state), list(_changeable(layers))
-        return (known[1], *filter(None, map(self._content, known[2])))
+        seen = self._seen.get(module)
+        if seen is None or seen.held is not held:
+            seen = self._begun(module, held, seen)
+        if seen.changed:
+            for position in seen.changed:
+                seen.states[position] = self._state(held.layers[position])
+            seen.changed.clear()
+            seen.state = _number_of(tuple(seen.states), self._states, _MOST_STATES, self._next)
+        if seen.guards is None:
+            seen.guards = Guards(held.layers, self._value)
+            seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
+        elif seen.guards.changed():
+            seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
+        return seen.state, seen.content
+
+    def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
+        if before is not None:
+            for layer in before.held.layers:
+                places = self._places.get(layer, [])
+                self._places[layer] = [place for place in places if place[0] is not before]
+        seen = self._seen[module] = _Seen(held)
+        seen.states = [-1] * len(held.layers)
+        for position, layer in enumerate(held.layers):
+            self._places.setdefault(layer, []).append((seen, position))
+            seen.changed.add(position)
+        return seen
 
     def close(self) -> None:
         """Let go of classes and functions of the script."""
-        self._known.clear()
+        self._seen.clear()
+        self._places.clear()
         self._states.clear()
+        self._layer_states.clear()
 
     def of_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
         """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
@@ -69,29 +114,14 @@ class Fingerprints:
         tensors = [leaf for _, leaf in leaves((entry.args, entry.kwargs)) if isinstance(leaf, Tensor)]
         return tuple(tuple(-1 if size in own else size for size in tensor.shape) for tensor in tensors)
 
-    def _short(self, state: tuple[Any, ...]) -> int:
-        """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
-        if state not in self._states:
-            if len(self._states) == _MOST_STATES:  # an attribute changes in every step
-                self._states.clear()
-            self._states[state] = next(self._next)
-        return self._states[state]
-
-    def _state(self, layer: nn.Module) -> tuple[Any, ...]:
-        held = ((name, value) for name, value in vars(layer).items() if name not in _TORCHS)
+    def _state(self, layer: nn.Module) -> int:
+        held = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
         # The layer itself: another one in its place is another module.
-        return self._number(layer), *((name, self._value(value)) for name, value in held)
-
-    def _content(self, thing: Any) -> Any:
-        if isinstance(thing, types.FunctionType):
-            return tuple((name, self._value(value)) for name, value in _seen_from(thing))
-        if isinstance(thing, (list, dict, set)):
-            return self._value(thing)
-        held = ((name, value) for name, value in vars(thing).items() if name[:2] != "__")
-        return tuple((name, type(value), value) for name, value in held if type(value) in _PLAIN)
+        state = (self._number(layer), *((name, self._value(value)) for name, value in held))
+        return _number_of(state, self._layer_states, _MOST_LAYER_STATES, self._next)
 
     def _value(self, value: Any, depth: int = 0) -> Any:
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             return type(value), value  # 1, 1.0 and True are equal
         if isinstance(value, Tensor) or depth == _DEPTH:
             return None
@@ -124,50 +154,10 @@ class Fingerprints:
         return type(leaf), self._value(leaf)
 
 
-def _changeable(layers: list[nn.Module]) -> Iterator[Any]:
-    """Things that layers may branch on and that change without an attribute being set, each once."""
-    seen: set[int] = set()
-
-    def new(thing: Any) -> bool:
-        before = len(seen)
-        seen.add(id(thing))
-        return len(seen) > before
-
-    for layer in layers:
-        for name, value in vars(layer).items():
-            if name not in _TORCHS and _may_change(value) and new(value):
-                yield value
-        for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
-            if kind.__module__.startswith("torch.") or kind is object or not new(kind):
-                continue
-            yield kind
-            yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
-        own = vars(layer).get("forward")
-        own = getattr(own, "__func__", own)
-        if isinstance(own, types.FunctionType) and new(own):
-            yield own
-
-
-def _may_change(value: Any) -> bool:
-    if isinstance(value, (list, dict, set)):
-        return True
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType))
-        and type(value).__module__ != "builtins"
-    )
-
-
-def _seen_from(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Plain global variables that a function names, and those it closes over."""
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if value is not None and (type(value) in _PLAIN or type(value) in (list, dict)):
-            yield name, value
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-        if type(value) in _PLAIN:
-            yield name, value
+def _number_of(state: Any, known: dict[Any, int], most: int, counter: Iterator[int]) -> int:
+    """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
+    if state not in known:
+        if len(known) == most:  # an attribute changes in every step
+            known.clear()
+        known[state] = next(counter)
+    return known[state]

@@ -12,7 +12,7 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -23,9 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ..batch.promise import Promise
 from ..batch.world import World
 from ..structure import leaves, map_leaves
-from .anchors import anchor, tie
+from .anchors import anchor
 from .averages import average, average_flat, average_sparse, in_parts
 from .rhythm import Rhythm
+from .ties import Ties
 from .watch import grad_of, set_grad
 
 Compress = Callable[[Any], torch.futures.Future[Tensor]]
@@ -61,14 +62,16 @@ class GradientSync:
         self.rhythm = rhythm
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
-        self.untied = False  # a forward of this step was computed on batches, past ``anchored``
         self.broken = False  # a backward failed half way through DDP's pass
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
         self._compress = compress
         self._may_arm = self._armed = self._reached = self._reduced = False
+        self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
+        self._all_used: Tensor | None = None  # the flags of a backward that gave every parameter a gradient
         self._flags: Tensor | None = None
+        self._lacks = False  # some parameter had no gradient on this rank
         self._flags_sent: Any = None
         self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket
         self._before: Any = _IDLE  # gradients when the backward began
@@ -82,28 +85,19 @@ class GradientSync:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
 
         Args:
-            output: of the forward.
+            output: of the forward: batches, tensors that every rank has, losses that are not summed yet.
             only_parameters: nothing that came in as an argument wants a gradient.
         """
-        tensors = [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not tensors or not self.parameters:
+        found = [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if not found or not self.parameters:
             return output
-        tied_tensors = tie(self, anchor(*self.parameters), only_parameters, *tensors)
-        tied = dict(zip(map(id, tensors), tied_tensors, strict=True))
-        return map_leaves(lambda leaf: tied.get(id(leaf), leaf), output)
-
-    def give_up(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Leave some parameters to another one, which keeps them global from now on."""
-        self.settle()
-        given = {id(parameter) for parameter in parameters}
-        self.parameters = [p for p in self.parameters if id(p) not in given]
-        self.sparse = [p for p in self.sparse if id(p) not in given]
-        self.dtypes = [p.dtype for p in self.parameters]
-        self.ids -= given
+        if self._anchor is None:
+            self._anchor = anchor(*self.parameters)
+        return map_leaves(Ties(self, self._anchor, only_parameters, found).of, output)
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
-        self._group = self._compress = None
+        self._group = self._compress = self._anchor = None
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
@@ -156,8 +150,6 @@ class GradientSync:
         elif self._armed and self._reduced:
             self._finish_reduction()
         elif self._reached or self._signature() != self._before:
-            if self.untied and not self._reached:
-                self.rhythm.backward()
             if recorded:
                 self._average_recorded()
                 self.pending = False
@@ -177,7 +169,8 @@ class GradientSync:
         if self._flags_sent is not None:
             self._flags_sent.wait()
             self._flags_sent = None
-        if flags is not None and not bool(flags.all()):
+        # What had a gradient here had one somewhere; looking at the flags waits for a device.
+        if flags is not None and self._lacks and not bool(flags.all()):
             for parameter, used in zip(self.parameters, flags.tolist(), strict=True):
                 if not used:  # on no rank: one process would have left it None
                     set_grad(parameter, None)
@@ -221,6 +214,16 @@ class GradientSync:
                     set_grad(parameter, mean)
         average_sparse(self.sparse, self._world)
 
+    def _used(self, like: Tensor) -> Tensor:
+        """Which parameters have a gradient, as numbers that can be summed over the ranks."""
+        used = [grad_of(parameter) is not None for parameter in self.parameters]
+        self._lacks = not all(used)
+        if self._lacks:
+            return like.new_tensor(used)
+        if self._all_used is None or self._all_used.dtype != like.dtype or self._all_used.device != like.device:
+            self._all_used = like.new_ones(len(used))
+        return self._all_used.clone()
+
     # --- DDP's buckets ----------------------------------------------------------------------------------------------
 
     def _reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
@@ -228,7 +231,7 @@ class GradientSync:
         self._world.ledger.count("gradient bucket", buffer.numel() * buffer.element_size())
         if bucket.is_last():
             # DDP writes gradients back only when all buckets are done: here None still means "none on this rank".
-            self._flags = buffer.new_tensor([grad_of(p) is not None for p in self.parameters])
+            self._flags = self._used(buffer)
             self._reduced = True
         if self._compress is not None:
             if bucket.is_last():

@@ -11,35 +11,57 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook on every module of the program
+
+from .census import Held
 
 _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class HookCensus:
-    """Remembers which replicas have hooked modules inside, and asks anew when a hook was registered."""
+    """Remembers which modules have hooked modules inside, and asks anew when a hook was registered."""
 
     def __init__(self) -> None:
         """Start without any hook seen."""
         self.registered = 0  # hooks registered so far in this session
-        self._clear_at: dict[int, int] = {}  # module -> registrations when it was last seen without hooks
+        # Modules without hooks inside, with what they held and the registrations when that was seen.
+        self._clear: WeakKeyDictionary[nn.Module, tuple[Held, int]] = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
-    def inside(self, module: nn.Module) -> bool:
+    def inside(self, module: nn.Module, held: Held) -> bool:
         """Tell whether a module below this one carries a hook of the script's."""
-        if self._clear_at.get(id(module)) == self.registered:
+        seen = self._clear.get(module)
+        if seen is not None and seen[0] is held and seen[1] == self.registered:
             return False
-        if any(has_own(layer) for layer in module.modules() if layer is not module):
+        if any(has_own(layer) for layer in held.layers if layer is not module):
             return True  # asked again next time: handles are removed without a word
-        self._clear_at[id(module)] = self.registered
+        if not _has_legacy(held):
+            self._clear[module] = held, self.registered
         return False
 
+    def needs_whole(self, module: nn.Module, held: Held) -> bool:
+        """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
+        if _has_any_global_hook():
+            return True
+        seen = self._clear.get(module)
+        return (seen is None or seen[0] is not held or seen[1] != self.registered) and _has_legacy(held)
 
-def needs_whole(module: nn.Module) -> bool:
-    """Tell whether hooks can only be right if the module computes the whole batch: global and legacy backward ones."""
-    legacy = any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in module.modules())
-    return bool(_has_any_global_hook()) or legacy
+    def is_new(self, module: nn.Module) -> bool:
+        """Tell whether hooks inside a module were registered since this was last asked."""
+        before = self._opened.get(module)
+        self._opened[module] = self.registered
+        return before != self.registered
+
+    def close(self) -> None:
+        """Let go of the modules."""
+        self._clear.clear()
+
+
+def _has_legacy(held: Held) -> bool:
+    return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in held.layers)
 
 
 def has_own(module: nn.Module) -> bool:

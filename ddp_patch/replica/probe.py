@@ -1,8 +1,10 @@
-"""Try a module once on rows and once on the whole batch, before its rows are computed apart for good.
+"""Try a module once, before its rows are computed apart for good.
 
 A loss over all pairs of a batch, a discriminator that compares the batch's samples, a BatchNorm of the author's own:
-split over ranks, they would silently compute something else. The trial runs two copies without gradients, with
-BatchNorm at rest (the real one sees all ranks' rows) and every random draw replaced by a constant.
+split over ranks, they would silently compute something else. The trial runs two copies without gradients, one on what
+stands for the whole batch and one on rows, with norms that track the batch at rest (the real ones see all ranks' rows)
+and every random draw replaced by a constant. They share the module's parameters, and no more rows are computed than in
+a step.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..batch.observation import Observation
+from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..generators import same_draws
 from ..structure import is_container, leaves, map_leaves
 from . import module_hooks
-from .comparison import compare
-from .rows import Entry, detached
+from .comparison import Dims, Span, compare
+from .rows import Arguments, detached
 
 
 @dataclass(frozen=True)
@@ -34,43 +40,59 @@ class Verdict:
 
     kind: str  # "rows": apart; "view": as written, on batches; "whole": as written, on plain tensors
     reason: str
-    dims: dict[str, int | None] = field(default_factory=dict)  # batch dimension of each output, for "rows"
+    dims: Dims = field(default_factory=dict)  # where each output has its rows, for "rows"
+    losses: tuple[Reduction, ...] = ()  # that its forward computes
 
 
 def judge(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry, vector: bool, is_observed: bool
+    module: nn.Module,
+    whole: Arguments,
+    rows: Arguments,
+    span: Span,
+    seen: Observation | None = None,
+    vector: bool = False,
 ) -> Verdict:
-    """Decide how a module may be computed, as far as this rank's rows tell. No collective.
+    """Decide how a module may be computed, as far as this rank's rows tell.
 
     Args:
         module: the module that was called.
-        args: its positional arguments, of the whole batch.
-        kwargs: its keyword arguments.
-        entry: the same cut to rows.
+        whole: arguments of a call, as batches, or of a few rows on every rank.
+        rows: some rows of the same.
+        span: which ones.
+        seen: the call, as it was observed on batches; None if it could not be.
         vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
-        is_observed: it was seen on batches to read none of their values: what it reads here is a mask of its own, say.
+
+    Raises:
+        Exception: what the machine says, such as that it has no more memory.
     """
+    otherwise = "whole" if seen is None else "view"
+    reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
-        return Verdict("whole", f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})")
-    draws = _ConstantDraws()
+        return Verdict(otherwise, f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})")
     try:
-        with undisturbed(), draws:
-            whole = on_whole(*detached(args), **detached(kwargs))
-    except Exception as error:  # noqa: BLE001 — the real call will raise it where the author can see it
-        return Verdict("whole", f"it cannot be tried on rows, since the trial raised {type(error).__name__}")
+        with undisturbed(), Trial(module):
+            from_whole = on_whole(*detached(whole[0]), **detached(whole[1]))
+    except Exception as error:  # the real call will raise it where the author can see it
+        if is_of_machine(error):
+            raise
+        return Verdict(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
+    trial = Trial(module)
     try:
-        with undisturbed(), draws:
-            rows = on_rows(*detached(entry.args), **detached(entry.kwargs))
-    except Exception as error:  # noqa: BLE001 — it works on the whole and not on rows: it needs the whole
-        return Verdict("view", f"on rows it raises {type(error).__name__}")
-    if draws.hooked:
+        with undisturbed(), _alone(reductions), trial:
+            from_rows = on_rows(*detached(rows[0]), **detached(rows[1]))
+    except Exception as error:  # it works on the whole and not on rows: it needs the whole
+        if is_of_machine(error):
+            raise
+        return Verdict("view", f"on rows it raises {_told(error)}")
+    if trial.hooked:
         return Verdict("view", "its forward registers hooks on activations, which see whole batches")
-    if draws.looked and (draws.drew or not is_observed):
+    # A forward that was seen to read none of the batch's values reads a mask of its own, say.
+    if trial.looked and (trial.drew or seen is None or seen.unknown):
         return Verdict("view", "its forward reads values of the batch, and may branch on them")
     with torch.no_grad():
-        dims = compare(rows, whole, entry.layout, vector)
+        dims = compare(from_rows, from_whole, span, vector)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
         return Verdict("view", f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:
@@ -78,6 +100,32 @@ def judge(
     if not _same_state(on_rows, on_whole):
         return Verdict("view", "its forward keeps values of the batch on the module")
     return Verdict("rows", "its rows were seen to be independent", dims)
+
+
+@contextlib.contextmanager
+def _alone(reductions: Reductions | None) -> Iterator[None]:
+    world = World.get()
+    world.alone = True
+    try:
+        with world.reducing(reductions):
+            yield
+    finally:
+        world.alone = False
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Tell errors that say nothing about a module: no memory is left, a device failed."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch 2.13, on the host
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, _Refused) else type(error).__name__
+
+
+class _Refused(Exception):
+    """What a module does that cannot be tried on copies that share its parameters."""
 
 
 def _scripted(module: nn.Module) -> str:
@@ -88,21 +136,20 @@ def _scripted(module: nn.Module) -> str:
 
 def note_hook() -> None:
     """Note that a forward registers a hook on an activation, if this is a trial."""
-    if _ConstantDraws.running is not None:
-        _ConstantDraws.running.hooked = True
+    if Trial.running is not None:
+        Trial.running.hooked = True
 
 
 def trial_copy(module: nn.Module) -> nn.Module:
-    """Copy a module for a trial call: without the script's hooks, BatchNorm and dropout at rest."""
+    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared."""
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
-    twin = copy.deepcopy(module, {key: leaf.detach().clone() for key, leaf in computed.items()})
+    held = {key: leaf.detach().clone() for key, leaf in computed.items()}
+    twin = copy.deepcopy(module, held | {id(parameter): _varied(parameter) for parameter in module.parameters()})
     for layer in twin.modules():
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
-        if isinstance(layer, (_BatchNorm, _DropoutNd)):
+        if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
             layer.eval()
-        for parameter in layer.parameters(recurse=False):
-            _vary(parameter)
         if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
             vars(layer)["dropout"] = 0.0
     return twin
@@ -112,47 +159,66 @@ def _is_computed(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.grad_fn is not None
 
 
-def _vary(parameter: Tensor) -> None:
-    """Give a parameter that starts constant different entries: behind a head of zeros all rows look alike."""
+def _varied(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter as it is, or, if it starts constant, with different entries: behind zeros all rows look alike."""
     with torch.no_grad():
-        if parameter.numel() > 1 and parameter.is_floating_point() and bool(parameter.min() == parameter.max()):
-            step = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
-            parameter.add_(0.05 * torch.cos(step).view_as(parameter))
+        if not parameter.is_floating_point() or parameter.numel() < 2 or bool(parameter.min() != parameter.max()):
+            return parameter
+        step = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
+        return nn.Parameter(parameter + 0.05 * torch.cos(step).view_as(parameter), parameter.requires_grad)
 
 
-class _ConstantDraws(TorchDispatchMode):
+class Trial(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 
     _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
-    running: ClassVar[_ConstantDraws | None] = None
+    running: ClassVar[Trial | None] = None
     _READS = ("_local_scalar_dense", "is_nonzero", "equal")
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
+        """Note nothing yet.
+
+        Args:
+            module: with whose parameters copies are tried.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = False
         self.drew = False  # what a forward decides by draws, every rank has to decide alike
         self.hooked = False
+        self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
 
     def __enter__(self) -> Any:
         """Begin to note."""
-        _ConstantDraws.running = self
+        Trial.running = self
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Note no more."""
-        _ConstantDraws.running = None
+        Trial.running = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute, and note."""
         name = func.name().split("::")[-1].split(".")[0]
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if func._schema.is_mutable and self._writes_shared(func, args, kwargs or {}):
+            raise _Refused("its forward writes to its parameters")
         self.looked = self.looked or name in self._READS
         result = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS):
             self.drew = True
             return map_leaves(_constant, result)
         return result
+
+    def _writes_shared(self, func: Any, args: Any, kwargs: Any) -> bool:
+        written = [
+            args[position] if position < len(args) else kwargs.get(argument.name)
+            for position, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        tensors = [leaf for _, leaf in leaves(written) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
+        return any(tensor.untyped_storage().data_ptr() in self._shared for tensor in tensors if tensor.numel())
 
 
 def _constant(leaf: Any) -> Any:
@@ -201,7 +267,9 @@ def undisturbed() -> Iterator[None]:
         # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
         keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
         try:
-            with keep_nothing, contextlib.redirect_stdout(io.StringIO()):
+            # Compiled code computes the same, and would be compiled for nothing.
+            eager = torch.compiler.set_stance("force_eager")
+            with keep_nothing, eager, contextlib.redirect_stdout(io.StringIO()):
                 yield
         finally:
             draw_again()

@@ -14,19 +14,23 @@ from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
 from .backwards import Backwards
+from .census import Census, Held
 from .compression import compression
 from .gradients import GradientSync
 from .rhythm import Rhythm
 from .rows import Entry
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
+_DDPS_OWN = 25.0  # MiB
 _REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
 
 class Replica:
     """One module under DDP. The module object, its parameters and its state dict stay what they were."""
 
-    def __init__(self, module: nn.Module, options: Options, job: Job, world: World, backwards: Backwards) -> None:
+    def __init__(
+        self, module: nn.Module, options: Options, job: Job, world: World, backwards: Backwards, census: Census
+    ) -> None:
         """Defer DDP to the first forward that trains."""
         self.module = module
         self.sync: GradientSync | None = None
@@ -34,35 +38,33 @@ class Replica:
         self._job = job
         self._world = world
         self._backwards = backwards
+        self._census = census
         self._rhythm = Rhythm(options.accumulate)
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
-        self._overlaps = False  # the sync was built for forwards of ours
+
+    def prepare(self, held: Held) -> None:
+        """Keep gradients global from the coming call on, however it is carried out."""
+        if torch.is_grad_enabled() and not (self.sync is not None and self.sync.in_backward):
+            self._renew(held)
 
     def run(self, entry: Entry) -> Any:
-        """Compute this rank's rows, under DDP where gradients are wanted."""
-        sync = self._training_sync() if torch.is_grad_enabled() else None
-        if sync is None or sync.in_backward:  # activation checkpointing computes a forward again, for its values only
-            return self.module(*entry.args, **entry.kwargs)
-        only_parameters = not any(
-            isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in leaves((entry.args, entry.kwargs))
-        )
-        return sync.anchored((self._ddp or self.module)(*entry.args, **entry.kwargs), only_parameters)
+        """Compute this rank's rows, as DDP calls a module."""
+        # Activation checkpointing computes a forward again, for its values only.
+        trains = torch.is_grad_enabled() and self.sync is not None and not self.sync.in_backward
+        return (self._ddp if trains and self._ddp is not None else self.module)(*entry.args, **entry.kwargs)
 
-    def prepare(self) -> None:
-        """Keep gradients global from the coming call on, whatever becomes of it."""
-        if torch.is_grad_enabled():
-            self._training_sync()
+    def anchored(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Tie every parameter to a call's outputs, so that a backward from them brings DDP to each."""
+        sync = self.sync
+        if sync is None or sync.in_backward or not torch.is_grad_enabled():
+            return outputs
+        inputs = (leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        return sync.anchored(outputs, only_parameters=not any(leaf.requires_grad for leaf in inputs))
 
-    def keep(self) -> None:
-        """Keep gradients global without DDP, for a module that may never be computed on rows."""
-        if self.sync is None and trainable_ids(self.module):
-            self._build(overlapped=False)
-
-    def leave_to(self, other: Replica) -> None:
-        """Leave the parameters that another replica has to it."""
-        if self.sync is not None:
-            self.sync.give_up(other.module.parameters())
+    def holds(self, module: nn.Module) -> bool:
+        """Tell whether a module is inside."""
+        return any(layer is module for layer in self._census.of(self.module).layers)
 
     def drop(self, settle: bool = True) -> None:
         """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
@@ -72,53 +74,43 @@ class Replica:
         self._ddp = None
         self.sync = None
 
-    def is_substituted(self) -> bool:
-        """Tell whether ``torch.func.functional_call`` runs the module with tensors that are not its parameters."""
-        return any(
-            value is not None and not isinstance(value, nn.Parameter)
-            for layer in self.module.modules()
-            for value in layer._parameters.values()
-        )
-
-    def fits(self) -> bool:
-        """Tell whether DDP still stands for the module's parameters; asked at every call, so it is kept cheap."""
+    def fits(self, held: Held) -> bool:
+        """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
         return (
             sync is not None
             and not sync.broken
-            and trainable_ids(self.module) == sync.ids
-            and all(p.dtype is dtype for p, dtype in zip(sync.parameters, sync.dtypes, strict=True))
+            and held.trainable() == sync.ids
+            and [parameter.dtype for parameter in sync.parameters] == sync.dtypes
         )
 
-    def _training_sync(self) -> GradientSync | None:
-        if self.fits() and self._overlaps:
+    def _renew(self, held: Held) -> None:
+        if self.fits(held):
             self._fewer = 0
-            return self.sync
-        trainable = trainable_ids(self.module)
+            return
+        trainable = held.trainable()
         if not trainable:
-            return None
+            return
         if self.sync is not None and trainable < self.sync.ids:
             # A net frozen for the other net's step (GANs) comes back; one that stays different gets a new DDP.
             self._fewer += 1
             if self._fewer <= _REBUILD_AFTER:
-                return None
+                return
         self._fewer = 0
-        pending = self.fits() and self.sync is not None and self.sync.pending
-        self.drop(settle=not pending)
+        self.drop()
         # BatchNorm's statistics are the ranks' own where the author wanted it so.
         compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
-        if pending and self.sync is not None:
-            self._backwards.left_to(self.sync)
-        return self.sync
 
-    def _build(self, overlapped: bool = True) -> None:
-        self._overlaps = overlapped
+    def _build(self) -> None:
         sparse = sparse_parameters(self.module)
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
-        if dense and overlapped:
+        if dense:
             chosen = {name: getattr(self._options, name) for name in _FOR_DDP}
-            self._ddp = self._job.wrap(self.module, without=sparse, **chosen)
+            if chosen["bucket_cap_mb"] == _DDPS_OWN:
+                del chosen["bucket_cap_mb"]  # with a smaller first bucket, which leaves early
+            with self._world.collective("the making of DDP"):
+                self._ddp = self._job.wrap(self.module, without=sparse, **chosen)
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
         compress = compression(self._options.comm_hook, self._ddp)
@@ -133,14 +125,3 @@ def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
         for layer in module.modules()
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse and layer.weight.requires_grad
     ]
-
-
-def trainable_ids(module: nn.Module) -> set[int]:
-    """Identities of the parameters that want gradients; faster than ``parameters()``, since it is asked every step."""
-    found: set[int] = set()
-    stack = [module]
-    while stack:
-        layer = stack.pop()
-        found.update(id(p) for p in layer._parameters.values() if p is not None and p.requires_grad)
-        stack.extend(child for child in layer._modules.values() if child is not None)
-    return found

@@ -1,11 +1,16 @@
-"""The modules of a session that run on rows, and those that were seen to need the whole batch."""
+"""How a model's calls are carried out: on rows, on batches, on the whole, or as the script wrote them.
+
+The outermost module that the script trains gets a replica, which keeps the gradients of everything inside it global,
+however its forward runs. Where that forward ties rows together it runs on batches, and the modules that it calls are
+looked at in turn, down to those whose rows are independent: these compute rows, and need no replica of their own.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,25 +18,34 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
+from ..batch.reductions import Reductions
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
-from . import module_hooks, swap
+from . import compiled, module_hooks, swap
 from .backwards import Backwards
+from .census import Census, Held
+from .graphs import comes_from
+from .probe import Verdict
+from .recall import OBSERVED, Recall
 from .replica import Replica
 from .rows import Entry, as_batches, leave, whole_arguments
 from .streams import RankStream
 from .trained import Trained
 from .verdicts import Call, First, Verdicts, described
 
-Ran = tuple[nn.Module, str]  # a module, and how its call was carried out: by the kind of its verdict, or
-_OBSERVED = "observed"  # on batches, and nothing inside it was looked at
+_REFUSED = object()
+_SEEN_ELSEWHERE = Verdict("rows", "it was computed on rows before")
+Place = tuple[int, int, bool]
+ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
+_MOST_NODES = 64  # of a graph that are looked at in every call
+_OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
 
 class Replicas:
-    """Decides for each module call whether it runs on rows, whole, or as the script wrote it."""
+    """Decides how each module call is carried out, and keeps the replicas."""
 
     def __init__(self, options: Options, job: Job, world: World) -> None:
         """Start without any replica."""
@@ -40,21 +54,25 @@ class Replicas:
         self.stream = RankStream(world.rank, world.device)
         self.backwards = Backwards(world)
         self.hooks = module_hooks.HookCensus()
-        self.verdicts = Verdicts(world, options.batch_dims)
+        self.census = Census()
+        self.verdicts = Verdicts(world, options.batch_dims, self.census)
+        self.recall = Recall()
+        self.on_rows = False  # a module is computing this rank's rows
+        self.watching = False  # every module call is looked at
+        self.watch: Callable[[], None] = lambda: None  # begins to do so
+        self.rest: Callable[[], None] = lambda: None  # ends it
         self._options = options
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
+        self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules whose calls come here by themselves
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
-        self._keepers: dict[int, Replica] = {}  # of modules found that were not computed on rows yet, or never are
-        self.recorded: list[Ran] | None = None  # how calls ran, while something may have to be computed again
-        self.recalled: deque[Ran] | None = None  # how they are to run, while it is
-        self._written = 0  # > 0 while a module that was found runs as written, so that those inside it are looked at
-        self._depth = 0  # > 0 while a module computes rows or was told to compute the whole
-        self.on_rows = False  # a module is computing this rank's rows
-        self._calls = 0  # model calls on rows so far, the same number on every rank
+        self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
+        self._opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
+        self._news = False  # something was found out in this call, so what it calls may be looked at next time
+        self._calls = 0  # model calls that may fail on some ranks only so far, the same number on every rank
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -63,22 +81,66 @@ class Replicas:
         self._trained.add(optimizer)
         self.backwards.regrouped(optimizer)
 
-    def everything_found(self) -> bool:
-        """Tell whether every optimized parameter has its replica, so that calls need not be watched any more."""
+    def _everything_found(self) -> bool:
+        """Tell whether module calls need not be watched any more."""
+        if self._job.precision.asked:
+            return False
         optimized = self._trained.ids()
         found = {id(p) for replica in self._replicas.values() for p in replica.module.parameters()}
-        return bool(optimized) and optimized <= found and not self._job.precision.asked
+        return bool(optimized) and optimized <= found
+
+    # --- replicas ---------------------------------------------------------------------------------------------------
+
+    def make(self, module: nn.Module, why: str) -> Replica:
+        """Give a module a replica; replicas of modules inside it are dropped."""
+        inner = {id(child) for child in module.modules()} - {id(module)}
+        for key in [key for key in self._replicas if key in inner]:
+            self._replicas.pop(key).drop()
+        replica = Replica(module, self._options, self._job, self._world, self.backwards, self.census)
+        self._replicas[id(module)] = replica
+        self._world.ledger.replicas[described(module)] = why
+        return replica
+
+    def replica_of(self, module: nn.Module) -> Replica | None:
+        """The replica that a module was given, if any."""
+        return self._replicas.get(id(module))
+
+    def _keeper(self, module: nn.Module) -> Replica | None:
+        """The replica that keeps a module's gradients global: its own, or that of a module around it."""
+        own = self._replicas.get(id(module))
+        if own is not None:
+            return own
+        return next((outer for outer in self._replicas.values() if outer.holds(module)), None)
+
+    def keeps_global(self, tensor: torch.Tensor) -> bool:
+        """Tell whether all that a tensor's gradient reaches is averaged over the ranks anyway: parameters of replicas.
+
+        Averaging is linear, so a rank's share may flow through what a forward computes from parameters alone, such as
+        embeddings of positions, unless somebody looks at gradients there.
+        """
+        if self.backwards.trains(tensor):
+            return True
+        if tensor.grad_fn is None or not (self.running and self._world.may_assume):
+            return False
+        return comes_from(tensor, self.backwards.trains, _MOST_NODES)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
     @property
     def inside(self) -> bool:
-        """Whether a module that was already decided on is running."""
+        """Whether a module is running that was already decided on."""
         return self._depth > 0
 
+    @property
+    def running(self) -> bool:
+        """Whether a module is running that calls are known of."""
+        return self._depth > 0 or self._opened > 0
+
     def found(self, call: Call) -> bool:
-        """Tell whether a module call should be taken over: the outermost owner of optimized parameters, on a batch."""
-        if self.inside or not self.discovering or id(call.module) in self._replicas:
+        """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
+        if self.inside or call.module in self._looked_at or not (self.discovering or self._opened):
+            return False
+        if _is_a_layer(call.module) if self._opened else _passes_through(call.module):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
@@ -86,221 +148,201 @@ class Replicas:
         found = any(id(parameter) in optimized for parameter in call.module.parameters())
         return found and not _is_rewritten()
 
-    def call_found(self, call: Call) -> Any:
-        """Run a module that owns optimized parameters, and settle how calls of this form run from now on."""
-        self._world.one_thread.begins()
-        return self._job.precision.applied(self._call_found, call)
+    def call(self, call: Call) -> Any:
+        """Carry out the call of a module."""
+        self._world.one_thread.begins()  # before ``inside`` is true for the other thread as well
+        if self.inside or _is_rewritten():
+            return call.as_written()
+        if self._opened:
+            return self._between_hooks(call)
+        self._news = False
+        try:
+            return self._job.precision.applied(self._between_hooks, call)
+        finally:
+            if self._news:
+                self.watch()
+            elif self.watching and self._everything_found():
+                self.rest()
 
-    def _call_found(self, call: Call) -> Any:
-        entry = self.verdicts.enter(call, self.rows, self._written == 0)
+    def _between_hooks(self, call: Call) -> Any:
+        if not module_hooks.has_own(call.module):
+            return self._call(call)
+        self._world.may_assume = False
+
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return self._call(call.of(args, kwargs))
+
+        return module_hooks.around(call.module, call.run, inner, call.args, call.kwargs)
+
+    def _call(self, call: Call) -> Any:
+        held = self.census.of(call.module)
+        if self.hooks.needs_whole(call.module, held):
+            self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
+            return self._on_whole(call)
+        entry = self.verdicts.enter(call, self.rows, self._opened == 0)
         if entry is None:
-            return self._call_whole(call)
+            return self._on_whole(call)
         if entry.unclear:
-            return self._call_unclear(call, entry.unclear)
-        kind = self._decided(call, entry)
-        if kind is None:
-            keeper = self._keepers[id(call.module)] = self._keeper(call.module)
-            keeper.keep()
-            first = self._first(keeper, call, entry)
+            return self._unclear(call, entry.unclear)
+        if held.is_substituted:
+            self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
+            return self._on_whole(call)
+        if self._opened:
+            return self._entered(call, entry, held, None)
+        replica = self._keeper(call.module) or self.make(call.module, _OUTERMOST)
+        self._look_at(call.module)
+        replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
+        return replica.anchored(self._entered(call, entry, held, replica), call.args, call.kwargs)
+
+    def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
+        if self.hooks.inside(call.module, held):
+            self._world.may_assume = False
+            self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
+            self._news = self._news or self.hooks.is_new(call.module)
+            return self._opened_up(call, entry)
+        form = self.verdicts.form(call, entry, held)
+        verdict = self.verdicts.known(call, entry, form)
+        kind = self.recall.of(call.module) if self.recall.is_on else None
+        if kind is None and verdict is None:
+            first = self._first(call, entry, form)
             if first.ran:
                 return first.result
-            kind = first.verdict.kind
-        if kind == "rows":
-            return self._call_new(call)
-        self._record(call.module, kind)
+            entry, verdict = first.entry, first.verdict
+        if kind is None:
+            assert verdict is not None
+            kind = verdict.kind
+        self.recall.note(call.module, kind)
         if kind == "whole":
-            return self._call_whole(call)
-        if kind == _OBSERVED:
-            with self._deciding():
+            return self._on_whole(call)
+        if kind == "view":
+            return self._opened_up(call, entry)
+        if kind == OBSERVED:
+            with self._closed(), compiled.stance("force_eager"):
                 return self._on_batches(call, entry)
-        self._written += 1
-        try:
-            return self._on_batches(call, entry)
-        finally:
-            self._written -= 1
+        result = self._on_rows(call, entry, verdict or _SEEN_ELSEWHERE, replica)
+        if result is not _REFUSED:
+            return result
+        self.verdicts.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")
+        return self._opened_up(call, entry)
 
-    def _call_new(self, call: Call) -> Any:
-        if self.recalled is not None:
-            self.recalled.appendleft((call.module, "rows"))  # for the replica
-        replica = self.make(call.module, "outermost owner of optimized parameters that was called on a batch")
-        swap.swap(call.module, {"__call__": self._call_of(replica, type(call.module))})
-        return self.call(replica, call)
-
-    def make(self, module: nn.Module, why: str) -> Replica:
-        """Give a module a replica; replicas of modules inside it are dropped."""
-        inner = {id(child) for child in module.modules()} - {id(module)}
-        for key in [key for key in self._replicas if key in inner]:
-            self._forget(key)
-        replica = self._replicas[id(module)] = self._keeper(module)
-        self._world.ledger.replicas[described(module)] = why
-        replica.keep()
-        for keeper in self._keepers.values():
-            keeper.leave_to(replica)
-        return replica
-
-    def _keeper(self, module: nn.Module) -> Replica:
-        held = self._keepers.pop(id(module), None)
-        return held or Replica(module, self._options, self._job, self._world, self.backwards)
-
-    def _decided(self, call: Call, entry: Entry) -> str | None:
-        """Tell how calls of this form run; None for a form that was not seen before."""
-        if self.recalled is not None:
-            return self._recall(call.module)
-        verdict = self.verdicts.known(call, entry)
-        return None if verdict is None else verdict.kind
-
-    def _record(self, module: nn.Module, kind: str) -> None:
-        """Note how a call runs, before what it calls does the same."""
-        if self.recorded is not None:
-            self.recorded.append((module, kind))
-
-    def _recall(self, module: nn.Module) -> str:
-        """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
-        assert self.recalled is not None
-        if any(of is module for of, _ in self.recalled):
-            while True:
-                of, kind = self.recalled.popleft()
-                if of is module:
-                    return kind
-        return _OBSERVED
-
-    def _first(self, replica: Replica, call: Call, entry: Entry) -> First:
-        if replica.sync is not None:
-            replica.sync.untied = True
+    def _first(self, call: Call, entry: Entry, form: Any) -> First:
+        self._news = True
         self._calls += 1
         try:
-            with self._deciding():
-                first = self.verdicts.first(call, entry, self.rows)
+            with self._closed():
+                first = self.verdicts.first(call, entry, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:
             self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
             raise
+        if first.verdict.kind == "rows":
+            self._look_at(call.module)
         if first.ran:
             if first.verdict.kind == "rows":
                 self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
-            self._record(call.module, _OBSERVED)
+            self.recall.note(call.module, OBSERVED)
         return first
 
-    def call(self, replica: Replica, call: Call) -> Any:
-        """Run a replica on rows if its arguments are a batch, as the script wrote it otherwise."""
-        self._world.one_thread.begins()  # before ``inside`` is true for the other thread as well
-        if self.inside or _is_rewritten():
-            return call.as_written()
-        return self._job.precision.applied(self._call, replica, call)
-
-    def _call(self, replica: Replica, call: Call) -> Any:
-        if self.hooks.inside(call.module):
-            self._world.ledger.whole_modules[described(call.module)] = (
-                "a module inside it has hooks, which see whole batches"
-            )
-            return call.as_written()
-        if not module_hooks.has_own(call.module):
-            return self._call_replica(replica, call)
-
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            return self._call_replica(replica, call.of(args, kwargs))
-
-        return module_hooks.around(call.module, call.run, inner, call.args, call.kwargs)
-
-    def _call_replica(self, replica: Replica, call: Call) -> Any:
-        if module_hooks.needs_whole(call.module):
-            return self._call_whole(call)
-        if not replica.fits() and replica.is_substituted():
-            self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
-            return self._call_whole(call)
-        entry = self.verdicts.enter(call, self.rows, self._written == 0)
-        if entry is None:
-            return self._call_whole(call)
-        if entry.unclear:
-            return self._call_unclear(call, entry.unclear)
-        kind = self._decided(call, entry)
-        if kind is None:
-            replica.prepare()
-            first = self._first(replica, call, entry)
-            if first.ran:
-                return first.result
-            entry, kind = first.entry, first.verdict.kind
-        self._record(call.module, kind)
-        if kind in ("view", _OBSERVED):
-            with self._deciding():  # its own gradients are kept global as they are
-                return self._on_batches(call, entry)
-        if kind == "whole":
-            return self._call_whole(call)
-        verdict = self.verdicts.known(call, entry)
-        return self._call_entered(replica, entry, {} if verdict is None else verdict.dims, call.vector)
-
-    def replica_of(self, module: nn.Module) -> Replica | None:
-        """The replica that a module was given, if any."""
-        return self._replicas.get(id(module))
-
-    def _call_of(self, replica: Replica, original: type[nn.Module]) -> Callable[..., Any]:
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            made = Call(module, functools.partial(original.__call__, module), args, kwargs)
-            if module is not replica.module:  # made by self.__class__(...)
-                return made.as_written()
-            return self.call(replica, made)
-
-        return call
-
-    def _call_entered(self, replica: Replica, entry: Entry, dims: Mapping[str, int | None], vector: bool) -> Any:
+    def _on_rows(self, call: Call, entry: Entry, verdict: Verdict, replica: Replica | None) -> Any:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
-        with self._deciding(), self.stream.entered():
+        losses = Reductions(verdict.losses, entry.layout, self._world.rank) if verdict.losses else None
+        with ExitStack() as around:
+            around.enter_context(self._closed())
+            around.enter_context(self.stream.entered())
+            if self._opened:
+                around.enter_context(compiled.stance("default"))
+            if losses is not None:
+                around.enter_context(self._world.reducing(losses))
+                around.enter_context(compiled.losses_break_graphs())
             self.on_rows = True
             self._calls += 1
             try:
-                with self._world.collective(
-                    "a call of the model"
-                ):  # DDP exchanges the order of its buckets in a forward
-                    outputs = replica.run(entry)
+                if replica is None or replica.module is not call.module:
+                    outputs = call.run(*entry.args, **entry.kwargs)
+                else:
+                    with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
+                        outputs = replica.run(entry)
+                if losses is not None:
+                    losses.check()
             except DdpPatchError:
                 raise
             except Exception as error:
-                self._world.compare_failures(error, f"call {self._calls} of {described(replica.module)}")
+                if losses is not None and compiled.needs_one_graph(error):
+                    return _REFUSED
+                self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
                 raise
             finally:
                 self.on_rows = False
         try:
-            return leave(replica.module, outputs, entry, dims, vector)
+            return leave(call.module, outputs, entry, verdict.dims, call.vector)
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
-            self._world.compare_failures(error, f"the outputs of call {self._calls} of {described(replica.module)}")
+            self._world.compare_failures(error, f"the outputs of call {self._calls} of {described(call.module)}")
             raise
+
+    def _opened_up(self, call: Call, entry: Entry) -> Any:
+        self._opened += 1
+        try:
+            with compiled.stance("force_eager"):
+                return self._on_batches(call, entry)
+        finally:
+            self._opened -= 1
 
     def _on_batches(self, call: Call, entry: Entry) -> Any:
         return call.of(*as_batches(call.args, call.kwargs, entry)).as_written()
 
-    def _call_whole(self, call: Call) -> Any:
+    def _on_whole(self, call: Call) -> Any:
         args, kwargs = whole_arguments(call.args, call.kwargs)
-        with self._deciding():
+        with self._closed():
             return call.run(*args, **kwargs)
 
-    def _call_unclear(self, call: Call, why: str) -> Any:
+    def _unclear(self, call: Call, why: str) -> Any:
         """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.
 
         Raises:
             BatchError: if the script makes it, which can say what it means.
         """
-        if not self._written and self.recalled is None:
+        if not self._opened and not self.recall.is_on:
             raise BatchError(why)
-        if self.recalled is not None:
-            self._recall(call.module)
-        self._record(call.module, _OBSERVED)
-        with self._deciding():
+        if self.recall.is_on:
+            self.recall.of(call.module)
+        self.recall.note(call.module, OBSERVED)
+        with self._closed():
             return call.as_written()
 
+    def _look_at(self, module: nn.Module) -> None:
+        """Have a module's calls come here by themselves, whether or not all calls are watched."""
+        if module in self._looked_at:
+            return
+        original, looked_at = type(module), weakref.ref(module)
+
+        def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._depth or instance is not looked_at():  # made by self.__class__(...)
+                return original.__call__(instance, *args, **kwargs)
+            return self.call(Call(instance, functools.partial(original.__call__, instance), args, kwargs))
+
+        swap.swap(module, {"__call__": called})
+        self._looked_at.add(module)
+        self.verdicts.fingerprints.reclassed(module)
+
+    @property
+    def place(self) -> Place:
+        """Where this rank is among the calls of modules."""
+        return self._depth, self._opened, self.on_rows
+
     @contextmanager
-    def back_inside(self, inside: bool, on_rows: bool) -> Iterator[None]:
+    def back_at(self, place: Place) -> Iterator[None]:
         """Be where a forward was, while backward computes a part of it again."""
-        before, self.on_rows = self.on_rows, on_rows
-        self._depth += inside
+        before = self.place
+        self._depth, self._opened, self.on_rows = place
         try:
             yield
         finally:
-            self._depth -= inside
-            self.on_rows = before
+            self._depth, self._opened, self.on_rows = before
 
     @contextmanager
-    def _deciding(self) -> Iterator[None]:
+    def _closed(self) -> Iterator[None]:
+        """Look at nothing that is called inside."""
         self._depth += 1
         try:
             yield
@@ -315,17 +357,27 @@ class Replicas:
         Args:
             settle: the script goes on, so its gradients are made global; no collective otherwise.
         """
-        for key in list(self._replicas):
-            self._forget(key, settle)
-        for keeper in self._keepers.values():
-            keeper.drop(settle)
-        self._keepers.clear()
+        for replica in self._replicas.values():
+            replica.drop(settle)
+        self._replicas.clear()
+        for module in self._looked_at:
+            swap.restore(module)
+        self._looked_at.clear()
         self.verdicts.close()
+        self.census.close()
+        self.hooks.close()
 
-    def _forget(self, key: int, settle: bool = True) -> None:
-        replica = self._replicas.pop(key)
-        replica.drop(settle)
-        swap.restore(replica.module)
+
+def _passes_through(module: nn.Module) -> bool:
+    """Tell ``nn.DataParallel``, whose forward is known: it hands over the module that it wraps."""
+    return isinstance(module, nn.DataParallel) and nn.DataParallel is next(
+        kind for kind in type(module).__mro__ if "forward" in vars(kind)
+    )
+
+
+def _is_a_layer(module: nn.Module) -> bool:
+    """Tell layers of torch's that hold no others: one function, which batches know."""
+    return not module._modules and swap.original_class(module).__module__.startswith("torch.nn.")
 
 
 def _is_rewritten() -> bool:

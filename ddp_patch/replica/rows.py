@@ -14,11 +14,15 @@ from torch import Tensor, nn
 
 from ..batch.crossings import gather, scatter, spread
 from ..batch.forms import rows_of, whole_of
+from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .comparison import Dims
 from .swap import original_class
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,12 @@ class Entry:
     unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
 
-def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The arguments as one process would have them."""
 
     def take(leaf: Any) -> Any:
+        if isinstance(leaf, PackedRows):
+            return leaf.whole()
         return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
 
     return map_leaves(take, args), map_leaves(take, kwargs)
@@ -84,7 +90,20 @@ def enter(
     return None
 
 
-def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arguments:
+    """The first rows of the batches among some arguments, whole on every rank."""
+
+    def take(leaf: Any) -> Any:
+        if not isinstance(leaf, BatchTensor):
+            return leaf
+        part = leaf.narrow(leaf._layout.dim, 0, count)
+        return whole_of(part) if isinstance(part, BatchTensor) else part
+
+    with torch.no_grad():
+        return map_leaves(take, args), map_leaves(take, kwargs)
+
+
+def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> Arguments:
     """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
     own = iter([leaf for _, leaf in leaves((entry.args, entry.kwargs))])
     total = entry.layout.total
@@ -263,14 +282,14 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 _names: weakref.WeakKeyDictionary[Callable[..., Any], list[str]] = weakref.WeakKeyDictionary()
 
 
-def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Mapping[str, int | None], vector: bool = False) -> Any:
+def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: bool = False) -> Any:
     """Make batches of a forward's outputs.
 
     Args:
         module: the module that was called, for messages.
         outputs: what its forward returned for this rank's rows.
         entry: how it was entered.
-        dims: batch dimension of each output, by path, as the trial saw it; None for what every rank has whole.
+        dims: where each output has its rows, by path, as was seen; None for what every rank has whole.
         vector: give a 0-dim output back as one value per rank, as ``nn.DataParallel`` does per device.
 
     Raises:
@@ -284,13 +303,14 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Mapping[str, int 
         if not isinstance(leaf, Tensor):
             return leaf
         path = paths[id(leaf)]
-        dim = dims.get(path, layout.dim)
-        if dim is None:
+        where = dims.get(path, (layout.dim, 1))
+        if where is None:
             return leaf
+        dim, factor = where
         if leaf.dim() == 0 and vector:
             return gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
-        if dim < leaf.dim() and leaf.shape[dim] == own:
-            return BatchTensor.from_rows(leaf, layout.at(dim))
+        if dim < leaf.dim() and leaf.shape[dim] == own * factor:
+            return BatchTensor.from_rows(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
         raise BatchError(
             f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
             f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "

@@ -12,8 +12,8 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
-from .probe import trial_copy, undisturbed
-from .replicas import Replicas
+from .probe import Trial, trial_copy, undisturbed
+from .replicas import ON_WHOLE, Replicas
 from .rows import detached, whole_arguments
 
 
@@ -84,7 +84,7 @@ class Scalars:
         half = rows // 2
         try:
             twin = trial_copy(module)
-            with self._replicas.back_inside(True, False), undisturbed():
+            with self._replicas.back_at(ON_WHOLE), undisturbed(), Trial(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
                     for span in ((0, rows), (0, half), (half, rows - half))

@@ -20,17 +20,24 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.observation import Observation
+from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
+from ..batch.world import Layout, World
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws
 from ..structure import leaves
 from . import swap
+from .census import Census, Held
+from .comparison import Dims, Span
 from .fingerprint import Fingerprints
+from .graphs import comes_from
 from .loss_scale import leaves_below
-from .probe import Verdict, judge
-from .rows import Entry, as_batches, detached, enter, whole_arguments
+from .probe import Verdict, is_of_machine, judge
+from .rows import Entry, as_batches, detached, enter, first_rows
 
+_MOST_NODES = 100_000  # of a graph that are looked at once
+_OTHER_ROWS = "its outputs have other rows than the batch"
+_ROWS_TRIED = 4  # of a call that cannot be observed on batches
 _MOST_FORMS = 16  # in which a module is tried; the others run on batches
 
 
@@ -76,11 +83,12 @@ class _Form:
 class Verdicts:
     """Judges a module at its first call in each form, and remembers."""
 
-    def __init__(self, world: World, batch_dims: Mapping[str, int | None]) -> None:
+    def __init__(self, world: World, batch_dims: Mapping[str, int | None], census: Census) -> None:
         """Start without any verdict."""
         self.fingerprints = Fingerprints()
         self._world = world
         self._batch_dims = batch_dims
+        self._census = census
         self._forms: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Form]] = weakref.WeakKeyDictionary()
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
@@ -104,62 +112,81 @@ class Verdicts:
         self._memory.clear()
         self.fingerprints.close()
 
-    def known(self, call: Call, entry: Entry) -> Verdict | None:
-        """Give the verdict on calls of this form, if there is one."""
-        known = self._forms.get(call.module, {}).get(self._form(call, entry))
+    def form(self, call: Call, entry: Entry, held: Held) -> Any:
+        """What may decide how a call is carried out, but for the sizes of its tensors."""
+        state = self.fingerprints.of(call.module, held)
+        arguments = self.fingerprints.of_arguments(call.args, call.kwargs, entry)
+        is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
+        return state, arguments, torch.is_grad_enabled(), call.vector, is_single
+
+    def known(self, call: Call, entry: Entry, form: Any) -> Verdict | None:
+        """Give the verdict on calls of a form, if there is one."""
+        known = self._forms.get(call.module, {}).get(form)
         if known is None or known.holds_for_all_sizes:
             return None if known is None else known.verdict
         return known.by_sizes.get(self.fingerprints.sizes(entry))
 
-    def first(self, call: Call, entry: Entry, rows: int | None) -> First:
+    def withdraw(self, call: Call, form: Any, why: str) -> None:
+        """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
+        verdict = Verdict("view", why)
+        self._forms[call.module][form] = _Form(verdict, {}, holds_for_all_sizes=True)
+        self._not_split(call.module, verdict)
+
+    def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
         if call.vector or any(isinstance(layer, torch.jit.ScriptModule) for layer in call.module.modules()):
             return self._tried(call, entry, rows)
         forms = self._forms.setdefault(call.module, {})
-        form = self._form(call, entry)
         known = forms.get(form)  # for other sizes
         if known is None and len(forms) >= _MOST_FORMS:
             # Not remembered by form: an attribute that changes in every step would fill the memory.
             verdict = Verdict("view", f"it is called in more than {_MOST_FORMS} forms (attributes, arguments)")
-            self._world.ledger.whole_modules[described(call.module)] = verdict.reason
+            self._not_split(call.module, verdict)
             return First(False, None, entry, verdict)
-        tried = None
-        if known is None:  # taken now, since forward may write to its arguments
-            own = detached((entry.args, entry.kwargs))
-            tried = (
-                detached(whole_arguments(call.args, call.kwargs)),
-                dataclasses.replace(entry, args=own[0], kwargs=own[1]),
-            )
-        seen = self._observation(call)
         args, kwargs = as_batches(call.args, call.kwargs, entry)
+        # Copied now, since forward may write to its arguments.
+        tried = None if known is not None else (detached((args, kwargs)), detached((entry.args, entry.kwargs)))
+        seen = self._observation(call, entry.layout)
+        if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
+            seen.tied("it is given packed sequences")
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
-            with self._restored_if_it_fails(call.module), self._observed(seen):
+            with self._restored_if_it_fails(call.module, seen), self._observed(seen):
                 result = call.run(*args, **kwargs)
         except Exception as error:
-            if not _is_of_batches(error):
+            if not _is_of_batches(error, seen):
                 raise
-            # Below torch's functions batches are refused. Rows may do; or the author's error is raised again.
+            if is_of_machine(error):  # on some ranks only, perhaps
+                self._world.compare_failures(error, f"the first call of {described(call.module)}")
+            # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
+            # or the author's error is raised again.
             return self._tried(call, entry, rows)
         seen.check_kept(result, given)
         if seen.mixing is not None:
             verdict = Verdict("view", seen.mixing)
         elif tried is not None:
             with self._muted():
-                verdict = judge(
-                    call.module, tried[0][0], tried[0][1], tried[1], vector=False, is_observed=not seen.unknown
-                )
+                verdict = judge(call.module, *tried, self._span(entry), seen)
             if verdict.kind == "rows" and seen.unknown:
                 verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
         else:
             assert known is not None
             verdict = known.verdict
+        if verdict.kind == "rows":
+            dims = _dims_of(result, entry, verdict.dims)
+            losses = tuple(seen.reductions)
+            verdict = (
+                Verdict("view", _OTHER_ROWS) if dims is None else dataclasses.replace(verdict, dims=dims, losses=losses)
+            )
         verdict = self._agreed(verdict)
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
             self._settle(call, form, verdict, self.fingerprints.sizes(entry))
         return First(True, result, entry, verdict)
+
+    def _span(self, entry: Entry) -> Span:
+        return Span(*entry.layout.span(self._world.rank), entry.layout.total)
 
     @contextmanager
     def _muted(self) -> Iterator[None]:
@@ -169,18 +196,22 @@ class Verdicts:
         finally:
             self._world.muted.reset(token)
 
-    def _observation(self, call: Call) -> Observation:
+    def _observation(self, call: Call, layout: Layout) -> Observation:
         # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
         own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
-        return Observation(lambda tensor: all(id(leaf) in own for leaf in _leaves_of(tensor)))
+        return Observation(lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES), layout)
 
     def _tried(self, call: Call, entry: Entry, rows: int | None) -> First:
-        """Give the verdict on rows against whole, tried on copies, and how the call is entered."""
+        """Give the verdict on a few rows against half of them, tried on copies, and how the call is entered."""
 
         def judged(entry: Entry) -> Verdict:
-            args, kwargs = whole_arguments(call.args, call.kwargs)
+            most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
+            given = as_batches(call.args, call.kwargs, entry)
             with self._muted():
-                verdict = judge(call.module, args, kwargs, entry, call.vector, is_observed=False)
+                whole, part = first_rows(*given, most), first_rows(*given, most // 2)
+                verdict = judge(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
+            if any(where is not None and where[1] != 1 for where in verdict.dims.values()):
+                verdict = Verdict("view", _OTHER_ROWS)
             return self._agreed(verdict)
 
         verdict = judged(entry)
@@ -189,14 +220,20 @@ class Verdicts:
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
             entry, verdict = again, judged(again)
-        return First(False, None, entry, self._settle(call, self._form(call, entry), verdict))
+        return First(
+            False, None, entry, self._settle(call, self.form(call, entry, self._census.of(call.module)), verdict)
+        )
 
     def _settle(self, call: Call, form: Any, verdict: Verdict, sizes: Any = None) -> Verdict:
         known = self._forms.setdefault(call.module, {}).setdefault(form, _Form(verdict, {}, sizes is None))
         known.by_sizes[sizes] = verdict
         if verdict.kind != "rows":
-            self._world.ledger.whole_modules[described(call.module)] = verdict.reason
+            self._not_split(call.module, verdict)
         return verdict
+
+    def _not_split(self, module: nn.Module, verdict: Verdict) -> None:
+        ledger = self._world.ledger
+        (ledger.on_whole if verdict.kind == "whole" else ledger.on_batches)[described(module)] = verdict.reason
 
     def _agreed(self, own: Verdict) -> Verdict:
         """Let the ranks agree on the most cautious of their verdicts."""
@@ -205,14 +242,9 @@ class Verdicts:
             for verdict in verdicts:
                 if verdict.kind == kind:
                     return verdict
-        if any(verdict.dims != verdicts[0].dims for verdict in verdicts):
+        if any((verdict.dims, verdict.losses) != (verdicts[0].dims, verdicts[0].losses) for verdict in verdicts):
             return Verdict("view", "its outputs differ in shape between ranks")
         return own
-
-    def _form(self, call: Call, entry: Entry) -> Any:
-        state = self.fingerprints.of(call.module)
-        arguments = self.fingerprints.of_arguments(call.args, call.kwargs, entry)
-        return state, arguments, torch.is_grad_enabled(), call.vector
 
     @contextmanager
     def _observed(self, seen: Observation) -> Iterator[None]:
@@ -225,13 +257,13 @@ class Verdicts:
             self._world.observation = None
 
     @contextmanager
-    def _restored_if_it_fails(self, module: nn.Module) -> Iterator[None]:
+    def _restored_if_it_fails(self, module: nn.Module, seen: Observation) -> Iterator[None]:
         held = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         with same_draws() as draw_again:
             try:
                 yield
             except Exception as error:
-                if not _is_of_batches(error):
+                if not _is_of_batches(error, seen):
                     raise
                 draw_again()
                 with torch.no_grad():
@@ -248,13 +280,37 @@ def _leaves_of(values: Any) -> Iterator[Tensor]:
             yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
 
 
+def _dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
+    """Where the outputs of a call on batches have their rows; None if these do not belong to those of the batch.
+
+    Args:
+        result: of the call.
+        entry: of the call.
+        seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
+    """
+    dims: dict[str, tuple[int, int] | None] = {}
+    for path, leaf in leaves(result):
+        if isinstance(leaf, BatchTensor):
+            dim, factor = leaf._layout.dim, leaf._layout.total // entry.layout.total
+            if factor < 1 or leaf._layout != entry.layout.times(factor, dim):
+                return None
+            dims[path] = dim, factor
+        elif isinstance(leaf, Tensor):
+            where = dims[path] = seen.get(path)
+            if where is not None and (leaf.dim() <= where[0] or leaf.shape[where[0]] != where[1] * entry.layout.total):
+                return None
+    return dims
+
+
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def _is_of_batches(error: Exception) -> bool:
+def _is_of_batches(error: Exception, seen: Observation) -> bool:
     """Tell whether an error may come of computing on batches, and not from the script's own code."""
     if isinstance(error, DdpPatchError):
         return not isinstance(error, LockstepError)  # this rank is out of step: trying again would hide it
+    if is_of_machine(error):
+        return bool(seen.unknown)  # which got the whole batch, and may do with a rank's rows
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

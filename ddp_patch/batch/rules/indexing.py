@@ -29,11 +29,17 @@ def redealt(result: Any, dim: int) -> Any:
 
 
 def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x[:, 0]`` is local; ``x[permutation]`` and ``x[:n]`` are dealt anew; ``x[i]`` and ``x[mask]`` are plain."""
+    """``x[:, 0]`` and ``x[arange(B), i]`` are local.
+
+    ``x[permutation]`` and ``x[:n]`` are dealt anew; ``x[i]`` and ``x[mask]`` are plain.
+    """
     batch, index = args
     if not isinstance(batch, BatchTensor):
         return NotImplemented
     items = index if isinstance(index, tuple) else (index,)
+    by_row = _by_row(batch, items)
+    if by_row is not None:
+        return by_row
     expanded = _without_ellipsis(items, batch.dim())
     if expanded is None or any(isinstance(item, BatchTensor) for item in items):
         return _picked(func, batch, index, items)
@@ -62,6 +68,36 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(at_batch, slice) and not advanced:
         return redealt(on_whole(func, args, kwargs), out_dim)
     return _picked(func, batch, index, items)
+
+
+def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
+    """``x[torch.arange(B), i]``: an entry of each row, such as the last step of each text."""
+    first, rest = items[0] if items else None, items[1:]
+    layout = batch._layout
+    if not rest or layout.dim != 0 or not _counts_rows(first, layout.total):
+        return None
+    own: list[Any] = []
+    for item in rest:
+        if isinstance(item, Tensor):
+            if item.dtype != torch.long or item.shape != (layout.total,):
+                return None
+            if isinstance(item, BatchTensor) and item._layout != layout:
+                return None
+            own.append(rows_of(item) if isinstance(item, BatchTensor) else scatter(item, layout))
+        elif isinstance(item, (int, slice)) and not isinstance(item, bool):
+            own.append(item)
+        else:
+            return None
+    rows = rows_of(batch)
+    return BatchTensor.from_rows(rows[(torch.arange(len(rows), device=rows.device), *own)], layout)
+
+
+def _counts_rows(item: Any, total: int) -> bool:
+    if isinstance(item, range):
+        return item == range(total)
+    if not isinstance(item, Tensor) or isinstance(item, BatchTensor) or item.shape != (total,):
+        return False
+    return item.dtype == torch.long and bool((item == torch.arange(total, device=item.device)).all())
 
 
 def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:

@@ -135,19 +135,22 @@ def _rows(tensor: Tensor, layout: Layout) -> Tensor:
     return rows_of(tensor) if isinstance(tensor, BatchTensor) else scatter(tensor, layout)
 
 
+_PAIR, _WEIGHTED = ("input", "target"), ("input", "target", "weight")
+LOSSES: dict[Callable[..., Any], Rule] = {
+    F.cross_entropy: class_loss,
+    F.nll_loss: class_loss,
+    F.mse_loss: elementwise_loss(_PAIR),  # a weighted mean divides by the weights: gathered
+    F.l1_loss: elementwise_loss(_PAIR),
+    F.smooth_l1_loss: elementwise_loss(_PAIR),
+    F.huber_loss: elementwise_loss(_PAIR),
+    F.kl_div: elementwise_loss(_PAIR),
+    F.binary_cross_entropy: elementwise_loss(_WEIGHTED),
+    F.binary_cross_entropy_with_logits: elementwise_loss((*_WEIGHTED, "pos_weight")),
+    F.soft_margin_loss: elementwise_loss(_PAIR),
+    F.poisson_nll_loss: elementwise_loss(_PAIR),
+}
+
+
 def rules() -> list[tuple[Any, Rule]]:
     """Losses and their rules."""
-    pair, weighted = ("input", "target"), ("input", "target", "weight")
-    return [
-        (F.cross_entropy, class_loss),
-        (F.nll_loss, class_loss),
-        (F.mse_loss, elementwise_loss(pair)),  # a weighted mean divides by the weights: gathered
-        (F.l1_loss, elementwise_loss(pair)),
-        (F.smooth_l1_loss, elementwise_loss(pair)),
-        (F.huber_loss, elementwise_loss(pair)),
-        (F.kl_div, elementwise_loss(pair)),
-        (F.binary_cross_entropy, elementwise_loss(weighted)),
-        (F.binary_cross_entropy_with_logits, elementwise_loss((*weighted, "pos_weight"))),
-        (F.soft_margin_loss, elementwise_loss(pair)),
-        (F.poisson_nll_loss, elementwise_loss(pair)),
-    ]
+    return [*LOSSES.items()]

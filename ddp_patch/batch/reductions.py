@@ -1,0 +1,111 @@
+"""Losses inside a forward: everything before such a known reduction runs on rows, and the reduction is global.
+
+When a forward was observed on batches, each call of a loss function noted which of its arguments were batches. When the
+forward runs on rows, the same calls in the same order make batches of those arguments again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import BatchError
+from .tensor import BatchTensor
+from .world import Layout
+
+Where = tuple[int, int] | None  # the dimension of an argument's rows, and how many each row of the batch became
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One call of a loss function."""
+
+    name: str
+    where: Mapping[int | str, Where]  # by position or name; empty if it reduces nothing
+
+
+def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout) -> Reduction | None:
+    """Describe a call on batches; None if their rows are not those of a layout.
+
+    Args:
+        name: of the loss function.
+        args: of the call.
+        kwargs: of the call.
+        layout: of the batch that the forward works on.
+    """
+    where: dict[int | str, Where] = {}
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in given:
+        if not isinstance(value, BatchTensor):
+            if isinstance(value, Tensor) and value.requires_grad:
+                return None  # a weight that is trained: its gradient would have to be summed
+            continue
+        dim, factor = value._layout.dim, value._layout.total // layout.total
+        if factor < 1 or value._layout != layout.times(factor, dim):
+            return None
+        where[key] = dim, factor
+    return Reduction(name, where)
+
+
+class Reductions:
+    """The calls of loss functions that one forward on rows makes, in their order."""
+
+    def __init__(self, calls: Sequence[Reduction], layout: Layout, rank: int) -> None:
+        """Begin with the first.
+
+        Args:
+            calls: as they were noted.
+            layout: of the batch that the forward works on.
+            rank: whose rows it computes.
+        """
+        self._left = deque(calls)
+        self._layout = layout
+        self._own = layout.counts[rank]
+
+    def run(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the next one.
+
+        Raises:
+            BatchError: if it is not the one that was noted.
+        """
+        call = self._left.popleft() if self._left else None
+        if call is None or call.name != name:
+            raise BatchError(
+                f"A forward calls {name} where it called {call.name if call else 'no loss'} when it was observed, so "
+                "it cannot be told which rows the loss is of. Compute the loss outside forward."
+            )
+        lifted = [self._lifted(call, position, value) for position, value in enumerate(args)]
+        return function(*lifted, **{key: self._lifted(call, key, value) for key, value in kwargs.items()})
+
+    def check(self) -> None:
+        """Tell at the end whether all of them were seen.
+
+        Raises:
+            BatchError: if not: code that was compiled before computed a loss without being seen.
+        """
+        if self._left:
+            raise BatchError(
+                f"A forward did not call {self._left[0].name}, as it did when it was observed: it takes another path, "
+                "or torch.compile compiled it when it was called on the whole batch. Compute the loss outside forward, "
+                "or call torch.compiler.reset() first."
+            )
+
+    def _lifted(self, call: Reduction, key: int | str, value: Any) -> Any:
+        where = call.where.get(key)
+        if where is None:
+            return value
+        dim, factor = where
+        if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != self._own * factor:
+            raise BatchError(
+                f"{call.name} in a forward was given {_described(value)} as argument {key!r}, where this rank's "
+                f"{self._own} rows were expected. Compute the loss outside forward."
+            )
+        return BatchTensor.from_rows(value, self._layout.times(factor, dim))
+
+
+def _described(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(type(value).__name__)

@@ -1,0 +1,42 @@
+"""What a graph's gradients reach, as far as it matters whether they are a rank's share or the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+# Crossings on the way into a module, which sum what its rows give: whatever lies below them is no matter of the module.
+_DOORS = ("SpreadBackward", "ScatterBackward")
+
+
+def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int) -> bool:
+    """Tell whether a rank's share may flow back through the graph of a tensor that every rank has whole.
+
+    Averaging is linear, so it may if all that it reaches are leaves whose gradients are averaged anyway, and nothing on
+    the way counts on being the same on every rank: another crossing, or an autograd function of the script's own.
+
+    Args:
+        tensor: wants a gradient.
+        is_own: tells such leaves.
+        most: nodes to look at.
+    """
+    if tensor.grad_fn is None:
+        return is_own(tensor)
+    seen, stack = {tensor.grad_fn}, [tensor.grad_fn]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, BackwardCFunction):
+            if node.name() not in _DOORS:
+                return False
+            continue
+        if hasattr(node, "variable") and not is_own(node.variable):
+            return False
+        children = {child for child, _ in node.next_functions if child is not None} - seen
+        seen |= children
+        stack += children
+        if len(seen) > most:
+            return False
+    return True

@@ -1,0 +1,61 @@
+"""How calls were carried out in a forward, for a backward that computes a part of it again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+OBSERVED = "observed"  # on batches, and nothing inside it was looked at
+Ran = tuple[nn.Module, str]  # a module, and how its call was carried out: by the kind of its verdict, or OBSERVED
+
+
+class Recall:
+    """Notes decisions while something may have to be computed again, and gives them again while it is."""
+
+    def __init__(self) -> None:
+        """Start with nothing to note."""
+        self._noted: list[Ran] | None = None
+        self._given: deque[Ran] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something is computed again."""
+        return self._given is not None
+
+    @contextmanager
+    def noting(self, decisions: list[Ran]) -> Iterator[None]:
+        """Note into a list what is decided inside."""
+        before, self._noted = self._noted, decisions
+        try:
+            yield
+        finally:
+            self._noted = before
+            if before is not None:
+                before += decisions
+
+    @contextmanager
+    def giving(self, decisions: list[Ran]) -> Iterator[None]:
+        """Decide inside as was noted."""
+        before, self._given = self._given, deque(decisions)
+        try:
+            yield
+        finally:
+            self._given = before
+
+    def note(self, module: nn.Module, kind: str) -> None:
+        """Note how a call runs, before what it calls does the same."""
+        if self._noted is not None:
+            self._noted.append((module, kind))
+
+    def of(self, module: nn.Module) -> str:
+        """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
+        assert self._given is not None
+        if any(of is module for of, _ in self._given):
+            while True:
+                of, kind = self._given.popleft()
+                if of is module:
+                    return kind
+        return OBSERVED

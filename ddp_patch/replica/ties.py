@@ -1,0 +1,47 @@
+"""Ties a forward's outputs to the anchor, in whichever form they hold their graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.promise import PromisedTensor, passed_on
+from ..batch.tensor import BatchTensor
+from .anchors import tie
+
+
+class Ties:
+    """Outputs of one forward, passed through a node that arms DDP when a backward comes by."""
+
+    def __init__(self, sync: Any, anchor: Tensor, only_parameters: bool, outputs: list[Tensor]) -> None:
+        """Tie them.
+
+        Args:
+            sync: is told when a backward comes by.
+            anchor: depends on every parameter.
+            only_parameters: nothing that came in as an argument wants a gradient.
+            outputs: those that want a gradient.
+        """
+        held: dict[int, Tensor] = {}  # each form once, and alive
+        for output in outputs:
+            forms = output.forms if isinstance(output, BatchTensor) else [output]
+            held |= {id(form): form for form in forms if form.requires_grad and not form.is_leaf}
+        with torch._C.DisableTorchFunctionSubclass():  # a loss stays a promise
+            tied = tie(sync, anchor, only_parameters, *held.values()) if held else ()
+            for form, node in zip(held.values(), tied, strict=True):
+                if isinstance(form, PromisedTensor):
+                    passed_on(form, node)
+        if tied and anchor.grad_fn is not None and tied[0].grad_fn is not None:
+            # Backward visits what was made last first: the anchor goes before the rest of this forward, so that a
+            # bucket of gradients leaves as soon as it is full.
+            anchor.grad_fn._set_sequence_nr(tied[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
+        self._held = held
+        self._tied = dict(zip(held, tied, strict=True))
+
+    def of(self, leaf: Any) -> Any:
+        """The tied form of an output."""
+        if isinstance(leaf, BatchTensor) and any(id(form) in self._tied for form in leaf.forms):
+            return leaf.with_forms(self._tied)
+        return self._tied.get(id(leaf), leaf)
