@@ -220,11 +220,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="blocks of each variant per launch (default: 8)")
     parser.add_argument("--launches", type=int, default=4, help="times to start all processes anew (default: 4)")
+    parser.add_argument("--setting", action="append", choices=[*SETTINGS], help="only this one (default: all)")
     parser.add_argument("--quick", action="store_true", help="two rounds of one launch, to see that it runs")
     arguments = parser.parse_args()
     rounds, launches = (2, 1) if arguments.quick else (max(2, arguments.rounds), max(1, arguments.launches))
     before, start = busy_elsewhere(), time.monotonic()
-    measured = {setting: measure(setting, rounds, launches) for setting in SETTINGS}
+    measured = {setting: measure(setting, rounds, launches) for setting in arguments.setting or SETTINGS}
     share = (busy_elsewhere() - before) / (time.monotonic() - start) / (os.cpu_count() or 1)
     lines = [line for setting, pairs in measured.items() for line in table_rows(setting, pairs)]
     print(f"{datetime.datetime.now().astimezone():%Y-%m-%d}, {os.cpu_count()} CPU cores, {platform.machine()}")

@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,21 +50,22 @@ class Operations(TorchDispatchMode):
         return result
 
 
-def counted(name: str) -> tuple[list[int], list[float]]:
-    """Run a kind of script; count its steps, and keep its losses."""
+def counted(name: str) -> tuple[list[int], list[float], dict[str, int]]:
+    """Run a kind of script; count the operations of its steps, its losses, and the collectives of its last step."""
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    counts, losses = [0], []
+    counts, losses, collectives = [0], [], [Counter[str]()]
     with Operations() as operations:
         for loss in KINDS[name]():
             counts.append(operations.count)
             losses.append(loss)
+            collectives.append(Counter(ddp_patch.report().ledger.collectives))
     torch.set_default_dtype(before)
-    return [now - then for then, now in itertools.pairwise(counts)], losses
+    return [now - then for then, now in itertools.pairwise(counts)], losses, dict(collectives[-1] - collectives[-2])
 
 
-def counted_in_turn(names: Sequence[str]) -> Iterator[tuple[str, list[int], list[float]]]:
+def counted_in_turn(names: Sequence[str]) -> Iterator[tuple[str, list[int], list[float], dict[str, int]]]:
     """Run kinds of scripts, each in a session of its own."""
     for name in names:
         ddp_patch.disable()
@@ -71,9 +73,9 @@ def counted_in_turn(names: Sequence[str]) -> Iterator[tuple[str, list[int], list
         yield (name, *counted(name))
 
 
-def run_all(names: Sequence[str]) -> dict[str, tuple[list[int], list[float]]]:
-    """Give what was counted, and the losses, of kinds of scripts."""
-    return {name: (steps, losses) for name, steps, losses in counted_in_turn(names)}
+def run_all(names: Sequence[str]) -> dict[str, tuple[list[int], list[float], dict[str, int]]]:
+    """Give what was counted of kinds of scripts."""
+    return {name: counted for name, *counted in counted_in_turn(names)}
 
 
 def measured(names: Sequence[str], nproc: int) -> dict[str, list[int]]:
@@ -103,7 +105,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.count:
         ddp_patch.enable()
-        for name, steps, _ in counted_in_turn(given.count):
+        for name, steps, *_ in counted_in_turn(given.count):
             with ddp_patch.per_rank():
                 sys.stdout.write(json.dumps([name, steps]) + "\n")
         return

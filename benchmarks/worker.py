@@ -5,6 +5,7 @@ Started by ``compare.py``, which writes the number of steps on standard input an
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -29,10 +30,11 @@ class Setting:
     """What is trained."""
 
     build: Callable[[], nn.Module]
-    sample: tuple[int, ...]  # shape of one row
+    rows: Callable[[int], TensorDataset]
     batch: int  # rows of the global batch
     batches: int  # global batches of an epoch
     block: int  # timed steps before the next variant has its turn
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor] = lambda model, x, y: F.cross_entropy(model(x), y)
 
 
 def small_cnn() -> nn.Module:
@@ -42,25 +44,118 @@ def small_cnn() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
-def small_mlp() -> nn.Module:
-    """Three linear layers whose work is next to nothing, so that the step is all overhead."""
-    return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+def mlp(layers: int) -> Callable[[], nn.Module]:
+    """Linear layers whose work is next to nothing, so that the step is all overhead."""
+
+    def build() -> nn.Module:
+        hidden = [layer for _ in range(layers - 1) for layer in (nn.Linear(32, 32), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(32, 10))
+
+    return build
+
+
+def like(*sample: int) -> Callable[[int], TensorDataset]:
+    """Noise around one pattern per class, so that the loss falls."""
+
+    def rows(count: int) -> TensorDataset:
+        y = torch.randint(10, (count,))
+        patterns = torch.randn(10, *sample) / 2
+        return TensorDataset(patterns[y] + torch.randn(len(y), *sample), y)
+
+    return rows
+
+
+def texts(count: int) -> TensorDataset:
+    """Texts of 64 tokens, each of which tells the next one, and that shifted by one."""
+    starts, strides = torch.randint(96, (count, 1)), torch.randint(1, 4, (count, 1))
+    tokens = (starts + strides * torch.arange(65)) % 96
+    return TensorDataset(tokens[:, :-1].clone(), tokens[:, 1:].clone())
+
+
+def labelled_texts(count: int) -> TensorDataset:
+    """The same, and how many tokens further the next one is."""
+    tokens = texts(count).tensors[0]
+    return TensorDataset(tokens, (tokens[:, 1] - tokens[:, 0]) % 96 - 1)
+
+
+class Block(nn.Module):
+    """A transformer's, by hand, as nanoGPT has it."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend, and feed forward."""
+        size, length, width = x.size()
+        parts = self.attention(self.norms[0](x)).split(width, dim=2)
+        q, k, v = (part.view(size, length, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.projection(y.transpose(1, 2).contiguous().view(size, length, width))
+        return x + self.feed(self.norms[1](x))
+
+
+class Transformer(nn.Module):
+    """GPT or BERT, which computes its loss in forward where it is given targets."""
+
+    def __init__(self, causal: bool, width: int = 192, heads: int = 6, depth: int = 4) -> None:
+        super().__init__()
+        self.causal = causal
+        self.parts = nn.ModuleDict({"tokens": nn.Embedding(96, width), "places": nn.Embedding(64, width)})
+        self.blocks = nn.ModuleList([Block(width, heads, causal) for _ in range(depth)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 96 if causal else 3, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Give logits and the loss."""
+        h = self.parts["tokens"](x) + self.parts["places"](torch.arange(x.size(1)))
+        for block in self.blocks:
+            h = block(h)
+        logits = self.head(self.norm(h) if self.causal else self.norm(h)[:, 0])
+        return logits, None if y is None else F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1))
+
+
+class Reader(nn.Module):
+    """A two-layer LSTM with dropout that classifies texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(96, 128)
+        self.lstm = nn.LSTM(128, 192, num_layers=2, dropout=0.2, batch_first=True)
+        self.head = nn.Linear(192, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify by the last state."""
+        return self.head(self.lstm(self.tokens(x))[0][:, -1])
+
+
+def loss_inside(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """What forward computed."""
+    return model(x, y)[1]
+
+
+def loss_outside(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """As most scripts have it."""
+    logits = model(x)[0]
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1))
 
 
 SETTINGS = {
-    "heavy": Setting(small_cnn, sample=(3, 32, 32), batch=128, batches=16, block=5),
-    "tiny": Setting(small_mlp, sample=(32,), batch=64, batches=64, block=50),
+    "cnn": Setting(small_cnn, like(3, 32, 32), batch=128, batches=16, block=5),
+    "gpt, loss inside": Setting(lambda: Transformer(causal=True), texts, 32, 16, 4, loss_inside),
+    "gpt, loss outside": Setting(lambda: Transformer(causal=True), texts, 32, 16, 4, loss_outside),
+    "bert with labels": Setting(lambda: Transformer(causal=False), labelled_texts, 32, 16, 4, loss_inside),
+    "lstm": Setting(Reader, labelled_texts, batch=64, batches=16, block=4),
+    "6 tensors": Setting(mlp(3), like(32), batch=64, batches=64, block=50),
+    "300 tensors": Setting(mlp(150), like(32), batch=64, batches=64, block=20),
+    "1000 tensors": Setting(mlp(500), like(32), batch=64, batches=64, block=10),
 }
 
 
-def rows(setting: Setting) -> TensorDataset:
-    """Make noise around one pattern per class, so that the loss falls."""
-    y = torch.randint(10, (setting.batches * setting.batch,))
-    patterns = torch.randn(10, *setting.sample) / 2
-    return TensorDataset(patterns[y] + torch.randn(len(y), *setting.sample), y)
-
-
 def train(
+    setting: Setting,
     model: nn.Module,
     loader: DataLoader,
     optimizer: torch.optim.Optimizer,
@@ -72,7 +167,7 @@ def train(
     for epoch in itertools.count():
         new_epoch(epoch)
         for x, y in loader:
-            loss = F.cross_entropy(model(x), y)
+            loss = setting.loss(model, x, y)
             optimizer.zero_grad()
             backward(loss)
             optimizer.step()
@@ -84,35 +179,53 @@ def by_hand(setting: Setting) -> tuple[nn.Module, Iterator[float]]:
     """What a careful author writes: a sampler, a share of the batch, a wrapped model, a loss of this rank's rows."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    dataset, model = rows(setting), DistributedDataParallel(setting.build())
+    dataset, model = setting.rows(setting.batch * setting.batches), DistributedDataParallel(setting.build())
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=setting.batch // dist.get_world_size(), sampler=sampler)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return model, train(model, loader, optimizer, new_epoch=sampler.set_epoch)
+    return model, train(setting, model, loader, optimizer, new_epoch=sampler.set_epoch)
 
 
 def with_accelerate(setting: Setting) -> tuple[nn.Module, Iterator[float]]:
     """What Accelerate's guide says, with the batch size of the one process."""
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
     torch.manual_seed(0)
-    dataset, model = rows(setting), setting.build()
+    dataset, model = setting.rows(setting.batch * setting.batches), setting.build()
     loader = DataLoader(dataset, batch_size=setting.batch, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    return model, train(model, loader, optimizer, backward=accelerator.backward)
+    return model, train(setting, model, loader, optimizer, backward=accelerator.backward)
 
 
 def patched(setting: Setting) -> tuple[nn.Module, Iterator[float]]:
     """The script of the one process, and a line."""
     ddp_patch.enable()
     torch.manual_seed(0)
-    dataset, model = rows(setting), setting.build()
+    dataset, model = setting.rows(setting.batch * setting.batches), setting.build()
     loader = DataLoader(dataset, batch_size=setting.batch, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return model, train(model, loader, optimizer)
+    return model, train(setting, model, loader, optimizer)
+
+
+def with_fabric(setting: Setting) -> tuple[nn.Module, Iterator[float]]:
+    """What Fabric's guide says, with the batch size of the one process."""
+    from lightning.fabric import Fabric  # noqa: PLC0415 — an extra
+
+    # Its own store would look for one that is not there yet.
+    dist.init_process_group("gloo")
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    torch.manual_seed(0)
+    dataset, model = setting.rows(setting.batch * setting.batches), setting.build()
+    loader = DataLoader(dataset, batch_size=setting.batch // fabric.world_size, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    model, optimizer = fabric.setup(model, optimizer)
+    return model, train(setting, model, fabric.setup_dataloaders(loader), optimizer, backward=fabric.backward)
 
 
 VARIANTS = {"hand-written DDP": by_hand, "Accelerate": with_accelerate, "ddp_patch": patched}
+if importlib.util.find_spec("lightning"):  # pip install lightning
+    VARIANTS["Fabric"] = with_fabric
 
 
 def traffic(model: nn.Module, steps: int) -> dict[str, int]:

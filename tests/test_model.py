@@ -188,7 +188,7 @@ def found(kind):
         optimizer.step()
         losses.append(loss.item())
     ledger = ddp_patch.report().ledger if ddp_patch.is_enabled() and ddp_patch.report().world_size > 1 else None
-    return losses, ledger and [list(ledger.replicas), list(ledger.whole_modules), ledger.whole_modules]
+    return losses, ledger and [list(ledger.replicas), list(ledger.on_batches), ledger.on_whole]
 
 
 @pytest.mark.parametrize("kind", ["rowwise", "mixing", "loss inside"])

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from conftest import THOROUGH
-from parity import gradient_habits, habits, later_habits, loader_habits, model_habits
+from parity import gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
 from parity.together import MODULES, run_all
 
 CHUNK = 7
@@ -25,7 +25,7 @@ def alone(module, name):
 
 
 def test_every_module_of_habits_is_run():
-    assert list(MODULES.values()) == [habits, gradient_habits, model_habits, later_habits, loader_habits]
+    assert list(MODULES.values()) == [habits, gradient_habits, model_habits, later_habits, inside_habits, loader_habits]
     assert sum(len(names) for _, names in CASES) == sum(len(module.HABITS) for module in MODULES.values())
 
 

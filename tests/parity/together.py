@@ -4,7 +4,7 @@ import gc
 import io
 import json
 
-from parity import gradient_habits, habits, later_habits, loader_habits, model_habits
+from parity import gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
 
 import ddp_patch
 
@@ -13,6 +13,7 @@ MODULES = {
     "gradient_habits": gradient_habits,
     "model_habits": model_habits,
     "later_habits": later_habits,
+    "inside_habits": inside_habits,
     "loader_habits": loader_habits,
 }
 

@@ -1,0 +1,707 @@
+"""Models that compute more than an output for each row: losses inside forward, packed sequences, compiled code."""
+
+import collections
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import descend, loop
+from parity.habits import data
+from parity.later_habits import Net, fit
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+
+class Inside(nn.Module):
+    """Two layers; ``end(net, logits, hidden, x, y)`` gives what forward returns."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.places = nn.Embedding(6, 6)
+        self.end, self.factor, self.seen = end, 0.0, 0.0
+
+    def forward(self, x, y=None):
+        hidden = torch.tanh(self.first(x) + self.places(torch.arange(6)).sum(0))
+        return self.end(self, self.last(hidden), hidden, x, y)
+
+
+def fitted(end, take=lambda out: out, before=None):
+    return fit(Inside(end), lambda model, x, y: take(model(x, y)), before)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def logits_and_loss():
+    return fitted(lambda net, logits, hidden, x, y: (logits, F.cross_entropy(logits, y)), lambda out: out[1])
+
+
+def ignored_targets():
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(logits, y.where(x[:, 0] > 0, -1), ignore_index=-1)
+
+    return fitted(end)
+
+
+def ignored_targets_and_a_function_that_clamps():
+    class Clamp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.clamp(-0.01, 0.01)
+
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(Clamp.apply(logits), y.where(x[:, 0] > 0, -1), ignore_index=-1)
+
+    return fitted(end)
+
+
+def several_losses():
+    def end(net, logits, hidden, x, y):
+        return {
+            "classes": F.cross_entropy(logits, y, label_smoothing=0.1),
+            "input": F.mse_loss(hidden[:, :4], x),
+            "sum": 0.01 * F.smooth_l1_loss(hidden[:, :4], x, reduction="sum"),
+        }
+
+    return fitted(end, lambda out: sum(out.values()))
+
+
+def losses_that_are_added_inside():
+    def end(net, logits, hidden, x, y):
+        loss = F.cross_entropy(logits, y)
+        return logits, loss + 0.1 * F.l1_loss(hidden[:, :4], x) + 0.01 * net.last.weight.pow(2).sum()
+
+    return fitted(end, lambda out: out[1])
+
+
+def a_loss_that_scales_rows():
+    def end(net, logits, hidden, x, y):
+        loss = F.cross_entropy(logits, y)
+        return F.cross_entropy(logits * loss, y)  # every row depends on all
+
+    return fitted(end)
+
+
+def a_detached_loss_that_scales_rows():
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(logits * F.cross_entropy(logits, y).detach(), y)
+
+    return fitted(end)
+
+
+def a_loss_that_is_looked_at():
+    def end(net, logits, hidden, x, y):
+        loss = F.cross_entropy(logits, y)
+        return loss * 2 if loss > 1.0 else loss * 3
+
+    return fitted(end)
+
+
+def a_loss_that_is_kept_on_the_module():
+    def end(net, logits, hidden, x, y):
+        net.seen = F.cross_entropy(logits, y)
+        return logits
+
+    return fit(Inside(end), lambda model, x, y: (model(x, y) ** 2).mean() + model.seen)
+
+
+def a_number_that_is_kept_on_the_module():
+    model = Inside(lambda net, logits, hidden, x, y: note(net, F.cross_entropy(logits, y)))
+
+    def note(net, loss):
+        net.seen = loss.item()
+        return loss
+
+    return [*fit(model, lambda model, x, y: model(x, y)), model.seen]
+
+
+def a_loss_per_row():
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(logits, y, reduction="none")
+
+    return fitted(end, lambda out: (out * torch.arange(len(out))).mean())
+
+
+def a_loss_of_weights():
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(logits, y) + F.mse_loss(net.last.weight, torch.ones(3, 6))
+
+    return fitted(end)
+
+
+def weights_of_classes():
+    def end(net, logits, hidden, x, y):
+        return F.cross_entropy(logits, y, weight=torch.tensor([1.0, 2.0, 0.5]))
+
+    return fitted(end)
+
+
+def a_loss_inside_a_checkpoint():
+    def end(net, logits, hidden, x, y):
+        return checkpoint(lambda h, t: F.cross_entropy(net.last(h), t), hidden, y, use_reentrant=False)
+
+    return fitted(end)
+
+
+def a_checkpoint_around_a_model_with_a_loss():
+    model = Inside(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y))
+    return fit(model, lambda model, x, y: checkpoint(model, x, y, use_reentrant=False))
+
+
+def a_penalty_that_becomes_active():
+    def end(net, logits, hidden, x, y):
+        loss = F.cross_entropy(logits, y)
+        return loss + net.factor * hidden.std(0).mean() if net.factor else loss
+
+    return fitted(end, before=lambda model, step: setattr(model, "factor", 0.1 * (step > 3)))
+
+
+def another_loss_later():
+    def end(net, logits, hidden, x, y):
+        if net.factor > 0.2:
+            return F.mse_loss(logits, F.one_hot(y, 3).to(logits.dtype))
+        return F.cross_entropy(logits, y)
+
+    return fitted(end, before=lambda model, step: setattr(model, "factor", 0.1 * step))
+
+
+def targets_only_in_training():
+    model = Inside(lambda net, logits, hidden, x, y: (logits, None if y is None else F.cross_entropy(logits, y)))
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        descend(model(x, y)[1], optimizer)
+        model.eval()
+        with torch.no_grad():
+            said = F.cross_entropy(model(x)[0], y) + model(x, y)[1]
+        model.train()
+        return said
+
+    return loop(model, step, optimizer)
+
+
+def accumulated_losses():
+    model = Inside(lambda net, logits, hidden, x, y: (logits, F.cross_entropy(logits, y)))
+    optimizer = SGD(model.parameters(), 0.3)
+    steps = iter(range(1000))
+
+    def step(x, y):
+        loss = model(x, y)[1] / 2
+        loss.backward()
+        if next(steps) % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def gradients_of_the_input_of_a_model_with_a_loss():
+    model = Inside(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y))
+
+    def loss(model, x, y):
+        x = x.clone().requires_grad_()
+        first = model(x, y)
+        (slope,) = torch.autograd.grad(first, x, create_graph=True)
+        return first + slope.pow(2).sum()
+
+    return fit(model, loss)
+
+
+def a_hook_on_an_inner_layer_of_a_model_with_a_loss():
+    model = Inside(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y.where(x[:, 0] > 0, -1), ignore_index=-1))
+    seen = []
+    model.first.register_full_backward_hook(lambda layer, inputs, outputs: seen.append(outputs[0].pow(2).sum().item()))
+    return [*fit(model, lambda model, x, y: model(x, y)), *seen]
+
+
+def logits_for_every_token():
+    class Language(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places, self.head = nn.Embedding(9, 6), nn.Embedding(4, 6), nn.Linear(6, 9)
+
+        def forward(self, idx, targets=None):
+            h = torch.tanh(self.words(idx) + self.places(torch.arange(idx.size(1))))
+            logits = self.head(h)
+            flat = logits.view(-1, logits.size(-1))
+            return flat, None if targets is None else F.cross_entropy(flat, targets.reshape(-1), ignore_index=-1)
+
+    def loss(model, x, y):
+        tokens = (x.abs() * 3).long().clamp(max=8)
+        flat, loss = model(tokens, tokens.roll(1, 1).where(tokens > 1, -1))
+        return loss + 0.01 * flat.logsumexp(1).mean()
+
+    return fit(Language(), loss)
+
+
+# --- forwards that tie rows together, and what leaves them ------------------------------------------------------------
+
+
+class Body(nn.Module):
+    """Its rows are independent."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+
+    def forward(self, z):
+        return z + self.layers(z)
+
+
+class Tying(nn.Module):
+    """Bodies between means over the batch; ``end(net, x, z)`` gives what forward returns."""
+
+    def __init__(self, end=lambda net, x, z: net.last(z)):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.bodies = nn.ModuleList([Body(), Body()])
+        self.end, self.aux, self.on = end, 0.0, True
+
+    def forward(self, x):
+        z = self.first(x)
+        for body in self.bodies:
+            z = body(z - z.mean(0)) if self.on else body(z)
+        return self.end(self, x, z)
+
+
+def tied(end=None, loss=None, **options):
+    return fit(Tying() if end is None else Tying(end), loss, **options)
+
+
+def rows_that_are_tied():
+    return tied() + fit(Wrapped(Tying()))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.scale = inner, nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        z = self.inner(x) * self.scale
+        return z / z.std(0).mean()
+
+
+def outputs_that_are_changed_in_place():
+    def loss(model, x, y):
+        out = model(x)
+        out[:, 0] = 0.5
+        out += 1
+        return F.cross_entropy(out.mul_(2), y)
+
+    return tied(loss=loss)
+
+
+def the_same_output_twice():
+    return tied(lambda net, x, z: (net.last(z), z, z), lambda m, x, y: sum(o.pow(2).mean() for o in m(x)))
+
+
+def the_input_among_the_outputs():
+    def loss(model, x, y):
+        x = (x * 2).requires_grad_()
+        same, out = model(x)
+        return F.cross_entropy(out, y) + (same * out[:, :1]).mean()
+
+    return tied(lambda net, x, z: (x, net.last(z)), loss)
+
+
+def a_parameter_and_a_mean_among_the_outputs():
+    def loss(model, x, y):
+        out, weight, mean = model(x)
+        return F.cross_entropy(out, y) + (weight * mean.sum()).sum() * 0.01
+
+    return tied(lambda net, x, z: (net.last(z), net.last.weight, z.mean(0)), loss)
+
+
+def something_beside_the_outputs():
+    def end(net, x, z):
+        net.aux = z.pow(2).mean()
+        net.hidden = z
+        return net.last(z)
+
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y) + 0.1 * model.aux + (model.hidden[:, 0] * x[:, 0]).sum() * 0.01
+
+    return tied(end, loss)
+
+
+def only_what_is_beside_the_outputs():
+    def end(net, x, z):
+        net.aux = net.last(z).pow(2).mean()
+        return net.last(z)
+
+    def loss(model, x, y):
+        model(x)
+        return model.aux
+
+    return tied(end, loss)
+
+
+def two_calls_and_a_retained_graph():
+    model = Tying()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        first, second = model(x), model(x.flip(0))
+        loss = F.cross_entropy(first, y) + (first - second).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        (second.sum() * 0.01).backward()
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer)
+
+
+def gradients_that_are_asked_for():
+    def loss(model, x, y):
+        first = F.cross_entropy(model(x), y)
+        grads = torch.autograd.grad(first, [*model.parameters()], create_graph=True)
+        return first + 0.1 * sum(g.pow(2).sum() for g in grads)
+
+    return tied(loss=loss)
+
+
+def layers_that_freeze_and_come_back():
+    def before(model, step):
+        model.bodies[0].requires_grad_(step % 4 > 1)
+        model.last.bias.requires_grad_(step != 3)
+
+    model = Tying()
+    optimizer = SGD(model.parameters(), 0.1)
+    steps = iter(range(1000))
+
+    def step(x, y):
+        before(model, next(steps))
+        return descend(F.cross_entropy(model(x), y), optimizer)
+
+    return loop(model, step, optimizer)
+
+
+def a_body_that_is_replaced():
+    model = Tying()
+    optimizer = SGD(model.parameters(), 0.1)
+    steps = iter(range(1000))
+
+    def step(x, y):
+        if next(steps) == 4:
+            model.bodies[1] = Body()
+            optimizer.add_param_group({"params": model.bodies[1].parameters()})
+            model.bodies.insert(1, Body())
+            optimizer.add_param_group({"params": model.bodies[1].parameters()})
+        return descend(F.cross_entropy(model(x), y), optimizer)
+
+    return loop(model, step, optimizer)
+
+
+def a_body_that_is_left_out():
+    def before(model, step):
+        model.on = step % 3 == 0
+
+    return tied(before=before)
+
+
+def a_body_with_other_weights():
+    def end(net, x, z):
+        weights = {name: value * 2 for name, value in net.bodies[0].named_parameters()}
+        return net.last(torch.func.functional_call(net.bodies[0], weights, (z,)))
+
+    return tied(end)
+
+
+def a_body_with_hooks():
+    model = Tying()
+    seen = []
+    model.bodies[1].register_forward_hook(lambda layer, inputs, out: seen.append(out.mean().item()))
+    model.bodies[0].layers[0].register_full_backward_hook(lambda layer, inputs, out: seen.append(out[0].sum().item()))
+    return [*fit(model), *seen]
+
+
+def a_body_that_is_computed_again():
+    return tied(lambda net, x, z: net.last(checkpoint(net.bodies[0], z - z.mean(0), use_reentrant=False)))
+
+
+def a_body_by_itself():
+    def loss(model, x, y):
+        model(x)
+        return F.cross_entropy(model.last(model.bodies[1](model.first(x))), y)
+
+    return tied(loss=loss)
+
+
+def a_body_of_two_models():
+    one, other = Tying(), Tying()
+    other.bodies[1] = one.bodies[1]
+    both = nn.ModuleList([one, other])
+    optimizer = SGD(both.parameters(), 0.1)
+    return loop(both, lambda x, y: descend(F.cross_entropy(one(x) + other(x.flip(1)), y), optimizer), optimizer)
+
+
+def a_model_in_evaluation_between_steps():
+    model = Tying(lambda net, x, z: net.last(F.dropout(z, 0.5, net.training) if not net.training else z))
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        descend(F.cross_entropy(model(x), y), optimizer)
+        model.eval()
+        with torch.inference_mode():
+            said = model(x).sum() + model(x[:3]).sum()
+        model.train()
+        return said
+
+    return loop(model, step, optimizer)
+
+
+def places_that_are_computed_from_weights():
+    def end(net, x, z):
+        places = net.first.weight.t() @ net.last.weight.t()  # [4, 3], of parameters alone
+        return net.last(z) + places.sum(0) + (z.mean(0)[:3] * places[0]).sum()
+
+    return tied(end)
+
+
+def a_batch_that_shrinks_to_one_row_for_each_rank():
+    class Squeezing(Net):
+        def forward(self, x):
+            return super().forward(x.unsqueeze(0).squeeze()) if len(x) > 1 else super().forward(x)
+
+    def other(net, z):
+        return z * 2 if len(z) == 1 else z
+
+    return [*fit(Squeezing(), batch_size=3), *fit(Net(other), batch_size=3), *fit(Net(other), batch_size=4)]
+
+
+# --- packed sequences -------------------------------------------------------------------------------------------------
+
+
+class Packed(nn.Module):
+    def __init__(self, kind=nn.GRU, end=lambda net, out, state: state[-1], **options):
+        super().__init__()
+        self.rnn = kind(1, 5, batch_first=True, **options)
+        self.head, self.end = nn.Linear(5, 3), end
+
+    def forward(self, x, lengths):
+        out, state = self.rnn(pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False))
+        return self.head(self.end(self, out, state))
+
+
+def lengths_of(x):
+    return (x.abs().sum(1) * 10).long() % 4 + 1
+
+
+def read(model):
+    return fit(model, lambda model, x, y: F.cross_entropy(model(x, lengths_of(x)), y))
+
+
+def last_states():
+    return read(Packed()) + read(Packed(nn.LSTM, lambda net, out, state: state[0][-1], num_layers=2))
+
+
+def padded_again():
+    def mean(net, out, state):
+        steps, lengths = pad_packed_sequence(out, batch_first=True, padding_value=0.5)
+        mask = torch.arange(steps.size(1))[None] < lengths[:, None]
+        return (steps * mask[..., None]).sum(1) / lengths[:, None] + 0.01 * steps.sum(1) * steps.size(1)
+
+    return read(Packed(end=mean)) + read(Packed(nn.RNN, mean))
+
+
+def the_last_step_of_each():
+    def last(net, out, state):
+        steps, lengths = pad_packed_sequence(out, batch_first=True, total_length=4)
+        return steps[torch.arange(len(steps)), lengths - 1]
+
+    return read(Packed(end=last))
+
+
+def both_directions():
+    def ends(net, out, state):
+        return torch.cat([state[0], state[1]], 1)[:, :5] + pad_packed_sequence(out, True)[0].sum(1)[:, 5:]
+
+    return read(Packed(nn.GRU, ends, bidirectional=True))
+
+
+def packed_data():
+    def spread(net, out, state):
+        shifted = PackedSequence(torch.tanh(out.data), out.batch_sizes, out.sorted_indices, out.unsorted_indices)
+        return pad_packed_sequence(shifted, batch_first=True)[0].sum(1) + out.data.mean()
+
+    return read(Packed(end=spread))
+
+
+def states_of_the_scripts_own():
+    model = Packed()
+    model.start = nn.Parameter(torch.ones(1, 1, 5) / 2)
+
+    def forward(x, lengths):
+        packed = pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
+        return model.head(model.rnn(packed, model.start.expand(1, len(x), 5).contiguous())[1][-1])
+
+    model.forward = forward
+    return read(model)
+
+
+def sorted_by_the_script():
+    class Sorted(Packed):
+        def forward(self, x, lengths):
+            lengths, order = lengths.sort(descending=True)
+            out, _ = self.rnn(pack_padded_sequence(x[order][..., None], lengths.tolist(), batch_first=True))
+            steps, _ = pad_packed_sequence(out, batch_first=True)
+            return self.head(steps[:, 0])[order.argsort()]
+
+    return read(Sorted())
+
+
+def packed_outside_of_the_model():
+    rnn, head = nn.GRU(1, 5, batch_first=True), nn.Linear(5, 3)
+    model = nn.ModuleDict({"rnn": rnn, "head": head})
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        packed = pack_padded_sequence(x[..., None], lengths_of(x), batch_first=True, enforce_sorted=False)
+        return descend(F.cross_entropy(head(rnn(packed)[1][-1]), y), optimizer)
+
+    return loop(model, step, optimizer)
+
+
+def a_model_that_is_given_packed_sequences():
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.GRU(1, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, packed):
+            return self.head(self.rnn(packed)[1][-1])
+
+    def loss(model, x, y):
+        packed = pack_padded_sequence(x[..., None], lengths_of(x), batch_first=True, enforce_sorted=False)
+        return F.cross_entropy(model(packed), y)
+
+    return fit(Reader(), loss)
+
+
+# --- compiled code ----------------------------------------------------------------------------------------------------
+
+
+def counting(runs):
+    def backend(graph, inputs):
+        def run(*args):
+            runs["graphs"] += 1
+            return graph(*args)
+
+        return run
+
+    return backend
+
+
+def compiled(wrap):
+    runs = collections.Counter()
+    said = wrap(counting(runs))
+    torch.compiler.reset()
+    return [*said, runs["graphs"] > 0]
+
+
+def a_compiled_model():
+    return compiled(lambda backend: fit(torch.compile(Net(), backend=backend)))
+
+
+def a_compiled_model_with_its_loss():
+    def wrap(backend):
+        model = Inside(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y.where(x[:, 0] > 0, -100)))
+        return fit(torch.compile(model, backend=backend), lambda model, x, y: model(x, y))
+
+    return compiled(wrap)
+
+
+def a_compiled_model_with_its_loss_in_one_graph():
+    def wrap(backend):
+        model = Inside(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y))
+        return fit(torch.compile(model, backend=backend, fullgraph=True), lambda model, x, y: model(x, y))
+
+    return compiled(wrap)[:-1]
+
+
+def a_compiled_model_that_began_on_too_few_rows():
+    def wrap(backend):
+        model = Inside(lambda net, logits, hidden, x, y: (logits, F.cross_entropy(logits, y)))
+        fast = torch.compile(model, backend=backend)
+        with torch.no_grad():
+            x, y = next(iter(data(1)))
+            said = fast(x, y)[1].item()
+        torch.compiler.reset()
+        return [said, *fit(fast, lambda model, x, y: model(x, y)[1])]
+
+    return compiled(wrap)
+
+
+def a_model_that_compiles_itself():
+    def wrap(backend):
+        model = Net()
+        model.compile(backend=backend)
+        return fit(model)
+
+    return compiled(wrap)
+
+
+def a_compiled_layer():
+    def wrap(backend):
+        model = Net(lambda net, z: centred(z))
+        model.first = torch.compile(model.first, backend=backend)
+        return fit(model)
+
+    def centred(z):
+        return z - z.mean(0)
+
+    return compiled(wrap)
+
+
+def a_compiled_function_of_rows():
+    def wrap(backend):
+        model = Inside(lambda net, logits, hidden, x, y: squashed(logits))
+        squashed = torch.compile(lambda z: torch.tanh(z) * 2, backend=backend)
+        return fit(model, lambda model, x, y: F.cross_entropy(model(x, y), y))
+
+    return compiled(wrap)
+
+
+def a_compiled_loss():
+    def wrap(backend):
+        loss = torch.compile(lambda logits, y: F.cross_entropy(logits, y) + logits.mean(), backend=backend)
+        return fit(Net(), lambda model, x, y: loss(model(x), y))
+
+    return compiled(wrap)[:-1]
+
+
+def batches_of_other_sizes_for_compiled_code():
+    def wrap(backend):
+        model = torch.compile(Net(), backend=backend)
+        optimizer = SGD(model.parameters(), 0.3)
+        said = []
+        for size in (8, 6, 5, 3):
+            for x, y in data(size):
+                said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        return said
+
+    return compiled(wrap)
+
+
+HABITS = [
+    value
+    for name, value in list(globals().items())
+    if callable(value)
+    and getattr(value, "__module__", "") == __name__
+    and not isinstance(value, type)
+    and name not in ("fitted", "tied", "read", "lengths_of", "counting", "compiled")
+]
+
+
+def run(name):
+    torch.manual_seed(0)
+    return globals()[name]()

@@ -1,0 +1,98 @@
+"""What deciding how a model is computed asks of memory, and what becomes of a machine that has none left."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from parity.habits import data
+from torch import nn
+
+from ddp_patch.replica.probe import trial_copy
+
+
+class Crowded(torch.autograd.Function):
+    """Fits only so many rows."""
+
+    most = 8
+
+    @staticmethod
+    def forward(ctx, x):
+        if len(x) > Crowded.most:
+            raise torch.OutOfMemoryError(f"{len(x)} rows")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if len(grad) > Crowded.most:
+            raise torch.OutOfMemoryError(f"{len(grad)} rows")
+        return grad.clone()
+
+
+class Net(nn.Module):
+    def __init__(self, most, at=0):
+        super().__init__()
+        self.first, self.last, self.most, self.calls, self.at = nn.Linear(4, 6), nn.Linear(6, 3), most, [0], at
+
+    def forward(self, x):
+        self.calls[0] += 1
+        Crowded.most = self.most if self.calls[0] >= self.at else 8
+        return self.last(Crowded.apply(self.first(x)))
+
+
+def losses(most, caught=False):
+    torch.manual_seed(0)
+    model = Net(most)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in data(8):
+        try:
+            loss = F.cross_entropy(model(x), y)
+        except torch.OutOfMemoryError as error:
+            if not caught:
+                raise
+            said.append(str(error))
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_a_batch_that_fits_only_when_split_trains(ranks, nproc):
+    wanted = losses(8)
+    for found in ranks.call(losses, nproc, 8 // nproc).ok().results:
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_no_memory_is_an_error_of_the_scripts_that_it_may_catch(ranks):
+    for found in ranks.call(losses, 2, 1, True).ok().results:
+        assert all("rows" in said for said in found if isinstance(said, str))
+        assert any(isinstance(said, str) for said in found)
+
+
+def fails_on_one_rank(call):
+    import ddp_patch
+
+    model = Net(0 if ddp_patch.rank() == 1 else 8, at=call)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in data(8):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_no_memory_on_one_rank_ends_all_of_them(ranks, call):
+    outcome = ranks.call(fails_on_one_rank, 3, call)
+    assert all(code for code in outcome.codes)
+    assert "OutOfMemoryError" in outcome.said()
+
+
+def test_a_trial_shares_parameters():
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.LSTM(64, 8))
+    twin = trial_copy(model)
+    pairs = [*zip(model.parameters(), twin.parameters(), strict=True)]
+    assert all(mine is other for mine, other in pairs if mine.min() != mine.max())
+    assert all(mine is not other for mine, other in pairs if mine.min() == mine.max())
+    assert all(b is not other for b, other in zip(model.buffers(), twin.buffers(), strict=True))
