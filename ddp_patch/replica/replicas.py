@@ -150,7 +150,7 @@ class Replicas:
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
-        self._world.one_thread.begins()  # before ``inside`` is true for the other thread as well
+        self._world.one_thread.begins()
         if self.inside or _is_rewritten():
             return call.as_written()
         if self._opened:
@@ -317,6 +317,7 @@ class Replicas:
         original, looked_at = type(module), weakref.ref(module)
 
         def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            self._world.one_thread.begins()  # before another thread takes this one's forward for its own
             if self._depth or instance is not looked_at():  # made by self.__class__(...)
                 return original.__call__(instance, *args, **kwargs)
             return self.call(Call(instance, functools.partial(original.__call__, instance), args, kwargs))
