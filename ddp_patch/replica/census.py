@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ _CONTAINERS = ("_modules", "_parameters", "_buffers")
 
 
 class Held:
-    """The layers and parameters of one module."""
+    """The layers and parameters of one module, which stays alive with it."""
 
     def __init__(self, module: nn.Module, replaced: int) -> None:
         """Walk the module.
@@ -71,7 +70,8 @@ class Census:
 
     def __init__(self) -> None:
         """Start with nothing walked."""
-        self._held: WeakKeyDictionary[nn.Module, Held] = WeakKeyDictionary()
+        # By identity: a module may have a hash of its own, which changes with what it holds (torchmetrics).
+        self._held: dict[int, Held] = {}
         self._replaced = 0
 
     def noted(self, name: Any) -> None:
@@ -81,9 +81,9 @@ class Census:
 
     def of(self, module: nn.Module) -> Held:
         """Tell what a module holds now."""
-        held = self._held.get(module)
+        held = self._held.get(id(module))
         if held is None or held.replaced != self._replaced or not held.is_current():
-            held = self._held[module] = Held(module, self._replaced)
+            held = self._held[id(module)] = Held(module, self._replaced)
         return held
 
     def close(self) -> None:

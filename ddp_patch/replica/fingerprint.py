@@ -45,29 +45,30 @@ class Fingerprints:
         """Start with nothing seen."""
         self._next = itertools.count()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._module_numbers: dict[int, int] = {}
         self._states: dict[Any, int] = {}
         self._layer_states: dict[Any, int] = {}
-        self._seen: weakref.WeakKeyDictionary[nn.Module, _Seen] = weakref.WeakKeyDictionary()
-        # Where a layer stands in the modules that were looked at.
-        self._places: weakref.WeakKeyDictionary[nn.Module, list[tuple[_Seen, int]]] = weakref.WeakKeyDictionary()
+        self._seen: dict[int, _Seen] = {}  # by the identity of the module
+        self._places: dict[int, list[tuple[_Seen, int]]] = {}  # where a layer stands in modules that were looked at
 
     def noted(self, layer: nn.Module, value: Any) -> None:
         """An attribute of a layer was set or deleted."""
         if isinstance(value, Tensor):
             return
-        for seen, position in self._places.get(layer, ()):
+        for seen, position in self._places.get(id(layer), ()):
             seen.changed.add(position)
             if may_change(value):
                 seen.guards = None
 
     def reclassed(self, layer: nn.Module) -> None:
         """A layer got another class."""
-        for seen, _ in self._places.get(layer, ()):
+        for seen, _ in self._places.get(id(layer), ()):
             seen.guards = None
 
     def of(self, module: nn.Module, held: Held) -> tuple[int, int]:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
-        seen = self._seen.get(module)
+        seen = self._seen.get(id(module))
         if seen is None or seen.held is not held:
             seen = self._begun(module, held, seen)
         if seen.changed:
@@ -85,12 +86,12 @@ class Fingerprints:
     def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
         if before is not None:
             for layer in before.held.layers:
-                places = self._places.get(layer, [])
-                self._places[layer] = [place for place in places if place[0] is not before]
-        seen = self._seen[module] = _Seen(held)
+                places = self._places.pop(id(layer), [])
+                self._places[id(layer)] = [place for place in places if place[0] is not before]
+        seen = self._seen[id(module)] = _Seen(held)
         seen.states = [-1] * len(held.layers)
         for position, layer in enumerate(held.layers):
-            self._places.setdefault(layer, []).append((seen, position))
+            self._places.setdefault(id(layer), []).append((seen, position))
             seen.changed.add(position)
         return seen
 
@@ -139,6 +140,11 @@ class Fingerprints:
         # Not id(): memory that was freed is used again, and not alike on all ranks.
         if isinstance(thing, types.MethodType):  # made anew each time it is asked for
             return self._number(thing.__func__), self._number(thing.__self__)
+        if isinstance(thing, nn.Module):  # whatever its hash is
+            if self._modules.get(id(thing)) is not thing:
+                self._modules[id(thing)] = thing
+                self._module_numbers[id(thing)] = next(self._next)
+            return self._module_numbers[id(thing)]
         try:
             if thing not in self._numbers:
                 self._numbers[thing] = next(self._next)

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook on every module of the program
@@ -28,36 +27,37 @@ class HookCensus:
         """Start without any hook seen."""
         self.registered = 0  # hooks registered so far in this session
         # Modules without hooks inside, with what they held and the registrations when that was seen.
-        self._clear: WeakKeyDictionary[nn.Module, tuple[Held, int]] = WeakKeyDictionary()
-        self._opened: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+        self._clear: dict[int, tuple[Held, int]] = {}
+        self._opened: dict[int, tuple[Held, int]] = {}  # the others
 
     def inside(self, module: nn.Module, held: Held) -> bool:
         """Tell whether a module below this one carries a hook of the script's."""
-        seen = self._clear.get(module)
+        seen = self._clear.get(id(module))
         if seen is not None and seen[0] is held and seen[1] == self.registered:
             return False
         if any(has_own(layer) for layer in held.layers if layer is not module):
             return True  # asked again next time: handles are removed without a word
         if not _has_legacy(held):
-            self._clear[module] = held, self.registered
+            self._clear[id(module)] = held, self.registered
         return False
 
     def needs_whole(self, module: nn.Module, held: Held) -> bool:
         """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
         if _has_any_global_hook():
             return True
-        seen = self._clear.get(module)
+        seen = self._clear.get(id(module))
         return (seen is None or seen[0] is not held or seen[1] != self.registered) and _has_legacy(held)
 
-    def is_new(self, module: nn.Module) -> bool:
+    def is_new(self, module: nn.Module, held: Held) -> bool:
         """Tell whether hooks inside a module were registered since this was last asked."""
-        before = self._opened.get(module)
-        self._opened[module] = self.registered
-        return before != self.registered
+        before = self._opened.get(id(module))
+        self._opened[id(module)] = held, self.registered
+        return before != (held, self.registered)
 
     def close(self) -> None:
         """Let go of the modules."""
         self._clear.clear()
+        self._opened.clear()
 
 
 def _has_legacy(held: Held) -> bool:

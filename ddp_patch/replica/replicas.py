@@ -65,7 +65,8 @@ class Replicas:
         self._job = job
         self._world = world
         self._replicas: dict[int, Replica] = {}
-        self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # modules whose calls come here by themselves
+        # Modules whose calls come here by themselves, by identity.
+        self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
@@ -138,7 +139,7 @@ class Replicas:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
-        if self.inside or call.module in self._looked_at or not (self.discovering or self._opened):
+        if self.inside or id(call.module) in self._looked_at or not (self.discovering or self._opened):
             return False
         if _is_a_layer(call.module) if self._opened else _passes_through(call.module):
             return False
@@ -198,7 +199,7 @@ class Replicas:
         if self.hooks.inside(call.module, held):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
-            self._news = self._news or self.hooks.is_new(call.module)
+            self._news = self._news or self.hooks.is_new(call.module, held)
             return self._opened_up(call, entry)
         form = self.verdicts.form(call, entry, held)
         verdict = self.verdicts.known(call, entry, form)
@@ -312,7 +313,7 @@ class Replicas:
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
-        if module in self._looked_at:
+        if id(module) in self._looked_at:
             return
         original, looked_at = type(module), weakref.ref(module)
 
@@ -323,7 +324,7 @@ class Replicas:
             return self.call(Call(instance, functools.partial(original.__call__, instance), args, kwargs))
 
         swap.swap(module, {"__call__": called})
-        self._looked_at.add(module)
+        self._looked_at[id(module)] = module
         self.verdicts.fingerprints.reclassed(module)
 
     @property
@@ -361,7 +362,7 @@ class Replicas:
         for replica in self._replicas.values():
             replica.drop(settle)
         self._replicas.clear()
-        for module in self._looked_at:
+        for module in self._looked_at.values():
             swap.restore(module)
         self._looked_at.clear()
         self.verdicts.close()
