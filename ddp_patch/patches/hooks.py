@@ -11,8 +11,8 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
-from ..replica.probe import note_hook
 from ..replica.replicas import Replicas
+from ..replica.trial import note_hook
 
 _ON_MODULES = (
     "register_forward_hook",

@@ -14,14 +14,13 @@ import copy
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.observation import Observation
 from ..batch.promise import PromisedTensor
@@ -29,10 +28,11 @@ from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..generators import same_draws
-from ..structure import is_container, leaves, map_leaves
+from ..structure import is_container, leaves
 from . import module_hooks
 from .comparison import Dims, Span, compare
 from .rows import Arguments, detached
+from .trial import Refused, Trial
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,19 @@ def judge(
         if is_of_machine(error):
             raise
         return Verdict(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
-    trial = Trial(module)
+    args, kwargs = detached(rows)
+    trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
         with undisturbed(), _alone(reductions), trial:
-            from_rows = on_rows(*detached(rows[0]), **detached(rows[1]))
+            from_rows = on_rows(*args, **kwargs)
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
         return Verdict("view", f"on rows it raises {_told(error)}")
     if trial.hooked:
         return Verdict("view", "its forward registers hooks on activations, which see whole batches")
-    # A forward that was seen to read none of the batch's values reads a mask of its own, say.
-    if trial.looked and (trial.drew or seen is None or seen.unknown):
-        return Verdict("view", "its forward reads values of the batch, and may branch on them")
+    if trial.looked:
+        return Verdict("view", "its forward reads values of tensors, and may branch on them otherwise later")
     with torch.no_grad():
         dims = compare(from_rows, from_whole, span, vector)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
@@ -101,6 +101,14 @@ def judge(
     if not _same_state(on_rows, on_whole):
         return Verdict("view", "its forward keeps values of the batch on the module")
     return Verdict("rows", "its rows were seen to be independent", dims)
+
+
+def _batches_among(rows: Arguments, whole: Arguments) -> Iterator[Tensor]:
+    """Tell apart what the rows of a batch are from what every rank has: the whole has more of them."""
+    all_rows = dict(leaves(whole))
+    for path, leaf in leaves(rows):
+        if isinstance(leaf, Tensor) and leaf.shape != getattr(all_rows.get(path), "shape", leaf.shape):
+            yield leaf
 
 
 @contextlib.contextmanager
@@ -122,23 +130,13 @@ def is_of_machine(error: BaseException) -> bool:
 
 
 def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, _Refused) else type(error).__name__
-
-
-class _Refused(Exception):
-    """What a module does that cannot be tried on copies that share its parameters."""
+    return str(error) if isinstance(error, Refused) else type(error).__name__
 
 
 def _scripted(module: nn.Module) -> str:
     names = {str(getattr(layer, "original_name", type(layer).__name__)) for layer in module.modules()}
     mixing = sorted(name for name in names if "Norm" in name)
     return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
-
-
-def note_hook() -> None:
-    """Note that a forward registers a hook on an activation, if this is a trial."""
-    if Trial.running is not None:
-        Trial.running.hooked = True
 
 
 def trial_copy(module: nn.Module) -> nn.Module:
@@ -167,65 +165,6 @@ def _varied(parameter: nn.Parameter) -> nn.Parameter:
             return parameter
         step = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
         return nn.Parameter(parameter + 0.05 * torch.cos(step).view_as(parameter), parameter.requires_grad)
-
-
-class Trial(TorchDispatchMode):
-    """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
-
-    _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
-    running: ClassVar[Trial | None] = None
-    _READS = ("_local_scalar_dense", "is_nonzero", "equal")
-
-    def __init__(self, module: nn.Module) -> None:
-        """Note nothing yet.
-
-        Args:
-            module: with whose parameters copies are tried.
-        """
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.looked = False
-        self.drew = False  # what a forward decides by draws, every rank has to decide alike
-        self.hooked = False
-        self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
-
-    def __enter__(self) -> Any:
-        """Begin to note."""
-        Trial.running = self
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *error: Any) -> None:
-        """Note no more."""
-        Trial.running = None
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute, and note."""
-        name = func.name().split("::")[-1].split(".")[0]
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if func._schema.is_mutable and self._writes_shared(func, args, kwargs or {}):
-            raise _Refused("its forward writes to its parameters")
-        self.looked = self.looked or name in self._READS
-        result = func(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS):
-            self.drew = True
-            return map_leaves(_constant, result)
-        return result
-
-    def _writes_shared(self, func: Any, args: Any, kwargs: Any) -> bool:
-        written = [
-            args[position] if position < len(args) else kwargs.get(argument.name)
-            for position, argument in enumerate(func._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        tensors = [leaf for _, leaf in leaves(written) if isinstance(leaf, Tensor) and leaf.layout is torch.strided]
-        return any(tensor.untyped_storage().data_ptr() in self._shared for tensor in tensors if tensor.numel())
-
-
-def _constant(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        leaf.fill_(0.5 if leaf.is_floating_point() else 0)
-    return leaf
 
 
 def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:

@@ -12,9 +12,10 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
-from .probe import Trial, trial_copy, undisturbed
+from .probe import trial_copy, undisturbed
 from .replicas import ON_WHOLE, Replicas
 from .rows import detached, whole_arguments
+from .trial import Trial
 
 
 class Scalars:

@@ -103,6 +103,41 @@ def a_loss_that_is_looked_at():
     return fitted(end)
 
 
+def a_loss_that_decides():
+    def end(net, logits, hidden, x, y):
+        loss = F.cross_entropy(logits, y)
+        if loss < 1.0:
+            loss = F.cross_entropy(logits - hidden.mean(0)[:3], y)
+        return loss
+
+    return fitted(end)
+
+
+def a_weight_that_decides():
+    def end(net, logits, hidden, x, y):
+        if net.last.bias.abs().max() > 0.5:
+            logits = logits - logits.mean(0)
+        return F.cross_entropy(logits, y)
+
+    model = Inside(end)
+    nn.init.zeros_(model.last.bias)
+    return fit(model, lambda model, x, y: model(x, y)) + fit(Net(lambda net, z: decided(net, z)))
+
+
+def decided(net, z):
+    return z - z.mean(0) if float(net.last.weight.std()) > 0.4 else z
+
+
+def an_argument_that_decides():
+    model = Net(lambda net, z, on: z - z.mean(0) if on.any() else z)
+    steps = iter(range(1000))
+    return fit(model, lambda model, x, y: F.cross_entropy(model(x, torch.tensor([next(steps) > 2])), y))
+
+
+def a_mask_of_its_own_that_decides():
+    return fit(Net(lambda net, z: z * 2 if torch.ones(3, 3).tril().any() else z - z.mean(0)))
+
+
 def a_loss_that_is_kept_on_the_module():
     def end(net, logits, hidden, x, y):
         net.seen = F.cross_entropy(logits, y)
@@ -698,7 +733,7 @@ HABITS = [
     if callable(value)
     and getattr(value, "__module__", "") == __name__
     and not isinstance(value, type)
-    and name not in ("fitted", "tied", "read", "lengths_of", "counting", "compiled")
+    and name not in ("fitted", "tied", "decided", "read", "lengths_of", "counting", "compiled")
 ]
 
 

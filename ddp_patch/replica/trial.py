@@ -1,0 +1,156 @@
+"""What a forward does while it is tried on copies: random draws, values that are read, parameters that are written.
+
+A forward that reads a value may branch on it: in this call its rows are independent, in a later one they are not. What
+is computed from constants alone, such as a mask made in forward, has the same values in every call of a form.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..structure import leaves, map_leaves
+
+_PASSED_OVER = (__file__, str(Path(torch.__file__).parent / "_tensor.py"), torch.overrides.__file__)
+_NETWORKS = str(Path(nn.__file__).parent)  # whose layers read a mask to choose among kernels that compute the same
+
+
+class Refused(Exception):
+    """What a module does that cannot be tried on copies that share its parameters."""
+
+
+def note_hook() -> None:
+    """Note that a forward registers a hook on an activation, if this is a trial."""
+    if Trial.running is not None:
+        Trial.running.hooked = True
+
+
+class Trial(TorchDispatchMode):
+    """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
+
+    _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
+    running: ClassVar[Trial | None] = None
+
+    def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
+        """Note nothing yet.
+
+        Args:
+            module: with whose parameters copies are tried.
+            batch: what it is given of the batch.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.looked = False  # at values that are not constants
+        self.hooked = False
+        self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
+        # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
+        self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
+        self._of_batch = {storage for tensor in batch for storage in _storages(tensor)}
+        self._copies = _Copies(self)
+
+    def __enter__(self) -> Any:
+        """Begin to note."""
+        Trial.running = self
+        self._copies.__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        """Note no more."""
+        Trial.running = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._copies.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute, and note."""
+        kwargs = kwargs or {}
+        name = func.name().split("::")[-1].split(".")[0]
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        written = _written(func, args, kwargs) if func._schema.is_mutable else []
+        if any(tensor.untyped_storage().data_ptr() in self._shared for tensor in written if tensor.numel()):
+            raise Refused("its forward writes to its parameters")
+        given = list(_tensors((args, kwargs)))
+        of_batch = any(self._are_in(self._of_batch, tensor) for tensor in given)
+        if torch.Tag.data_dependent_output in func.tags or (
+            torch.Tag.dynamic_output_shape in func.tags and not of_batch
+        ):
+            self.note_reading(given)
+        result = func(*args, **kwargs)
+        drawn = torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS)
+        if drawn:
+            result = map_leaves(_constant, result)
+        made = {storage for tensor in (*_tensors(result), *written) for storage in _storages(tensor)}
+        self._constants -= made
+        self._of_batch -= made
+        if of_batch:
+            self._of_batch |= made
+        elif not drawn and (name == "lift_fresh" or self._are_constant(given)):  # lifted: made of Python's numbers
+            self._constants |= made
+        return result
+
+    def note_reading(self, given: list[Tensor]) -> None:
+        """Note that Python, or the shape of a tensor, is told the values of tensors."""
+        self.looked = self.looked or not (self._are_constant(given) or _reader().startswith(_NETWORKS))
+
+    def _are_constant(self, given: list[Tensor]) -> bool:
+        return all(self._are_in(self._constants, tensor) for tensor in given)
+
+    @staticmethod
+    def _are_in(known: set[StorageWeakRef], tensor: Tensor) -> bool:
+        storages = _storages(tensor)
+        return bool(storages) and known.issuperset(storages)
+
+
+class _Copies(TorchFunctionMode):
+    """Notes what hands values over to Python or NumPy below torch's dispatcher."""
+
+    _COPIES = ("tolist", "numpy", "__array__", "__dlpack__")
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self._trial = trial
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in self._COPIES:
+            self._trial.note_reading(list(_tensors(args)))
+        return func(*args, **(kwargs or {}))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    written = [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [tensor for tensor in _tensors(written) if tensor.layout is torch.strided]
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for _, leaf in leaves(values) if isinstance(leaf, Tensor))
+
+
+def _storages(tensor: Tensor) -> list[StorageWeakRef]:
+    """Where a tensor is kept; nowhere if it is sparse, of which nothing is known."""
+    return [StorageWeakRef(tensor.untyped_storage())] if tensor.layout is torch.strided else []
+
+
+def _reader() -> str:
+    """The file whose code reads."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _PASSED_OVER:
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename
+
+
+def _constant(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        leaf.fill_(0.5 if leaf.is_floating_point() else 0)
+    return leaf
