@@ -33,12 +33,12 @@ def line_of(source, mark):
     return f"script.py:{1 + source[: source.index(mark)].count(chr(10))}"
 
 
-def ended_once(outcome, error):
+def ended_once(outcome, error, causes=0):
     """Assert that every rank failed by itself, and that the reason was shown once."""
     assert not outcome.late
     assert outcome.codes == [1] * len(outcome.codes)
     said = "".join(outcome.stderr)
-    assert said.count("Traceback (most recent call last)") == 1, said
+    assert said.count("Traceback (most recent call last)") == 1 + causes, said
     assert said.count(f"ddp_patch.errors.{error}: ") == 1, said
     assert f" raised this {error}; the job ends." in said
     return said
@@ -445,6 +445,35 @@ def test_an_output_that_loses_its_batch_dimension_later_is_refused(ranks, tmp_pa
     said = ended_once(ranks.script(script, 2), "BatchError")
     assert "Summed returned a tensor of shape (5,) (output) for 4 of 8 rows" in said
     assert "reduce over them outside" in said
+
+
+ONE_GRAPH = (
+    SETUP
+    + """
+import torch.nn.functional as F
+ddp_patch.enable()
+ended = torch.compile(lambda z, y: F.cross_entropy(z, y), backend="eager", fullgraph=True)
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)
+
+    def forward(self, x, y):
+        return ended(self.last(self.norm(x)), y)
+
+model = Normed()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in DataLoader(TensorDataset(torch.randn(16, 3), torch.arange(16) % 3), 8):
+    model(x, y).backward()
+    optimizer.step()
+"""
+)
+
+
+def test_statistics_are_not_updated_twice_where_a_compiled_loss_must_be_one_graph(ranks, tmp_path):
+    said = ended_once(ranks.script(write(tmp_path, ONE_GRAPH), 2), "BatchError", causes=1)
+    assert "updated statistics before that was known. Write fullgraph=False." in said
 
 
 def test_a_model_that_is_seen_to_need_the_whole_batch_gets_it(ranks, tmp_path):

@@ -62,9 +62,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
 
     def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_scripts = not instance.__module__.startswith("torch.")
-        if is_scripts and replicas.running:
+        if is_scripts and replicas.forwards.running:
             world.may_assume = False  # its backward may clamp or normalise
-        if is_scripts and replicas.on_rows:
+        if is_scripts and replicas.forwards.computes_rows:
             # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
             scaled = tuple(times(arg, world.size) if _wants_grad(arg) else arg for arg in args)
             result = wrapped(*scaled, **kwargs)

@@ -45,7 +45,7 @@ def patches(replicas: Replicas, world: World, over_all: bool) -> list[Patch]:
                 with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
                     rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, momentum, eps)
                 return BatchTensor.from_rows(rows, input._layout)
-            if replicas.on_rows:
+            if replicas.forwards.computes_rows:
                 return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
             return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)
 

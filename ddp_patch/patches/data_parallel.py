@@ -18,10 +18,10 @@ from ..batch.world import World
 from ..errors import BatchError
 from ..launch.job import Job
 from ..patcher import Patch
+from ..replica.calls import Call
 from ..replica.replicas import Replicas
 from ..replica.scalars import Scalars, batch_of
 from ..replica.swap import original_class
-from ..replica.verdicts import Call
 from ..structure import map_leaves
 
 _TO_CPU = -1  # torch's output_device for the host
@@ -62,7 +62,7 @@ def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
         devices = own.get("device_ids")
         if devices and job.device.type != "cpu":
             _bind(instance, job)
-        if replicas.inside:
+        if replicas.forwards.inside:
             return wrapped(*args, **kwargs)
         module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
         if replicas.replica_of(module) is None:
@@ -94,7 +94,8 @@ def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
         ) -> Any:
             given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
             keywords = module_kwargs or {}
-            if replicas.inside:  # the rows of an enclosing module: torch would spread them over other ranks' devices
+            # The rows of an enclosing module: torch would spread them over other ranks' devices.
+            if replicas.forwards.inside:
                 return module(*given, **keywords)
             _note_fewer("nn.parallel.data_parallel", device_ids, world)
             vector = job.device.type != "cpu" and _count(device_ids) != 1

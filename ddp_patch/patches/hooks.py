@@ -14,13 +14,8 @@ from ..patcher import Patch
 from ..replica.replicas import Replicas
 from ..replica.trial import note_hook
 
-_ON_MODULES = (
-    "register_forward_hook",
-    "register_forward_pre_hook",
-    "register_full_backward_hook",
-    "register_full_backward_pre_hook",
-    "register_backward_hook",
-)
+_FORWARD = ("register_forward_hook", "register_forward_pre_hook")
+_BACKWARD = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
 
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
@@ -33,9 +28,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             return rules.register_hook(wrapped, (instance, *args), kwargs)
         if not instance.is_leaf:
             note_hook()
-        if instance.is_leaf and instance.requires_grad and not replicas.on_rows:
+        if instance.is_leaf and instance.requires_grad and not replicas.forwards.computes_rows:
             return replicas.backwards.hooks.add(instance, _hook(args, kwargs), False, wrapped)
-        if replicas.on_rows and not instance.is_leaf:
+        if replicas.forwards.computes_rows and not instance.is_leaf:
             raise BatchError(
                 "A forward registers a hook on an activation, whose gradient is this rank's rows there, though its "
                 "trial did not. Register the hook on every call, so that the module is run on whole batches."
@@ -51,10 +46,13 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         world.may_assume = False
         wrapped(*args, **kwargs)
 
-    def on_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_forward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replicas.hooks.registered += 1
-        world.may_assume = False
         return wrapped(*args, **kwargs)
+
+    def on_backward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        world.may_assume = False
+        return on_forward(wrapped, instance, args, kwargs)
 
     gradients = "hooks on parameters see the global gradient"
     return [
@@ -62,8 +60,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         Patch("torch", "Tensor.register_post_accumulate_grad_hook", after_accumulation, gradients),
         Patch("torch", "Tensor.retain_grad", retain_grad, "gradients that are kept cannot be corrected later"),
         *(
-            Patch("torch.nn.modules.module", f"Module.{name}", on_module, "hooks see whole batches")
-            for name in _ON_MODULES
+            Patch("torch.nn.modules.module", f"Module.{name}", patch, "hooks see whole batches")
+            for names, patch in ((_FORWARD, on_forward), (_BACKWARD, on_backward))
+            for name in names
         ),
     ]
 

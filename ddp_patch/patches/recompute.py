@@ -73,8 +73,9 @@ class _Held:
 
 def _again(function: Callable[..., Any], replicas: Replicas, world: World, keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
-    place = replicas.place
-    stream = replicas.stream.taken() if keep_draws and not replicas.on_rows else None  # torch keeps the one in place
+    place = replicas.forwards.place
+    # Torch keeps the one in place.
+    stream = replicas.stream.taken() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
 
     def run(*given: Any, **kwargs: Any) -> Any:
@@ -85,7 +86,7 @@ def _again(function: Callable[..., Any], replicas: Replicas, world: World, keep_
             seen = world.observation
             with replicas.recall.noting(decisions), nullcontext() if seen is None else seen.recomputed():
                 return function(*args, **kwargs)
-        with replicas.back_at(place), replicas.stream.replayed(stream), replicas.recall.giving(decisions):
+        with replicas.forwards.back_at(place), replicas.stream.replayed(stream), replicas.recall.giving(decisions):
             return function(*args, **kwargs)
 
     return run

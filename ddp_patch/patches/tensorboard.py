@@ -16,7 +16,8 @@ from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
 from ..effects.turns import Turns
 from ..patcher import Patch
-from ..replica.replicas import ON_WHOLE, Replicas
+from ..replica.forwards import ON_WHOLE
+from ..replica.replicas import Replicas
 from ..structure import map_leaves
 
 _WRITERS = {"torch.utils.tensorboard.writer": "log_dir", "tensorboardX.writer": "logdir"}  # -> SummaryWriter's folder
@@ -85,7 +86,7 @@ def patch_when_imported(turns: Turns, replicas: Replicas, apply: Callable[[list[
 
     def graph(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = map_leaves(_whole, (args, kwargs))
-        with replicas.back_at(ON_WHOLE):  # tracing records what the module does to a whole batch
+        with replicas.forwards.back_at(ON_WHOLE):  # tracing records what the module does to a whole batch
             return wrapped(*args, **kwargs)
 
     for module, folder in _WRITERS.items():

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from ..batch.rules.losses import LOSSES
 
@@ -48,3 +49,8 @@ def needs_one_graph(error: BaseException) -> bool:
     """Tell whether TorchDynamo refused a forward, because ``fullgraph=True`` does not let it break a graph."""
     exc = sys.modules.get("torch._dynamo.exc")
     return exc is not None and isinstance(error, exc.Unsupported)
+
+
+def writings(module: nn.Module) -> int | None:
+    """Count how often a module's buffers were written, if code is compiled."""
+    return sum(buffer._version for buffer in module.buffers()) if _is_used() else None

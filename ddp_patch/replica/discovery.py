@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..patcher import Patch, Patcher
+from .calls import Call
 from .replicas import Replicas
-from .verdicts import Call
 
 
 class Discovery:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .census import Held
+from .entry import Entry
 from .guards import OF_TORCH, PLAIN, Guards, may_change
-from .rows import Entry
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384

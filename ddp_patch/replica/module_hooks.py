@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,10 +64,15 @@ def _has_legacy(held: Held) -> bool:
     return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in held.layers)
 
 
-def has_own(module: nn.Module) -> bool:
+def has_own(module: nn.Module, kinds: Iterable[str] = _KINDS) -> bool:
     """Tell whether a module carries hooks of the script's own."""
     held = vars(module)
-    return any(held[kind] and any(not _is_torchs(hook) for hook in held[kind].values()) for kind in _KINDS)
+    return any(held[kind] and any(not _is_torchs(hook) for hook in held[kind].values()) for kind in kinds)
+
+
+def see_gradients(modules: Iterable[nn.Module]) -> bool:
+    """Tell whether hooks of the script's own are given gradients of activations."""
+    return any(has_own(module, _KINDS[2:]) for module in modules)
 
 
 def drop_own(module: nn.Module) -> None:

@@ -16,9 +16,9 @@ from ..structure import leaves
 from .backwards import Backwards
 from .census import Census, Held
 from .compression import compression
+from .entry import Entry
 from .gradients import GradientSync
 from .rhythm import Rhythm
-from .rows import Entry
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _DDPS_OWN = 25.0  # MiB

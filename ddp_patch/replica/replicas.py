@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,28 +17,26 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
-from ..batch.reductions import Reductions
 from ..batch.world import World
-from ..errors import BatchError, DdpPatchError
+from ..errors import DdpPatchError
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
 from . import compiled, module_hooks, swap
 from .backwards import Backwards
+from .calls import Call, described
 from .census import Census, Held
+from .entry import Entry
+from .forwards import REFUSED, Forwards
 from .graphs import comes_from
 from .probe import Verdict
 from .recall import OBSERVED, Recall
 from .replica import Replica
-from .rows import Entry, as_batches, leave, whole_arguments
 from .streams import RankStream
 from .trained import Trained
-from .verdicts import Call, First, Verdicts, described
+from .verdicts import First, Verdicts
 
-_REFUSED = object()
 _SEEN_ELSEWHERE = Verdict("rows", "it was computed on rows before")
-Place = tuple[int, int, bool]
-ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
 _MOST_NODES = 64  # of a graph that are looked at in every call
 _OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
@@ -57,7 +54,7 @@ class Replicas:
         self.census = Census()
         self.verdicts = Verdicts(world, options.batch_dims, self.census)
         self.recall = Recall()
-        self.on_rows = False  # a module is computing this rank's rows
+        self.forwards = Forwards(world, self.stream, self.recall)
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
@@ -70,10 +67,7 @@ class Replicas:
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
-        self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
-        self._opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
         self._news = False  # something was found out in this call, so what it calls may be looked at next time
-        self._calls = 0  # model calls that may fail on some ranks only so far, the same number on every rank
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -121,27 +115,17 @@ class Replicas:
         """
         if self.backwards.trains(tensor):
             return True
-        if tensor.grad_fn is None or not (self.running and self._world.may_assume):
+        if tensor.grad_fn is None or not (self.forwards.running and self._world.may_assume):
             return False
         return comes_from(tensor, self.backwards.trains, _MOST_NODES)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    @property
-    def inside(self) -> bool:
-        """Whether a module is running that was already decided on."""
-        return self._depth > 0
-
-    @property
-    def running(self) -> bool:
-        """Whether a module is running that calls are known of."""
-        return self._depth > 0 or self._opened > 0
-
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
-        if self.inside or id(call.module) in self._looked_at or not (self.discovering or self._opened):
+        if self.forwards.inside or id(call.module) in self._looked_at or not (self.discovering or self.forwards.opened):
             return False
-        if _is_a_layer(call.module) if self._opened else _passes_through(call.module):
+        if _is_a_layer(call.module) if self.forwards.opened else _passes_through(call.module):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
@@ -152,9 +136,9 @@ class Replicas:
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.inside or _is_rewritten():
+        if self.forwards.inside or _is_rewritten():
             return call.as_written()
-        if self._opened:
+        if self.forwards.opened:
             return self._between_hooks(call)
         self._news = False
         try:
@@ -168,7 +152,7 @@ class Replicas:
     def _between_hooks(self, call: Call) -> Any:
         if not module_hooks.has_own(call.module):
             return self._call(call)
-        self._world.may_assume = False
+        self._world.may_assume = self._world.may_assume and not module_hooks.see_gradients([call.module])
 
         def inner(*args: Any, **kwargs: Any) -> Any:
             return self._call(call.of(args, kwargs))
@@ -179,16 +163,16 @@ class Replicas:
         held = self.census.of(call.module)
         if self.hooks.needs_whole(call.module, held):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
-            return self._on_whole(call)
-        entry = self.verdicts.enter(call, self.rows, self._opened == 0)
+            return self.forwards.on_whole(call)
+        entry = self.verdicts.enter(call, self.rows, self.forwards.opened == 0)
         if entry is None:
-            return self._on_whole(call)
+            return self.forwards.on_whole(call)
         if entry.unclear:
-            return self._unclear(call, entry.unclear)
+            return self.forwards.unclear(call, entry.unclear)
         if held.is_substituted:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
-            return self._on_whole(call)
-        if self._opened:
+            return self.forwards.on_whole(call)
+        if self.forwards.opened:
             return self._entered(call, entry, held, None)
         replica = self._keeper(call.module) or self.make(call.module, _OUTERMOST)
         self._look_at(call.module)
@@ -197,10 +181,10 @@ class Replicas:
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):
-            self._world.may_assume = False
+            self._world.may_assume = self._world.may_assume and not module_hooks.see_gradients(held.layers)
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, held)
-            return self._opened_up(call, entry)
+            return self.forwards.opened_up(call, entry)
         form = self.verdicts.form(call, entry, held)
         verdict = self.verdicts.known(call, entry, form)
         kind = self.recall.of(call.module) if self.recall.is_on else None
@@ -214,28 +198,28 @@ class Replicas:
             kind = verdict.kind
         self.recall.note(call.module, kind)
         if kind == "whole":
-            return self._on_whole(call)
+            return self.forwards.on_whole(call)
         if kind == "view":
-            return self._opened_up(call, entry)
+            return self.forwards.opened_up(call, entry)
         if kind == OBSERVED:
-            with self._closed(), compiled.stance("force_eager"):
-                return self._on_batches(call, entry)
-        result = self._on_rows(call, entry, verdict or _SEEN_ELSEWHERE, replica)
-        if result is not _REFUSED:
+            with self.forwards.closed(), compiled.stance("force_eager"):
+                return self.forwards.on_batches(call, entry)
+        result = self.forwards.on_rows(call, entry, verdict or _SEEN_ELSEWHERE, replica)
+        if result is not REFUSED:
             return result
         self.verdicts.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")
-        return self._opened_up(call, entry)
+        return self.forwards.opened_up(call, entry)
 
     def _first(self, call: Call, entry: Entry, form: Any) -> First:
         self._news = True
-        self._calls += 1
+        self.forwards.count += 1
         try:
-            with self._closed():
+            with self.forwards.closed():
                 first = self.verdicts.first(call, entry, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:
-            self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
+            self._world.compare_failures(error, f"call {self.forwards.count} of {described(call.module)}")
             raise
         if first.verdict.kind == "rows":
             self._look_at(call.module)
@@ -245,72 +229,6 @@ class Replicas:
             self.recall.note(call.module, OBSERVED)
         return first
 
-    def _on_rows(self, call: Call, entry: Entry, verdict: Verdict, replica: Replica | None) -> Any:
-        self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
-        losses = Reductions(verdict.losses, entry.layout, self._world.rank) if verdict.losses else None
-        with ExitStack() as around:
-            around.enter_context(self._closed())
-            around.enter_context(self.stream.entered())
-            if self._opened:
-                around.enter_context(compiled.stance("default"))
-            if losses is not None:
-                around.enter_context(self._world.reducing(losses))
-                around.enter_context(compiled.losses_break_graphs())
-            self.on_rows = True
-            self._calls += 1
-            try:
-                if replica is None or replica.module is not call.module:
-                    outputs = call.run(*entry.args, **entry.kwargs)
-                else:
-                    with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
-                        outputs = replica.run(entry)
-                if losses is not None:
-                    losses.check()
-            except DdpPatchError:
-                raise
-            except Exception as error:
-                if losses is not None and compiled.needs_one_graph(error):
-                    return _REFUSED
-                self._world.compare_failures(error, f"call {self._calls} of {described(call.module)}")
-                raise
-            finally:
-                self.on_rows = False
-        try:
-            return leave(call.module, outputs, entry, verdict.dims, call.vector)
-        except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
-            self._world.compare_failures(error, f"the outputs of call {self._calls} of {described(call.module)}")
-            raise
-
-    def _opened_up(self, call: Call, entry: Entry) -> Any:
-        self._opened += 1
-        try:
-            with compiled.stance("force_eager"):
-                return self._on_batches(call, entry)
-        finally:
-            self._opened -= 1
-
-    def _on_batches(self, call: Call, entry: Entry) -> Any:
-        return call.of(*as_batches(call.args, call.kwargs, entry)).as_written()
-
-    def _on_whole(self, call: Call) -> Any:
-        args, kwargs = whole_arguments(call.args, call.kwargs)
-        with self._closed():
-            return call.run(*args, **kwargs)
-
-    def _unclear(self, call: Call, why: str) -> Any:
-        """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.
-
-        Raises:
-            BatchError: if the script makes it, which can say what it means.
-        """
-        if not self._opened and not self.recall.is_on:
-            raise BatchError(why)
-        if self.recall.is_on:
-            self.recall.of(call.module)
-        self.recall.note(call.module, OBSERVED)
-        with self._closed():
-            return call.as_written()
-
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
         if id(module) in self._looked_at:
@@ -319,37 +237,13 @@ class Replicas:
 
         def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
             self._world.one_thread.begins()  # before another thread takes this one's forward for its own
-            if self._depth or instance is not looked_at():  # made by self.__class__(...)
+            if self.forwards.inside or instance is not looked_at():  # made by self.__class__(...)
                 return original.__call__(instance, *args, **kwargs)
             return self.call(Call(instance, functools.partial(original.__call__, instance), args, kwargs))
 
         swap.swap(module, {"__call__": called})
         self._looked_at[id(module)] = module
         self.verdicts.fingerprints.reclassed(module)
-
-    @property
-    def place(self) -> Place:
-        """Where this rank is among the calls of modules."""
-        return self._depth, self._opened, self.on_rows
-
-    @contextmanager
-    def back_at(self, place: Place) -> Iterator[None]:
-        """Be where a forward was, while backward computes a part of it again."""
-        before = self.place
-        self._depth, self._opened, self.on_rows = place
-        try:
-            yield
-        finally:
-            self._depth, self._opened, self.on_rows = before
-
-    @contextmanager
-    def _closed(self) -> Iterator[None]:
-        """Look at nothing that is called inside."""
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .forwards import ON_WHOLE
 from .probe import trial_copy, undisturbed
-from .replicas import ON_WHOLE, Replicas
+from .replicas import Replicas
 from .rows import detached, whole_arguments
 from .trial import Trial
 
@@ -85,7 +86,7 @@ class Scalars:
         half = rows // 2
         try:
             twin = trial_copy(module)
-            with self._replicas.back_at(ON_WHOLE), undisturbed(), Trial(module):
+            with self._replicas.forwards.back_at(ON_WHOLE), undisturbed(), Trial(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
                     for span in ((0, rows), (0, half), (half, rows - half))

@@ -10,55 +10,30 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..batch.observation import Observation
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
-from ..errors import DdpPatchError, LockstepError
-from ..generators import same_draws
+from ..batch.world import World
 from ..structure import leaves
-from . import swap
+from .calls import Call, described
 from .census import Census, Held
-from .comparison import Dims, Span
+from .comparison import Span
+from .entry import Entry, enter
 from .fingerprint import Fingerprints
-from .graphs import comes_from
-from .loss_scale import leaves_below
+from .observing import dims_of, is_of_batches, observation, observed, restored_if_it_fails
 from .probe import Verdict, is_of_machine, judge
-from .rows import Entry, as_batches, detached, enter, first_rows
+from .rows import as_batches, detached, first_rows
 
-_MOST_NODES = 100_000  # of a graph that are looked at once
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
 _MOST_FORMS = 16  # in which a module is tried; the others run on batches
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a module, as the script made it."""
-
-    module: nn.Module
-    run: Callable[..., Any]  # the module's call, as torch has it
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    dim: int | None = None  # the batch dimension that ``nn.DataParallel(dim=...)`` names
-    vector: bool = False  # 0-dim outputs are per rank, as DataParallel has them per device
-
-    def as_written(self) -> Any:
-        """Let torch do it."""
-        return self.run(*self.args, **self.kwargs)
-
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The same call with other arguments."""
-        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +121,15 @@ class Verdicts:
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
         tried = None if known is not None else (detached((args, kwargs)), detached((entry.args, entry.kwargs)))
-        seen = self._observation(call, entry.layout)
+        seen = observation(call, entry.layout)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences")
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
-            with self._restored_if_it_fails(call.module, seen), self._observed(seen):
+            with restored_if_it_fails(call.module, seen), observed(self._world, seen):
                 result = call.run(*args, **kwargs)
         except Exception as error:
-            if not _is_of_batches(error, seen):
+            if not is_of_batches(error, seen):
                 raise
             if is_of_machine(error):  # on some ranks only, perhaps
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
@@ -173,7 +148,7 @@ class Verdicts:
             assert known is not None
             verdict = known.verdict
         if verdict.kind == "rows":
-            dims = _dims_of(result, entry, verdict.dims)
+            dims = dims_of(result, entry, verdict.dims)
             losses = tuple(seen.reductions)
             verdict = (
                 Verdict("view", _OTHER_ROWS) if dims is None else dataclasses.replace(verdict, dims=dims, losses=losses)
@@ -195,11 +170,6 @@ class Verdicts:
             yield
         finally:
             self._world.muted.reset(token)
-
-    def _observation(self, call: Call, layout: Layout) -> Observation:
-        # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
-        own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
-        return Observation(lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES), layout)
 
     def _tried(self, call: Call, entry: Entry, rows: int | None) -> First:
         """Give the verdict on a few rows against half of them, tried on copies, and how the call is entered."""
@@ -245,80 +215,3 @@ class Verdicts:
         if any((verdict.dims, verdict.losses) != (verdicts[0].dims, verdicts[0].losses) for verdict in verdicts):
             return Verdict("view", "its outputs differ in shape between ranks")
         return own
-
-    @contextmanager
-    def _observed(self, seen: Observation) -> Iterator[None]:
-        self._world.observation = seen
-        try:
-            # Compiled code computes the same; a batch cannot go through it.
-            with torch.compiler.set_stance("force_eager"):
-                yield
-        finally:
-            self._world.observation = None
-
-    @contextmanager
-    def _restored_if_it_fails(self, module: nn.Module, seen: Observation) -> Iterator[None]:
-        held = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        with same_draws() as draw_again:
-            try:
-                yield
-            except Exception as error:
-                if not _is_of_batches(error, seen):
-                    raise
-                draw_again()
-                with torch.no_grad():
-                    for name, buffer in module.named_buffers():
-                        if name in held and held[name].shape == buffer.shape:
-                            buffer.copy_(held[name])
-                raise
-
-
-def _leaves_of(values: Any) -> Iterator[Tensor]:
-    """Tensors that gradients of these would be accumulated into."""
-    for _, leaf in leaves(values):
-        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
-            yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
-
-
-def _dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
-    """Where the outputs of a call on batches have their rows; None if these do not belong to those of the batch.
-
-    Args:
-        result: of the call.
-        entry: of the call.
-        seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
-    """
-    dims: dict[str, tuple[int, int] | None] = {}
-    for path, leaf in leaves(result):
-        if isinstance(leaf, BatchTensor):
-            dim, factor = leaf._layout.dim, leaf._layout.total // entry.layout.total
-            if factor < 1 or leaf._layout != entry.layout.times(factor, dim):
-                return None
-            dims[path] = dim, factor
-        elif isinstance(leaf, Tensor):
-            where = dims[path] = seen.get(path)
-            if where is not None and (leaf.dim() <= where[0] or leaf.shape[where[0]] != where[1] * entry.layout.total):
-                return None
-    return dims
-
-
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-
-
-def _is_of_batches(error: Exception, seen: Observation) -> bool:
-    """Tell whether an error may come of computing on batches, and not from the script's own code."""
-    if isinstance(error, DdpPatchError):
-        return not isinstance(error, LockstepError)  # this rank is out of step: trying again would hide it
-    if is_of_machine(error):
-        return bool(seen.unknown)  # which got the whole batch, and may do with a rank's rows
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    raised_in = "" if last is None else last.tb_frame.f_code.co_filename
-    return raised_in.startswith(_LIBRARIES) and isinstance(error, (RuntimeError, TypeError, NotImplementedError))
-
-
-def described(module: nn.Module) -> str:
-    """Name a module in the report."""
-    count = sum(parameter.numel() for parameter in module.parameters())
-    return f"{swap.original_class(module).__name__} ({count:,} parameters)"

@@ -1129,18 +1129,3 @@ def only_some_inputs():
         return loss + said
 
     return loop(model, step, optimizer)
-
-
-HABITS = [
-    value
-    for name, value in list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", "") == __name__
-    and not isinstance(value, type)
-    and name not in ("everything", "both", "loop", "descend", "trained", "accumulated")
-]
-
-
-def run(name):
-    torch.manual_seed(0)
-    return globals()[name]()

@@ -324,30 +324,3 @@ def banks_and_penalties():
         optimizer.step()
         said += [loss.item(), bank.sum().item()]
     return said
-
-
-HABITS = [
-    subclass_of_batch_norm,
-    unfreezing,
-    replacing_a_layer,
-    clipping_after_two_backwards,
-    updating_by_hand,
-    batch_norm_by_hand,
-    losses_inside,
-    loss_inside_alone,
-    mixing_with_draws_and_branches,
-    keeping_values_on_the_module,
-    writing_through_slices,
-    memory_of_the_tails_size,
-    recurrent_states,
-    transposed_outputs,
-    perturbations,
-    weighted_losses,
-    names_in_containers,
-    banks_and_penalties,
-]
-
-
-def run(name):
-    torch.manual_seed(1)
-    return {habit.__name__: habit for habit in HABITS}[name]()

@@ -7,7 +7,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import descend, loop
 from parity.habits import data
-from parity.later_habits import Net, fit
+from parity.later_habits import ClampedGradient, Net, fit
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
@@ -46,17 +46,8 @@ def ignored_targets():
 
 
 def ignored_targets_and_a_function_that_clamps():
-    class Clamp(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad.clamp(-0.01, 0.01)
-
     def end(net, logits, hidden, x, y):
-        return F.cross_entropy(Clamp.apply(logits), y.where(x[:, 0] > 0, -1), ignore_index=-1)
+        return F.cross_entropy(ClampedGradient.apply(logits), y.where(x[:, 0] > 0, -1), ignore_index=-1)
 
     return fitted(end)
 
@@ -725,18 +716,3 @@ def batches_of_other_sizes_for_compiled_code():
         return said
 
     return compiled(wrap)
-
-
-HABITS = [
-    value
-    for name, value in list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", "") == __name__
-    and not isinstance(value, type)
-    and name not in ("fitted", "tied", "decided", "read", "lengths_of", "counting", "compiled")
-]
-
-
-def run(name):
-    torch.manual_seed(0)
-    return globals()[name]()

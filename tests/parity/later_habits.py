@@ -500,18 +500,3 @@ def data_written_before_backward():
         return descend(loss + z.sum() * 0, optimizer) + z.detach().abs().sum()
 
     return loop(model, step, optimizer)
-
-
-HABITS = [
-    value
-    for name, value in list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", "") == __name__
-    and not isinstance(value, type)
-    and name not in ("fit", "spread_of", "centred")
-]
-
-
-def run(name):
-    torch.manual_seed(0)
-    return globals()[name]()

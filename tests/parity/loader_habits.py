@@ -580,20 +580,3 @@ def a_loader_that_keeps_its_position():
 
 def a_new_loader_every_epoch():
     return [v for epoch in range(3) for v in epochs(DataLoader(Rows(9 + epoch), 4, shuffle=True), 1)]
-
-
-HABITS = [
-    value
-    for name, value in list(globals().items())
-    if callable(value)
-    and getattr(value, "__module__", "") == __name__
-    and not isinstance(value, type)
-    and name not in ("said", "epochs", "padded", "padded_rows")
-]
-
-
-def run(name):
-    torch.manual_seed(0)
-    np.random.seed(0)
-    random.seed(0)
-    return globals()[name]()

@@ -535,15 +535,3 @@ def policy_gradient():
         optimizer.step()
         said += [loss.item(), *actions]
     return said
-
-
-HABITS = [
-    value
-    for value in list(globals().values())
-    if callable(value) and getattr(value, "__module__", "") == __name__ and not isinstance(value, type)
-]
-
-
-def run(name):
-    torch.manual_seed(0)
-    return globals()[name]()

@@ -1,9 +1,13 @@
 """Run several habits in one job."""
 
 import gc
+import inspect
 import io
 import json
+import random
 
+import numpy as np
+import torch
 from parity import gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
 
 import ddp_patch
@@ -16,6 +20,26 @@ MODULES = {
     "inside_habits": inside_habits,
     "loader_habits": loader_habits,
 }
+HELPERS = ("mlp",)
+
+
+def habits_of(name):
+    """The habits of a module: its functions that take nothing."""
+    module = MODULES[name]
+    return [
+        key
+        for key, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and key not in HELPERS
+        if not inspect.signature(value).parameters
+    ]
+
+
+def run(module, name):
+    """Run one habit from known seeds."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    return getattr(MODULES[module], name)()
 
 
 def run_all(module, names):
@@ -25,4 +49,4 @@ def run_all(module, names):
             ddp_patch.disable()
             gc.collect()
             ddp_patch.enable()
-            notes.write((json.dumps([name, MODULES[module].run(name)]) + "\n").encode())
+            notes.write((json.dumps([name, run(module, name)]) + "\n").encode())

@@ -1,0 +1,38 @@
+"""One call of a module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from . import swap
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a module, as the script made it."""
+
+    module: nn.Module
+    run: Callable[..., Any]  # the module's call, as torch has it
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dim: int | None = None  # the batch dimension that ``nn.DataParallel(dim=...)`` names
+    vector: bool = False  # 0-dim outputs are per rank, as DataParallel has them per device
+
+    def as_written(self) -> Any:
+        """Let torch do it."""
+        return self.run(*self.args, **self.kwargs)
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The same call with other arguments."""
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
+
+def described(module: nn.Module) -> str:
+    """Name a module in the report."""
+    count = sum(parameter.numel() for parameter in module.parameters())
+    return f"{swap.original_class(module).__name__} ({count:,} parameters)"

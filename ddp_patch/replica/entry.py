@@ -1,0 +1,239 @@
+"""The way into a model: a call's arguments become this rank's rows."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.crossings import scatter, spread
+from ..batch.forms import rows_of
+from ..batch.tensor import BatchTensor
+from ..batch.world import Layout, World
+from ..errors import BatchError
+from ..structure import leaves, map_leaves
+from .swap import original_class
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A call's arguments cut to rows."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    layout: Layout  # of the first batch argument
+    guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
+    unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
+
+
+def enter(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rows: int | None,
+    batch_dims: Mapping[str, int | None],
+    memory: dict[tuple[str, int], int | None],
+    dim: int | None,
+    is_scripts: bool,
+) -> Entry | None:
+    """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
+
+    Args:
+        module: the module called, for argument names.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        rows: size of the batch the script is working on, as far as it is known.
+        batch_dims: the option, by argument name.
+        memory: the batch dimensions that this module's plain arguments had before, by name and number of dimensions:
+            a memory bank does not become a batch when the last batch happens to have its size.
+        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters.
+        is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
+            passes on may be positions, or a table.
+
+    Raises:
+        BatchError: for rows of two batches.
+    """
+    found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    if found:
+        return _enter_with(found, module, args, kwargs, batch_dims, memory)
+    for count in (rows, _own_rows(module, args, kwargs, batch_dims, dim or 0) if is_scripts else None):
+        layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
+        entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)
+        if entry is not None:
+            if count != rows:
+                which = f"along dimension {entry.layout.dim}"
+                World.get().ledger.note(
+                    f"{original_class(module).__name__}: plain tensors of the script were dealt {which}"
+                )
+            return entry
+    return None
+
+
+def _enter_with(
+    found: list[BatchTensor],
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch_dims: Mapping[str, int | None],
+    memory: dict[tuple[str, int], int | None],
+) -> Entry:
+    layout = found[0]._layout
+    for batch in found:
+        if batch._layout.counts != layout.counts:
+            raise BatchError(
+                f"{type(module).__name__} was called with rows of two different batches: {layout.total} rows in a "
+                f"tensor of shape {tuple(found[0].shape)} and {batch._layout.total} in one of shape "
+                f"{tuple(batch.shape)}. Call it once per batch."
+            )
+    dims = {batch._layout.dim for batch in found}
+    guessed: list[tuple[str, int]] = []
+    unclear: list[str] = []
+
+    def cut(name: str, leaf: Any) -> Any:
+        if isinstance(leaf, BatchTensor):
+            return rows_of(leaf)
+        if not isinstance(leaf, Tensor):
+            return leaf
+        key = (name, leaf.dim())
+        if name not in batch_dims and key in memory:
+            known = memory[key]
+            at = known if known is not None and leaf.shape[known] == layout.total else None
+        elif name not in batch_dims and (why := _unclear(name, leaf, layout.total, dims, module)):
+            unclear.append(why)
+            return leaf
+        else:
+            at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
+            if at is not None and at not in dims and name not in batch_dims:
+                guessed.append(key)
+        return spread(leaf) if at is None else scatter(leaf, layout.at(at))
+
+    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    return Entry(new_args, new_kwargs, layout, tuple(guessed), "".join(unclear[:1]))
+
+
+def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: Mapping[str, int | None]) -> int | None:
+    if name in batch_dims:
+        chosen = batch_dims[name]
+        return None if chosen is None else chosen % leaf.dim()
+    fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
+    expected = [dim for dim in fitting if dim in dims]
+    if not expected:
+        # Recurrent states are [L, B, H] beside [B, T, F]; the trial tells whether that was meant.
+        return fitting[0] if len(fitting) == 1 and leaf.dim() > 1 else None
+    return expected[0]
+
+
+def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Module) -> str:
+    fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
+    if len(fitting) < 2 or dims.isdisjoint(fitting):
+        return ""
+    return (
+        f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+        f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
+        f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
+    )
+
+
+def _enter_plain(
+    layout: Layout,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch_dims: Mapping[str, int | None],
+    anyway: bool,
+) -> Entry | None:
+    """Deal plain tensors: GAN noise, say, or the batches of a script without a loader.
+
+    Args:
+        layout: of the rows.
+        module: as for ``enter``.
+        args: as for ``enter``.
+        kwargs: as for ``enter``.
+        batch_dims: as for ``enter``.
+        anyway: also where another dimension has the same size. Which one is dealt costs speed, never exactness, since
+            a call runs on rows only once it was seen to keep them apart.
+    """
+    clear, dealt = True, False
+
+    def cut(name: str, leaf: Any) -> Any:
+        nonlocal clear, dealt
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if isinstance(leaf, nn.Parameter):
+            return spread(leaf)
+        fitting = [dim for dim, size in enumerate(leaf.shape) if size == layout.total]
+        at = layout.dim if fitting == [layout.dim] or (anyway and layout.dim in fitting) else None
+        if name in batch_dims:
+            chosen = batch_dims[name]
+            at = None if chosen is None else chosen % leaf.dim()
+        elif fitting and at is None and not anyway:
+            clear = False
+        if at is None:
+            return spread(leaf)
+        dealt = True
+        return scatter(leaf, layout.at(at))
+
+    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    return Entry(new_args, new_kwargs, layout) if clear and dealt else None
+
+
+def _own_rows(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch_dims: Mapping[str, int | None], dim: int
+) -> int | None:
+    """Tell how many rows a call on plain tensors has, by the first of them."""
+    tensors = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
+        return None  # rows of a sparse matrix are no tensors that every function takes
+    names = [*argument_names(module, len(args)), *kwargs]
+    for name, value in zip(names, (*args, *kwargs.values()), strict=True):
+        for _, leaf in leaves(value):
+            if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
+                continue
+            chosen = batch_dims.get(name, dim if leaf.dim() > 1 or not leaf.is_floating_point() else None)
+            if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
+                return leaf.shape[chosen]
+    return None
+
+
+def _cut_all(
+    cut: Callable[[str, Any], Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def cut_one(name: str, value: Any) -> Any:
+        return map_leaves(lambda leaf: cut(name, leaf), value)
+
+    names = argument_names(module, len(args))
+    new_args = tuple(cut_one(name, arg) for name, arg in zip(names, args, strict=True))
+    new_kwargs = {name: cut_one(name, arg) for name, arg in kwargs.items()}
+    return new_args, new_kwargs
+
+
+def argument_names(module: nn.Module, count: int) -> list[str]:
+    """Names of a forward's positional arguments, as the script's author wrote them."""
+    forward = module.forward
+    names = _positional(getattr(forward, "__func__", forward))
+    names = names[1:] if hasattr(forward, "__func__") else names
+    return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    with contextlib.suppress(TypeError):  # a C function cannot be referred to weakly
+        if function in _names:
+            return _names[function]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a ScriptModule, a C function
+        return []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    with contextlib.suppress(TypeError):
+        _names[function] = names
+    return names
+
+
+# Weakly: a function holds its module's names, and with them whatever the script has to end with.
+_names: weakref.WeakKeyDictionary[Callable[..., Any], list[str]] = weakref.WeakKeyDictionary()

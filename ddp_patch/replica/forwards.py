@@ -1,0 +1,160 @@
+"""How one call of a module is carried out: on rows, on batches, or on the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ..batch.reductions import Reductions
+from ..batch.world import World
+from ..errors import BatchError, DdpPatchError
+from . import compiled
+from .calls import Call, described
+from .entry import Entry
+from .probe import Verdict
+from .recall import OBSERVED, Recall
+from .replica import Replica
+from .rows import as_batches, leave, whole_arguments
+from .streams import RankStream
+
+REFUSED = object()
+Place = tuple[int, int, bool]
+ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
+
+
+class Forwards:
+    """Carries out calls, and knows where among them this rank is."""
+
+    def __init__(self, world: World, stream: RankStream, recall: Recall) -> None:
+        """Start outside of any call."""
+        self.computes_rows = False  # a module is computing this rank's rows
+        self.opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
+        self.count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
+        self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
+        self._world = world
+        self._stream = stream
+        self._recall = recall
+
+    @property
+    def inside(self) -> bool:
+        """Whether a module is running that was already decided on."""
+        return self._depth > 0
+
+    @property
+    def running(self) -> bool:
+        """Whether a module is running that calls are known of."""
+        return self._depth > 0 or self.opened > 0
+
+    def on_rows(self, call: Call, entry: Entry, verdict: Verdict, replica: Replica | None) -> Any:
+        """Compute this rank's rows, and make batches of what comes out.
+
+        Args:
+            call: of the script, or of a forward that runs on batches.
+            entry: how its arguments are cut.
+            verdict: on it.
+            replica: of the outermost module; None inside.
+
+        Returns:
+            What the module returns, or ``REFUSED`` if it can only be compiled without its loss.
+        """
+        self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
+        losses = Reductions(verdict.losses, entry.layout, self._world.rank) if verdict.losses else None
+        written = None if losses is None else compiled.writings(call.module)
+        with ExitStack() as around:
+            around.enter_context(self.closed())
+            around.enter_context(self._stream.entered())
+            if self.opened:
+                around.enter_context(compiled.stance("default"))
+            if losses is not None:
+                around.enter_context(self._world.reducing(losses))
+                around.enter_context(compiled.losses_break_graphs())
+            self.computes_rows = True
+            self.count += 1
+            try:
+                if replica is None or replica.module is not call.module:
+                    outputs = call.run(*entry.args, **entry.kwargs)
+                else:
+                    with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
+                        outputs = replica.run(entry)
+                if losses is not None:
+                    losses.check()
+            except DdpPatchError:
+                raise
+            except Exception as error:
+                if losses is not None and compiled.needs_one_graph(error):
+                    return self._refused(call, written, error)
+                self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
+                raise
+            finally:
+                self.computes_rows = False
+        try:
+            return leave(call.module, outputs, entry, verdict.dims, call.vector)
+        except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
+            self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
+            raise
+
+    def _refused(self, call: Call, written: int | None, error: Exception) -> Any:
+        if written == compiled.writings(call.module):
+            return REFUSED
+        raise BatchError(
+            f"{described(call.module)}: torch.compile(fullgraph=True) does not let a loss in forward be that of all "
+            "rows, and this forward updated statistics before that was known. Write fullgraph=False."
+        ) from error
+
+    def opened_up(self, call: Call, entry: Entry) -> Any:
+        """Run a forward as written, on batches, and look at the modules that it calls."""
+        self.opened += 1
+        try:
+            with compiled.stance("force_eager"):
+                return self.on_batches(call, entry)
+        finally:
+            self.opened -= 1
+
+    def on_batches(self, call: Call, entry: Entry) -> Any:
+        """Run a forward as written, on batches."""
+        return call.of(*as_batches(call.args, call.kwargs, entry)).as_written()
+
+    def on_whole(self, call: Call) -> Any:
+        """Run a forward as written, on plain tensors of all rows."""
+        args, kwargs = whole_arguments(call.args, call.kwargs)
+        with self.closed():
+            return call.run(*args, **kwargs)
+
+    def unclear(self, call: Call, why: str) -> Any:
+        """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.
+
+        Raises:
+            BatchError: if the script makes it, which can say what it means.
+        """
+        if not self.opened and not self._recall.is_on:
+            raise BatchError(why)
+        if self._recall.is_on:
+            self._recall.of(call.module)
+        self._recall.note(call.module, OBSERVED)
+        with self.closed():
+            return call.as_written()
+
+    @property
+    def place(self) -> Place:
+        """Where this rank is among the calls of modules."""
+        return self._depth, self.opened, self.computes_rows
+
+    @contextmanager
+    def back_at(self, place: Place) -> Iterator[None]:
+        """Be where a forward was, while backward computes a part of it again."""
+        before = self.place
+        self._depth, self.opened, self.computes_rows = place
+        try:
+            yield
+        finally:
+            self._depth, self.opened, self.computes_rows = before
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Look at nothing that is called inside."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1

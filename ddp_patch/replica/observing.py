@@ -1,0 +1,108 @@
+"""A call that runs on batches for the first time, and what is seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.observation import Observation
+from ..batch.tensor import BatchTensor
+from ..batch.world import Layout, World
+from ..errors import DdpPatchError, LockstepError
+from ..generators import same_draws
+from ..structure import leaves
+from .calls import Call
+from .comparison import Dims
+from .entry import Entry
+from .graphs import comes_from
+from .loss_scale import leaves_below
+from .probe import is_of_machine
+
+_MOST_NODES = 100_000  # of a graph that are looked at once
+
+
+def observation(call: Call, layout: Layout) -> Observation:
+    """What will be seen of a call."""
+    # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
+    own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
+    return Observation(lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES), layout)
+
+
+@contextmanager
+def observed(world: World, seen: Observation) -> Iterator[None]:
+    """Surround a call on batches that is observed."""
+    world.observation = seen
+    try:
+        # Compiled code computes the same; a batch cannot go through it.
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        world.observation = None
+
+
+@contextmanager
+def restored_if_it_fails(module: nn.Module, seen: Observation) -> Iterator[None]:
+    """Put generators and buffers back if a call fails that may do on rows."""
+    held = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    with same_draws() as draw_again:
+        try:
+            yield
+        except Exception as error:
+            if not is_of_batches(error, seen):
+                raise
+            draw_again()
+            with torch.no_grad():
+                for name, buffer in module.named_buffers():
+                    if name in held and held[name].shape == buffer.shape:
+                        buffer.copy_(held[name])
+            raise
+
+
+def _leaves_of(values: Any) -> Iterator[Tensor]:
+    """Tensors that gradients of these would be accumulated into."""
+    for _, leaf in leaves(values):
+        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
+            yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
+
+
+def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
+    """Where the outputs of a call on batches have their rows; None if these do not belong to those of the batch.
+
+    Args:
+        result: of the call.
+        entry: of the call.
+        seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
+    """
+    dims: dict[str, tuple[int, int] | None] = {}
+    for path, leaf in leaves(result):
+        if isinstance(leaf, BatchTensor):
+            dim, factor = leaf._layout.dim, leaf._layout.total // entry.layout.total
+            if factor < 1 or leaf._layout != entry.layout.times(factor, dim):
+                return None
+            dims[path] = dim, factor
+        elif isinstance(leaf, Tensor):
+            where = dims[path] = seen.get(path)
+            if where is not None and (leaf.dim() <= where[0] or leaf.shape[where[0]] != where[1] * entry.layout.total):
+                return None
+    return dims
+
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def is_of_batches(error: Exception, seen: Observation) -> bool:
+    """Tell whether an error may come of computing on batches, and not from the script's own code."""
+    if isinstance(error, DdpPatchError):
+        return not isinstance(error, LockstepError)  # this rank is out of step: trying again would hide it
+    if is_of_machine(error):
+        return bool(seen.unknown)  # which got the whole batch, and may do with a rank's rows
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    raised_in = "" if last is None else last.tb_frame.f_code.co_filename
+    return raised_in.startswith(_LIBRARIES) and isinstance(error, (RuntimeError, TypeError, NotImplementedError))
