@@ -91,6 +91,10 @@ class BatchTensor(Tensor):
         )
 
 
+class Unanswered(Exception):
+    """An operator of torch's leaves the answer to the other operand, as in ``batch == None``."""
+
+
 def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
     held: Tensor = rows if rows is not None else whole  # type: ignore[assignment]
     shape = list(held.shape)
@@ -127,6 +131,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operation = world.operations = world.operations + 1
     try:
         result = rule(func, args, kwargs)
+    except Unanswered:
+        return NotImplemented
     except DdpPatchError:
         raise
     except Exception as error:  # a target out of range in one rank's rows, say

@@ -31,6 +31,7 @@ from .watch import grad_of, set_grad
 
 Compress = Callable[[Any], torch.futures.Future[Tensor]]
 _IDLE = object()
+_COPIED_AT_MOST = 2**20  # bytes: Gloo reduces several tensors by copying them into one, and back
 
 
 class GradientSync:
@@ -73,7 +74,7 @@ class GradientSync:
         self._flags: Tensor | None = None
         self._lacks = False  # some parameter had no gradient on this rank
         self._flags_sent: Any = None
-        self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket
+        self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket, and its total
         self._before: Any = _IDLE  # gradients when the backward began
         self._rider: Promise | None = None
         self._group: Any = None if ddp is None else ddp.process_group
@@ -242,17 +243,26 @@ class GradientSync:
             work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
             sent: torch.futures.Future[Tensor] = work.get_future()
             return sent.then(lambda work: _arrived(work, buffer))
-        last = [buffer, cast(Tensor, self._flags)]
-        rider = self._rider
+        beside, rider = cast(Tensor, self._flags), self._rider
         if rider is not None and rider.is_open and rider.part.dtype == buffer.dtype:
-            self._riding = rider, rider.part.to(buffer.device, copy=True)
-            last.append(self._riding[1])
+            beside = torch.cat([beside, rider.part.to(buffer.device)])
+            self._flags, self._riding = beside[: len(self.parameters)], (rider, beside[len(self.parameters) :])
+        if buffer.device.type == "cpu" and buffer.numel() * buffer.element_size() > _COPIED_AT_MOST:
+            both: list[Any] = [dist.all_reduce(part, group=self._group, async_op=True) for part in (buffer, beside)]
+            futures = torch.futures.collect_all([work.get_future() for work in both])
+            return futures.then(lambda works: _all_arrived(works, buffer))
         options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
-        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced(last, options).get_future()
+        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced([buffer, beside], options).get_future()
         return done.then(lambda work: _arrived(work, buffer))
 
 
 def _arrived(work: torch.futures.Future[Any], buffer: Tensor) -> Tensor:
     work.value()  # raises what went wrong: ``then`` is called all the same (torch 2.13)
+    return buffer
+
+
+def _all_arrived(works: torch.futures.Future[Any], buffer: Tensor) -> Tensor:
+    for work in works.value():
+        work.value()
     return buffer

@@ -500,3 +500,11 @@ def data_written_before_backward():
         return descend(loss + z.sum() * 0, optimizer) + z.detach().abs().sum()
 
     return loop(model, step, optimizer)
+
+
+def comparisons_with_what_is_no_tensor():
+    def loss(model, x, y):
+        assert (x == None, x != None, x == "x", None in [y]) == (False, True, False, False)  # noqa: E711
+        return F.cross_entropy(model(x), y)
+
+    return fit(Net(lambda net, z: z if z == None else z * 2), loss)  # noqa: E711

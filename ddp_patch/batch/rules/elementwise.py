@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..crossings import scatter, spread
 from ..forms import forget_whole, rows_of, whole_is_seen
-from ..tensor import BatchTensor, Rule
+from ..tensor import BatchTensor, Rule, Unanswered
 from ..world import Layout
 
 
@@ -24,6 +24,8 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return NotImplemented
     cut = cutter(layout, broadcast_dims(tensors))
     result = func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
+    if result is NotImplemented:
+        raise Unanswered
     first = args[0] if args else None
     if isinstance(first, BatchTensor) and result is first._rows:  # F.relu(x, inplace=True), x.positive()
         forget_whole(first)

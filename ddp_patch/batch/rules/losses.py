@@ -109,15 +109,22 @@ def _narrow(loss: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Bind a loss's arguments by name; None where the deprecated ``reduce`` or ``size_average`` is used."""
-    given = _signature(func).bind(*args, **kwargs)
-    given.apply_defaults()
-    values = dict(given.arguments)
+    defaults = _defaults(func)
+    values = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+    if len(args) > len(defaults) or len(values) > len(defaults) or any(map(_is_missing, values.values())):
+        inspect.signature(func).bind(*args, **kwargs)  # raises what Python would
     if values.pop("size_average", None) is not None or values.pop("reduce", None) is not None:
         return None
     return values
 
 
-_signature = functools.cache(inspect.signature)
+def _is_missing(value: Any) -> bool:
+    return value is inspect.Parameter.empty
+
+
+@functools.cache
+def _defaults(func: Callable[..., Any]) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in inspect.signature(func).parameters.items()}
 
 
 def _row_layout(*tensors: Tensor) -> Layout | None:
