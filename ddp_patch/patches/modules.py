@@ -14,16 +14,23 @@ def patches(replicas: Replicas) -> list[Patch]:
     """Rows for ``Module.__setattr__`` and ``Module.__delattr__``."""
 
     def set_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before = _held(instance, args[0])
         wrapped(*args, **kwargs)
         replicas.census.noted(args[0])
-        replicas.verdicts.fingerprints.noted(instance, args[1])
+        replicas.verdicts.fingerprints.noted(instance, before, args[1])
 
     def delete_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before = _held(instance, args[0])
         wrapped(*args, **kwargs)
-        replicas.verdicts.fingerprints.noted(instance, None)
+        replicas.verdicts.fingerprints.noted(instance, before, None)
 
     changed = "a changed module is observed anew"
     return [
         Patch("torch.nn.modules.module", "Module.__delattr__", delete_attribute, changed),
         Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, changed),
     ]
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    own = vars(module)
+    return own[name] if name in own else own.get("_buffers", {}).get(name)

@@ -5,7 +5,6 @@ Attributes that are set are noticed where they are set. What can change unseen i
 
 from __future__ import annotations
 
-import enum
 import itertools
 import types
 import weakref
@@ -19,11 +18,10 @@ from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .census import Held
 from .entry import Entry
-from .guards import OF_TORCH, PLAIN, Guards, may_change
+from .guards import OF_TORCH, PLAIN, Guards
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384
-_DEPTH = 4  # of nested containers that are looked into
 
 
 class _Seen:
@@ -35,7 +33,8 @@ class _Seen:
         self.changed: set[int] = set()  # positions of layers whose attributes were set since
         self.state = -1
         self.content = -1
-        self.guards: Guards | None = None  # None: to be found anew
+        self.guards: Guards | None = None
+        self.is_stale = False  # things that guards look into were replaced
 
 
 class Fingerprints:
@@ -52,19 +51,24 @@ class Fingerprints:
         self._seen: dict[int, _Seen] = {}  # by the identity of the module
         self._places: dict[int, list[tuple[_Seen, int]]] = {}  # where a layer stands in modules that were looked at
 
-    def noted(self, layer: nn.Module, value: Any) -> None:
-        """An attribute of a layer was set or deleted."""
-        if isinstance(value, Tensor):
+    def noted(self, layer: nn.Module, before: Any, value: Any) -> None:
+        """An attribute of a layer was set or deleted.
+
+        Args:
+            layer: whose.
+            before: what it held, or None.
+            value: what it holds now, or None.
+        """
+        if isinstance(before, Tensor) and isinstance(value, Tensor) and before.requires_grad is value.requires_grad:
             return
         for seen, position in self._places.get(id(layer), ()):
             seen.changed.add(position)
-            if may_change(value):
-                seen.guards = None
+            seen.is_stale = seen.is_stale or not (type(before) in PLAIN and type(value) in PLAIN)
 
     def reclassed(self, layer: nn.Module) -> None:
         """A layer got another class."""
         for seen, _ in self._places.get(id(layer), ()):
-            seen.guards = None
+            seen.is_stale = True
 
     def of(self, module: nn.Module, held: Held) -> tuple[int, int]:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
@@ -77,10 +81,11 @@ class Fingerprints:
             seen.changed.clear()
             seen.state = _number_of(tuple(seen.states), self._states, _MOST_STATES, self._next)
         if seen.guards is None:
-            seen.guards = Guards(held.layers, self._value)
+            seen.guards = Guards(held.layers, self._number)
             seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
-        elif seen.guards.changed():
+        elif seen.guards.changed(seen.is_stale):
             seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
+        seen.is_stale = False
         return seen.state, seen.content
 
     def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
@@ -102,11 +107,22 @@ class Fingerprints:
         self._states.clear()
         self._layer_states.clear()
 
-    def of_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
-        """Fingerprint the form of a call: its structure, plain values, and what is a batch; not sizes."""
+    def of_arguments(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry
+    ) -> tuple[Any, ...]:
+        """Fingerprint the form of a call: its structure, values, and what is a batch; not sizes.
+
+        Args:
+            module: whose state was asked for.
+            args: of the call.
+            kwargs: of the call.
+            entry: how they are cut.
+        """
         cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
         given = leaves((args, kwargs))
-        return tuple((path, self._form(leaf, own)) for (path, leaf), own in zip(given, cut, strict=True))
+        guards = self._seen[id(module)].guards
+        assert guards is not None
+        return tuple((path, self._form(leaf, own, guards)) for (path, leaf), own in zip(given, cut, strict=True))
 
     @staticmethod
     def sizes(entry: Entry) -> tuple[Any, ...]:
@@ -117,24 +133,10 @@ class Fingerprints:
 
     def _state(self, layer: nn.Module) -> int:
         held = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
-        # The layer itself: another one in its place is another module.
-        state = (self._number(layer), *((name, self._value(value)) for name, value in held))
+        # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
+        plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
+        state = (self._number(layer), *plain, *((name, b is None) for name, b in layer._buffers.items()))
         return _number_of(state, self._layer_states, _MOST_LAYER_STATES, self._next)
-
-    def _value(self, value: Any, depth: int = 0) -> Any:
-        if type(value) in PLAIN:
-            return type(value), value  # 1, 1.0 and True are equal
-        if isinstance(value, Tensor) or depth == _DEPTH:
-            return None
-        if isinstance(value, enum.Enum):
-            return type(value).__qualname__, value.name
-        if isinstance(value, (list, tuple, set)):
-            return tuple(self._value(item, depth + 1) for item in value)
-        if isinstance(value, dict):
-            return tuple((self._value(key), self._value(item, depth + 1)) for key, item in value.items())
-        if hasattr(value, "dtype") and hasattr(value, "item"):  # a numpy number or array
-            return repr(value)
-        return self._number(value)
 
     def _number(self, thing: Any) -> Any:
         # Not id(): memory that was freed is used again, and not alike on all ranks.
@@ -152,12 +154,13 @@ class Fingerprints:
         except TypeError:  # cannot be hashed, or not referred to weakly
             return type(thing).__qualname__
 
-    def _form(self, leaf: Any, own: Any) -> Any:
+    @staticmethod
+    def _form(leaf: Any, own: Any, guards: Guards) -> Any:
         if isinstance(leaf, Tensor):
             wants_grad = leaf.requires_grad and torch.is_grad_enabled()
             at = leaf._layout.dim if isinstance(leaf, BatchTensor) else -1
             return at, own.shape != leaf.shape, leaf.dim(), leaf.dtype, wants_grad
-        return type(leaf), self._value(leaf)
+        return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
 
 
 def _number_of(state: Any, known: dict[Any, int], most: int, counter: Iterator[int]) -> int:

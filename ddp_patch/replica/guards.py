@@ -1,109 +1,288 @@
-"""Things that a forward may branch on and that change without an attribute being set.
+"""Things that a forward may branch on and that change without an attribute of a module being set.
 
-Lists and dicts on its layers, configuration objects, attributes of classes, global variables that its code names. They
-are read once; afterwards a call compares what stands in each place with what stood there, by identity.
+What the forward's code can reach is walked once: configuration objects, containers, global variables, closures, default
+arguments, attributes of classes and modules, the functions that it calls. Of objects only those attributes count whose
+names stand in the code. Afterwards a call compares what stands in each place with what stood there, by identity. The
+script's own code is followed as far as it goes, that of installed packages one step.
 """
 
 from __future__ import annotations
 
-import dis
+import argparse
+import collections
+import enum
 import functools
+import itertools
+import operator
+import sys
+import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from .swap import MARK
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
 _MISSING = object()
+_MOST = 4096  # things that are looked at
+_DEPTH = 12
+_PASSES = 4  # in which names are gathered: a function that is found may name further attributes
+_PATHS = sysconfig.get_paths()
+_INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGES = ("site-packages", "dist-packages")
+_OURS = str(Path(__file__).parents[1])
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_ENDLESS = (types.GeneratorType, itertools.count, itertools.cycle, itertools.chain, itertools.islice)
 
 
 class Guards:
-    """Watches some things; ``content`` is what they hold, for comparison."""
+    """Watches what some layers may branch on; ``content`` is what that is, for comparison."""
 
-    def __init__(self, layers: list[nn.Module], value: Callable[[Any], Any]) -> None:
-        """Find them.
+    def __init__(self, layers: list[nn.Module], number: Callable[[Any], Hashable]) -> None:
+        """Find it.
 
         Args:
             layers: of a module.
-            value: gives something hashable that stands for a value.
+            number: tells things apart, for as long as they live.
         """
-        self._value = value
-        self._things = list(_changeable(layers))
-        self._read()
+        self._number = number
+        self._layers = layers
+        self._names: set[str] = set()  # of attributes and global variables that the code mentions
+        self.content: Any = None
+        for _ in range(_PASSES):
+            before = len(self._names)
+            self._read()
+            if len(self._names) == before:
+                break
 
-    def _read(self) -> None:
-        self._places: list[tuple[Callable[..., Any], Any, Any]] = []
-        self._sizes: list[tuple[Any, int]] = []
-        self._flat: list[tuple[Any, Any, list[type]]] = []
-        self._deep: list[tuple[Any, Any]] = []
-        content: list[Any] = []
-        for thing in self._things:
-            if isinstance(thing, types.FunctionType):
-                content.append(self._of_function(thing))
-            elif isinstance(thing, (list, dict, set)):
-                content.append(self._of_container(thing))
-            else:
-                content.append(self._of_attributes(thing))
-        self.content = tuple(filter(None, content))
+    def changed(self, layers_did: bool = False) -> bool:
+        """Tell whether some of it changed since it was last asked; ``content`` is new then.
 
-    def changed(self) -> bool:
-        """Tell whether some of it changed since it was last asked; ``content`` is new then."""
-        if self._is_as_read():
+        Args:
+            layers_did: attributes of layers were set.
+        """
+        if not layers_did and self._is_as_read():
             return False
         before = self.content
         self._read()
-        return before != self.content
+        return bool(before != self.content)
+
+    def of_argument(self, value: Any) -> Any:
+        """What an argument of a call holds, now."""
+        held = vars(self).copy()
+        try:
+            self._begin()
+            return self._walk(value, 0)
+        finally:
+            vars(self).update(held)
+
+    def _begin(self) -> None:
+        self._places: list[tuple[Callable[..., Any], Any, Any]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._numbers: list[tuple[Any, bytes]] = []
+        self._flags: list[tuple[Tensor, bool]] = []
+        self._is_endless = False
+        self._found: dict[int, Any] = {}  # what was walked, and stays alive
+
+    def _read(self) -> None:
+        self._begin()
+        content: list[Any] = []
+        for layer in self._layers:
+            for name, value in vars(layer).items():
+                if name not in OF_TORCH and not isinstance(value, PLAIN):
+                    content.append((name, self._walk(value, 0)))
+            self._flags += [(buffer, buffer.requires_grad) for buffer in layer._buffers.values() if buffer is not None]
+            for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
+                if not kind.__module__.startswith("torch.") and kind is not object:
+                    content.append(self._walk(kind, 0))
+        self.content = tuple(filter(None, content))
 
     def _is_as_read(self) -> bool:
+        if self._is_endless:
+            return False
         for get, name, seen in self._places:
             if get(name, _MISSING) is not seen:
                 return False
-        for thing, size in self._sizes:
-            if len(thing) != size:
+        for thing, copy in self._containers:
+            if not _holds(thing, copy):
                 return False
-        for thing, copy, kinds in self._flat:
-            if thing != copy or list(map(type, thing)) != kinds:
+        for tensor, flag in self._flags:
+            if tensor.requires_grad is not flag:
                 return False
-        return all(self._value(thing) == seen for thing, seen in self._deep)
+        return all(array.tobytes() == seen for array, seen in self._numbers)
 
-    def _of_function(self, function: types.FunctionType) -> Any:
-        found: list[tuple[Any, ...]] = []
-        for name in _globals_of(function.__code__):
-            value = function.__globals__.get(name, _MISSING)
-            self._places.append((function.__globals__.get, name, value))
-            if type(value) in PLAIN:
-                found.append((name, type(value), value))
-            elif type(value) in (list, dict):
-                found.append((name, self._of_container(value)))
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._places.append((functools.partial(_content_of, cell), name, _content_of(cell)))
+    # --- the walk ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, thing: Any, depth: int) -> Any:
+        """Watch something, and give what it holds."""
+        if type(thing) in PLAIN:
+            return type(thing), thing  # 1, 1.0 and True are equal
+        if isinstance(thing, enum.Enum):
+            return type(thing).__qualname__, thing.name
+        if id(thing) in self._found:
+            return self._number(thing)
+        if depth > _DEPTH or len(self._found) > _MOST:
+            return self._number(thing)
+        self._found[id(thing)] = thing
+        for kinds, walk in _WALKS:
+            if isinstance(thing, kinds):
+                return walk(self, thing, depth + 1)
+        if hasattr(thing, "dtype") and hasattr(thing, "tobytes"):  # NumPy's
+            self._numbers.append((thing, thing.tobytes()))
+            return str(thing.dtype), getattr(thing, "shape", ()), thing.tobytes()
+        return self._object(thing, depth + 1)
+
+    def _tensor(self, thing: Tensor, depth: int) -> Any:
+        if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
+            self._flags.append((thing, thing.requires_grad))
+            return Tensor, thing.requires_grad and thing.is_leaf
+        return Tensor
+
+    def _module(self, thing: nn.Module, depth: int) -> Any:
+        if any(thing is layer for layer in self._layers):
+            return self._number(thing)
+        held = []
+        for layer in thing.modules():
+            held.append(self._number(layer))
+            held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
+        return tuple(held)
+
+    def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
+        if not isinstance(thing, (tuple, frozenset)):
+            self._containers.append((thing, type(thing)(thing) if isinstance(thing, (list, set)) else list(thing)))
+        items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
+        return type(thing).__name__, tuple(self._walk(item, depth) for item in items)
+
+    def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
+        self._containers.append((thing, dict(thing)))
+        return tuple((self._walk(key, depth), self._walk(item, depth)) for key, item in thing.items())
+
+    def _endless(self, thing: Any, depth: int) -> Any:
+        self._is_endless = True
+        return repr(thing) if isinstance(thing, itertools.count) else object()
+
+    def _function(self, thing: types.FunctionType, depth: int) -> Any:
+        code = thing.__code__
+        if code.co_filename.startswith(_OURS):
+            return None
+        names, attributes = _names_in(code)
+        held = [self._number(code)]
+        own = _is_own_file(code.co_filename)
+        if own:
+            self._names |= attributes
+        for name in names:
+            if name in thing.__globals__:
+                held.append((name, self._held(thing.__globals__, name, depth, own)))
+        for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = _content_of(cell)
-            if type(value) in PLAIN:
-                found.append((name, type(value), value))
-        return tuple(found)
+            self._places.append((functools.partial(_content_of, cell), name, value))
+            held.append((name, self._followed(value, depth, own)))
+        if own:
+            held.append(self._walk(thing.__defaults__, depth))
+            held.append(self._walk(thing.__kwdefaults__, depth))
+        return tuple(held)
 
-    def _of_container(self, thing: Any) -> Any:
-        value = self._value(thing)
-        if type(thing) is list and all(type(item) in PLAIN for item in thing):
-            self._flat.append((thing, list(thing), list(map(type, thing))))
-        else:
-            self._deep.append((thing, value))
-        return value
+    def _held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
+        value = namespace.get(name, _MISSING)
+        self._places.append((namespace.get, name, value))
+        return self._followed(value, depth, follow)
 
-    def _of_attributes(self, thing: Any) -> Any:
-        held = vars(thing)
-        self._sizes.append((held, len(held)))
-        found = []
-        for name, value in held.items():
-            if name[:2] == "__":
+    def _followed(self, value: Any, depth: int, follow: bool) -> Any:
+        if follow or type(value) in PLAIN or type(value) in (list, dict):
+            return self._walk(value, depth)
+        return None
+
+    def _bound(self, thing: types.MethodType, depth: int) -> Any:
+        return self._walk(thing.__func__, depth), self._walk(thing.__self__, depth)
+
+    def _partial(self, thing: functools.partial[Any], depth: int) -> Any:
+        return tuple(self._walk(part, depth) for part in (thing.func, thing.args, thing.keywords))
+
+    def _wrapped(self, thing: Any, depth: int) -> Any:
+        return self._walk(thing.__func__, depth)
+
+    def _cached(self, thing: Any, depth: int) -> Any:
+        return self._walk(thing.__wrapped__, depth)
+
+    def _property(self, thing: Any, depth: int) -> Any:
+        return self._walk(thing.fget if isinstance(thing, property) else thing.func, depth)
+
+    def _class(self, thing: type, depth: int) -> Any:
+        if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
+            return self._number(thing)
+        own = _is_own(thing)
+        namespace = vars(thing)
+        held: list[Any] = []
+        for name, value in [*namespace.items()]:
+            if name == MARK or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
                 continue
-            if not isinstance(value, types.FunctionType):
-                self._places.append((held.get, name, value))
-            if type(value) in PLAIN:
-                found.append((name, type(value), value))
-        return tuple(found)
+            if isinstance(value, types.FunctionType) and not own:
+                held.append(self._walk(value, depth))
+            elif own or type(value) in PLAIN:
+                held.append((name, self._held(namespace, name, depth)))
+            else:
+                self._places.append((namespace.get, name, value))
+        bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
+        above = [self._walk(base, depth) for base in bases]
+        # Functions of ours hold nothing.
+        return (*(content for content in held if content is not None and content[1:] != (None,)), *above)
+
+    def _file(self, thing: types.ModuleType, depth: int) -> Any:
+        if not _is_own_file(getattr(thing, "__file__", None) or ""):
+            return self._number(thing)
+        return tuple((name, self._held(vars(thing), name, depth)) for name in vars(thing) if name in self._names)
+
+    def _object(self, thing: Any, depth: int) -> Any:
+        kind = type(thing)
+        if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in _NAMESPACES):
+            return self._number(thing)
+        own = kind in _NAMESPACES or _is_own(kind)
+        held: list[Any] = [kind.__qualname__]
+        if hasattr(thing, "__dict__"):
+            namespace = vars(thing)
+            for name in [*namespace]:
+                if own and name in self._names:
+                    held.append((name, self._held(namespace, name, depth)))
+                elif not own and name[:2] != "__":
+                    held.append((name, self._held(namespace, name, depth, follow=False)))
+        for name in {name for base in kind.__mro__ for name in _slots_of(base)} if own else ():
+            get = functools.partial(getattr, thing)
+            value = get(name, _MISSING)
+            self._places.append((get, name, value))
+            held.append((name, self._walk(value, depth)))
+        return tuple(held), self._walk(kind, depth) if own else None
+
+
+_WALKS: list[tuple[Any, Callable[[Guards, Any, int], Any]]] = [
+    (Tensor, Guards._tensor),
+    (nn.Module, Guards._module),
+    (dict, Guards._mapping),
+    ((list, tuple, set, frozenset, collections.deque), Guards._sequence),
+    (types.FunctionType, Guards._function),
+    (types.MethodType, Guards._bound),
+    (functools.partial, Guards._partial),
+    ((staticmethod, classmethod), Guards._wrapped),
+    ((property, functools.cached_property), Guards._property),
+    (type(functools.lru_cache(int)), Guards._cached),
+    (type, Guards._class),
+    (types.ModuleType, Guards._file),
+    (_ENDLESS, Guards._endless),
+]
+_WRITTEN_IN_C = (object, type, nn.Module)
+
+
+def _holds(thing: Any, copy: Any) -> bool:
+    if len(thing) != len(copy):
+        return False
+    if isinstance(thing, set):
+        return bool(thing == copy)
+    if isinstance(thing, dict):
+        return all(map(operator.is_, thing, copy)) and all(map(operator.is_, thing.values(), copy.values()))
+    return all(map(operator.is_, thing, copy))
 
 
 def _content_of(cell: Any, *_: Any) -> Any:
@@ -113,46 +292,30 @@ def _content_of(cell: Any, *_: Any) -> Any:
         return _MISSING
 
 
+def _slots_of(kind: type) -> Iterable[str]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else [name for name in slots if name[:2] != "__"]
+
+
 @functools.lru_cache(maxsize=4096)
-def _globals_of(code: types.CodeType) -> tuple[str, ...]:
-    """Names of global variables that a function reads, with those of the functions inside it."""
-    names = {step.argval: None for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= dict.fromkeys(_globals_of(constant))
-    return tuple(names)
+def _names_in(code: types.CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names that a function and those inside it may look up in its module, and all that they mention."""
+    codes = [code]
+    for inner in codes:
+        codes += [constant for constant in inner.co_consts if isinstance(constant, types.CodeType)]
+    names = dict.fromkeys(itertools.chain.from_iterable(inner.co_names for inner in codes))
+    texts = (constant for inner in codes for constant in inner.co_consts if isinstance(constant, str))
+    return tuple(names), frozenset(names) | frozenset(text for text in texts if text.isidentifier())
 
 
-def _changeable(layers: list[nn.Module]) -> Iterator[Any]:
-    """Yield them, each once."""
-    seen: set[int] = set()
-
-    def new(thing: Any) -> bool:
-        before = len(seen)
-        seen.add(id(thing))
-        return len(seen) > before
-
-    for layer in layers:
-        for name, value in vars(layer).items():
-            if name not in OF_TORCH and may_change(value) and new(value):
-                yield value
-        for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
-            if kind.__module__.startswith("torch.") or kind is object or not new(kind):
-                continue
-            yield kind
-            yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
-        own = vars(layer).get("forward")
-        own = getattr(own, "__func__", own)
-        if isinstance(own, types.FunctionType) and new(own):
-            yield own
+def _is_own(kind: type) -> bool:
+    """Tell a class that the script defines."""
+    home = sys.modules.get(kind.__module__)
+    return kind.__module__ == "__main__" or home is None or _is_own_file(getattr(home, "__file__", None) or "")
 
 
-def may_change(value: Any) -> bool:
-    """Tell what is looked into: it may change without an attribute of a module being set."""
-    if isinstance(value, (list, dict, set)):
-        return True
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType))
-        and type(value).__module__ != "builtins"
-    )
+@functools.lru_cache(maxsize=4096)
+def _is_own_file(path: str) -> bool:
+    if not path or path.startswith(_OURS) or any(part in _PACKAGES for part in Path(path).parts):
+        return False
+    return not path.startswith(_INSTALLED) and not path.startswith("<frozen")

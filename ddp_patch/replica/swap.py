@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+MARK = "_ddp_patch_original"  # in the new class, names the old one
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
 
 
@@ -21,7 +22,7 @@ def swap(instance: Any, namespace: dict[str, Any]) -> None:
         # The pickler compares obj.__class__ with the class that __reduce_ex__ names.
         "__class__": property(lambda self: original),
         "__reduce_ex__": _reduce_as_original,
-        "_ddp_patch_original": original,
+        MARK: original,
     }
     twin = type(original.__name__, (original,), attributes)
     _class.__set__(instance, twin)
@@ -29,19 +30,19 @@ def swap(instance: Any, namespace: dict[str, Any]) -> None:
 
 def restore(instance: Any) -> None:
     """Give a swapped instance its class back."""
-    original = vars(type(instance)).get("_ddp_patch_original")
+    original = vars(type(instance)).get(MARK)
     if original is not None:
         _class.__set__(instance, original)
 
 
 def original_class(instance: Any) -> type:
     """The class that the script's author wrote."""
-    return vars(type(instance)).get("_ddp_patch_original", type(instance))  # type: ignore[no-any-return]
+    return vars(type(instance)).get(MARK, type(instance))  # type: ignore[no-any-return]
 
 
 def _reduce_as_original(self: Any, protocol: Any) -> Any:
     twin = type(self)
-    _class.__set__(self, twin._ddp_patch_original)
+    _class.__set__(self, getattr(twin, MARK))
     try:
         return self.__reduce_ex__(protocol)
     finally:

@@ -90,7 +90,7 @@ class Verdicts:
     def form(self, call: Call, entry: Entry, held: Held) -> Any:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, held)
-        arguments = self.fingerprints.of_arguments(call.args, call.kwargs, entry)
+        arguments = self.fingerprints.of_arguments(call.module, call.args, call.kwargs, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
         return state, arguments, torch.is_grad_enabled(), call.vector, is_single
 
