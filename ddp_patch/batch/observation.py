@@ -11,30 +11,45 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..structure import leaves
+
+_TORCH = str(Path(torch.__file__).parent)
+_PASSED_OVER = (
+    str(Path(__file__).parents[1]),
+    torch.overrides.__file__,
+    str(Path(torch.__file__).parent / "_tensor.py"),
+)
 
 
 class Observation:
     """Notes every function that looks at more than one row."""
 
-    def __init__(self, is_own: Callable[[Tensor], bool], layout: Any = None) -> None:
+    def __init__(
+        self, is_own: Callable[[Tensor], bool], layout: Any = None, apart: Callable[..., bool] | None = None
+    ) -> None:
         """Start clean.
 
         Args:
             is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
+            apart: tells of a function, its arguments and keyword arguments whether it keeps rows apart.
         """
         self.layout = layout
+        self.is_sized = False  # the forward asks how large the batch is
         self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch
         self.mixing: str | None = None  # why the rows do not stay apart
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
         self.function = "its forward"  # at work
         self.is_known = True
         self._is_own = is_own
+        self._apart = apart
         self._paused = False
         self._reduces = layout is not None
         self._excused: set[int] = set()
@@ -48,6 +63,21 @@ class Observation:
             self.mixing = self.mixing or f"{self.function} looks at the whole batch"
         else:
             self.unknown[self.function] = None
+
+    def tried(self, func: Any, args: Any, kwargs: Any) -> None:
+        """A function was called that nothing is known about."""
+        if self._paused or self.mixing is not None or self._apart is None:
+            return
+        if not self._apart(func, args, kwargs):
+            self.mixing = f"{self.function} looks at the whole batch"
+
+    def sized(self) -> None:
+        """The function at work tells the size of a batch."""
+        if not self.is_sized and not self._paused:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
+                frame = frame.f_back
+            self.is_sized = frame is None or not frame.f_code.co_filename.startswith(_TORCH)
 
     def tied(self, why: str) -> None:
         """The rows do not stay apart."""

@@ -165,6 +165,8 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seen = World.get().observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
         seen.read()
+    elif seen is not None and func not in RULES:
+        seen.tried(func, args, kwargs)
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     for batch in batches:

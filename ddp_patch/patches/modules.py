@@ -33,4 +33,7 @@ def patches(replicas: Replicas) -> list[Patch]:
 
 def _held(module: nn.Module, name: str) -> Any:
     own = vars(module)
-    return own[name] if name in own else own.get("_buffers", {}).get(name)
+    if name in own:
+        return own[name]
+    buffers = own.get("_buffers")
+    return buffers.get(name) if isinstance(buffers, dict) else None

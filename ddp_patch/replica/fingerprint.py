@@ -125,11 +125,14 @@ class Fingerprints:
         return tuple((path, self._form(leaf, own, guards)) for (path, leaf), own in zip(given, cut, strict=True))
 
     @staticmethod
-    def sizes(entry: Entry) -> tuple[Any, ...]:
+    def sizes(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
         """Sizes of a call's tensors, but for the number of rows."""
-        own = set(entry.layout.counts)
-        tensors = [leaf for _, leaf in leaves((entry.args, entry.kwargs)) if isinstance(leaf, Tensor)]
-        return tuple(tuple(-1 if size in own else size for size in tensor.shape) for tensor in tensors)
+        cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
+        return tuple(
+            tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, own.shape, strict=True))
+            for (_, leaf), own in zip(leaves((args, kwargs)), cut, strict=True)
+            if isinstance(leaf, Tensor)
+        )
 
     def _state(self, layer: nn.Module) -> int:
         held = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)

@@ -82,6 +82,7 @@ class Guards:
 
     def _begin(self) -> None:
         self._places: list[tuple[Callable[..., Any], Any, Any]] = []
+        self._sizes: list[tuple[Any, int]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._numbers: list[tuple[Any, bytes]] = []
         self._flags: list[tuple[Tensor, bool]] = []
@@ -106,6 +107,9 @@ class Guards:
             return False
         for get, name, seen in self._places:
             if get(name, _MISSING) is not seen:
+                return False
+        for thing, size in self._sizes:
+            if len(thing) != size:
                 return False
         for thing, copy in self._containers:
             if not _holds(thing, copy):
@@ -216,6 +220,7 @@ class Guards:
             return self._number(thing)
         own = _is_own(thing)
         namespace = vars(thing)
+        self._sizes.append((namespace, len(namespace)))
         held: list[Any] = []
         for name, value in [*namespace.items()]:
             if name == MARK or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
@@ -228,8 +233,7 @@ class Guards:
                 self._places.append((namespace.get, name, value))
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
         above = [self._walk(base, depth) for base in bases]
-        # Functions of ours hold nothing.
-        return (*(content for content in held if content is not None and content[1:] != (None,)), *above)
+        return (*(content for content in held if not _is_empty(content)), *above)
 
     def _file(self, thing: types.ModuleType, depth: int) -> Any:
         if not _is_own_file(getattr(thing, "__file__", None) or ""):
@@ -244,6 +248,7 @@ class Guards:
         held: list[Any] = [kind.__qualname__]
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
+            self._sizes.append((namespace, len(namespace)))
             for name in [*namespace]:
                 if own and name in self._names:
                     held.append((name, self._held(namespace, name, depth)))
@@ -283,6 +288,11 @@ def _holds(thing: Any, copy: Any) -> bool:
     if isinstance(thing, dict):
         return all(map(operator.is_, thing, copy)) and all(map(operator.is_, thing.values(), copy.values()))
     return all(map(operator.is_, thing, copy))
+
+
+def _is_empty(content: Any) -> bool:
+    """Tell functions of ours, which say nothing about the script."""
+    return content is None or (isinstance(content, tuple) and len(content) == 2 and content[1] is None)
 
 
 def _content_of(cell: Any, *_: Any) -> Any:

@@ -19,6 +19,7 @@ from ..structure import leaves
 from .calls import Call
 from .comparison import Dims
 from .entry import Entry
+from .generic import keeps_rows_apart
 from .graphs import comes_from
 from .loss_scale import leaves_below
 from .probe import is_of_machine
@@ -30,7 +31,12 @@ def observation(call: Call, layout: Layout) -> Observation:
     """What will be seen of a call."""
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
-    return Observation(lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES), layout)
+    rank = World.get().rank
+    return Observation(
+        lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
+        layout,
+        lambda func, args, kwargs: keeps_rows_apart(func, args, kwargs, rank),
+    )
 
 
 @contextmanager

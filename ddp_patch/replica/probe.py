@@ -27,7 +27,7 @@ from ..batch.promise import PromisedTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..generators import same_draws
+from ..generators import same_beside_torch, same_draws, states
 from ..structure import is_container, leaves
 from . import module_hooks
 from .comparison import Dims, Span, compare
@@ -80,16 +80,20 @@ def judge(
             raise
         return Verdict(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
     args, kwargs = detached(rows)
+    stood = states()
     trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
         with undisturbed(), _alone(reductions), trial:
             from_rows = on_rows(*args, **kwargs)
+            drew = not same_beside_torch(stood, states())
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
         return Verdict("view", f"on rows it raises {_told(error)}")
     if trial.hooked:
         return Verdict("view", "its forward registers hooks on activations, which see whole batches")
+    if drew:
+        return Verdict("view", "its forward draws from Python's or NumPy's generator, and may branch on what it draws")
     if trial.looked:
         return Verdict("view", "its forward reads values of tensors, and may branch on them otherwise later")
     with torch.no_grad():
@@ -144,7 +148,9 @@ def trial_copy(module: nn.Module) -> nn.Module:
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
     held = {key: leaf.detach().clone() for key, leaf in computed.items()}
-    twin = copy.deepcopy(module, held | {id(parameter): _varied(parameter) for parameter in module.parameters()})
+    held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
+    held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
+    twin = copy.deepcopy(module, held)
     for layer in twin.modules():
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
         if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
@@ -158,13 +164,16 @@ def _is_computed(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.grad_fn is not None
 
 
-def _varied(parameter: nn.Parameter) -> nn.Parameter:
-    """A parameter as it is, or, if it starts constant, with different entries: behind zeros all rows look alike."""
+def _varied(tensor: Any) -> Any:
+    """A tensor as it is, or, if it starts constant, with different entries: behind zeros all rows look alike."""
     with torch.no_grad():
-        if not parameter.is_floating_point() or parameter.numel() < 2 or bool(parameter.min() != parameter.max()):
-            return parameter
-        step = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
-        return nn.Parameter(parameter + 0.05 * torch.cos(step).view_as(parameter), parameter.requires_grad)
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
+            return tensor
+        if bool(tensor.min() != tensor.max()) or not bool(tensor.isfinite().all()):
+            return tensor
+        step = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+        varied = tensor + 0.05 * torch.cos(step).view_as(tensor)
+        return nn.Parameter(varied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else varied
 
 
 def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:

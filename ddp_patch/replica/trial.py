@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..structure import leaves, map_leaves
 
 _PASSED_OVER = (__file__, str(Path(torch.__file__).parent / "_tensor.py"), torch.overrides.__file__)
-_NETWORKS = str(Path(nn.__file__).parent)  # whose layers read a mask to choose among kernels that compute the same
+_TORCH = str(Path(torch.__file__).parent)
+_KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
 
 
 class Refused(Exception):
@@ -98,7 +99,11 @@ class Trial(TorchDispatchMode):
 
     def note_reading(self, given: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
-        self.looked = self.looked or not (self._are_constant(given) or _reader().startswith(_NETWORKS))
+        self.looked = self.looked or not (self._are_constant(given) or _reader() == _KERNELS)
+
+    def note_size(self, tensor: Tensor) -> None:
+        """Note that Python is told how many numbers a tensor has."""
+        self.looked = self.looked or self._are_in(self._of_batch, tensor)
 
     def _are_constant(self, given: list[Tensor]) -> bool:
         return all(self._are_in(self._constants, tensor) for tensor in given)
@@ -113,6 +118,7 @@ class _Copies(TorchFunctionMode):
     """Notes what hands values over to Python or NumPy below torch's dispatcher."""
 
     _COPIES = ("tolist", "numpy", "__array__", "__dlpack__")
+    _SIZES = ("numel", "nelement")  # of which nobody can tell how it depends on the number of rows
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -121,6 +127,8 @@ class _Copies(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in self._COPIES:
             self._trial.note_reading(list(_tensors(args)))
+        elif getattr(func, "__name__", "") in self._SIZES and not _reader().startswith(_TORCH):
+            self._trial.note_size(args[0])
         return func(*args, **(kwargs or {}))
 
 

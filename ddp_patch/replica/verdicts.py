@@ -12,12 +12,13 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..batch.observation import Observation
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -48,11 +49,17 @@ class First:
 
 @dataclass(slots=True)
 class _Form:
-    """What is known of calls of one form. Other sizes of the same form are observed, once each, and not tried again."""
+    """What is known of calls of one form. Other sizes of the same form are observed, once each, and not tried again.
+
+    A forward that asks how large its batch is may calculate with that, or branch on it: every other number of rows is
+    observed and tried.
+    """
 
     verdict: Verdict
     by_sizes: dict[Any, Verdict]
     holds_for_all_sizes: bool
+    is_sized: bool = False
+    totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
 
 
 class Verdicts:
@@ -99,7 +106,11 @@ class Verdicts:
         known = self._forms.get(call.module, {}).get(form)
         if known is None or known.holds_for_all_sizes:
             return None if known is None else known.verdict
-        return known.by_sizes.get(self.fingerprints.sizes(entry))
+        return known.by_sizes.get(self._sizes(call, entry, known))
+
+    def _sizes(self, call: Call, entry: Entry, form: _Form) -> Any:
+        sizes = self.fingerprints.sizes(call.args, call.kwargs, entry)
+        return (sizes, entry.layout.total) if form.is_sized else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
@@ -120,7 +131,9 @@ class Verdicts:
             return First(False, None, entry, verdict)
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
-        tried = None if known is not None else (detached((args, kwargs)), detached((entry.args, entry.kwargs)))
+        tried = None
+        if known is None or (known.is_sized and entry.layout.total not in known.totals):
+            tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences")
@@ -157,7 +170,7 @@ class Verdicts:
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
-            self._settle(call, form, verdict, self.fingerprints.sizes(entry))
+            self._settle(call, form, verdict, entry, seen)
         return First(True, result, entry, verdict)
 
     def _span(self, entry: Entry) -> Span:
@@ -190,16 +203,21 @@ class Verdicts:
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
             entry, verdict = again, judged(again)
-        return First(
-            False, None, entry, self._settle(call, self.form(call, entry, self._census.of(call.module)), verdict)
-        )
-
-    def _settle(self, call: Call, form: Any, verdict: Verdict, sizes: Any = None) -> Verdict:
-        known = self._forms.setdefault(call.module, {}).setdefault(form, _Form(verdict, {}, sizes is None))
-        known.by_sizes[sizes] = verdict
+        form = self.form(call, entry, self._census.of(call.module))
+        self._forms.setdefault(call.module, {})[form] = _Form(verdict, {}, holds_for_all_sizes=True)
         if verdict.kind != "rows":
             self._not_split(call.module, verdict)
-        return verdict
+        return First(False, None, entry, verdict)
+
+    def _settle(self, call: Call, form: Any, verdict: Verdict, entry: Entry, seen: Observation) -> None:
+        known = self._forms.setdefault(call.module, {}).setdefault(form, _Form(verdict, {}, False))
+        if seen.is_sized and not known.is_sized:
+            known.is_sized = True
+            known.by_sizes.clear()
+        known.totals.add(entry.layout.total)
+        known.by_sizes[self._sizes(call, entry, known)] = verdict
+        if verdict.kind != "rows":
+            self._not_split(call.module, verdict)
 
     def _not_split(self, module: nn.Module, verdict: Verdict) -> None:
         ledger = self._world.ledger

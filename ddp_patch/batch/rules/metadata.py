@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from ..forms import rows_of
-from ..tensor import BatchTensor, Rule
+from ..tensor import BatchTensor, Rule, function_name
+from ..world import World
+
+_SIZES = ("Tensor.size", "Tensor.shape", "Tensor.__len__", "Tensor.numel", "Tensor.nelement", "torch.numel")
 
 
 def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer for the whole batch; the wrapper itself carries the global shape."""
+    if World.current is not None and World.current.observation is not None and function_name(func) in _SIZES:
+        World.current.observation.sized()
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
