@@ -153,6 +153,8 @@ def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows:
     if seen is not None:
         seen.crossed()
     promise = Promise(partial, count, divisor)
+    if not partial.is_floating_point() and seen is None and not World.get().alone:
+        return promise.wait()  # a count, which torch's functions may take for a size without a word
     promise.rows = rows
     value = _promised(partial, promise)
     if _in_compiled_code():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..batch.promise import PromisedTensor, arrive
 from ..effects.places import Places
 from ..patcher import Patch
 
@@ -57,6 +58,9 @@ def patches(places: Places) -> list[Patch]:
     """Rows for what takes a device."""
 
     def with_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, PromisedTensor):  # read below torch's overrides, as a number
+                arrive(value)
         if "device" in kwargs:
             kwargs["device"] = places.of(kwargs["device"])  # wrapt made the dict for this call
         return wrapped(*args, **kwargs)

@@ -8,6 +8,7 @@ import torch
 from torch.jit import _builtins
 
 from ..batch.forms import whole_of
+from ..batch.promise import PromisedTensor, arrive
 from ..batch.tensor import BatchTensor
 from ..patcher import Patch, Planted
 from ..structure import leaves, map_leaves
@@ -27,7 +28,11 @@ def patches() -> list[Patch]:
         return bind(*args, **kwargs)
 
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves((args, kwargs))):
+        given = [leaf for _, leaf in leaves((args, kwargs))]
+        for leaf in given:
+            if isinstance(leaf, PromisedTensor):
+                arrive(leaf)
+        if not any(isinstance(leaf, BatchTensor) for leaf in given):
             return wrapped(*args, **kwargs)
 
         def scripted(*whole: Any, **named: Any) -> Any:
