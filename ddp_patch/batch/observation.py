@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,14 +32,19 @@ class Observation:
     """Notes every function that looks at more than one row."""
 
     def __init__(
-        self, is_own: Callable[[Tensor], bool], layout: Any = None, apart: Callable[..., bool] | None = None
+        self,
+        is_own: Callable[[Tensor], bool],
+        layout: Any = None,
+        apart: Callable[..., Any] | None = None,
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Start clean.
 
         Args:
             is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
-            apart: tells of a function, its arguments and keyword arguments whether it keeps rows apart.
+            apart: tells of a function, its arguments and keyword arguments where the rows of its results lie, or None.
+            undisturbed: surrounds what is only tried, and leaves the module's buffers as they were.
         """
         self.layout = layout
         self.is_sized = False  # the forward asks how large the batch is
@@ -50,6 +55,7 @@ class Observation:
         self.is_known = True
         self._is_own = is_own
         self._apart = apart
+        self.undisturbed = undisturbed
         self._paused = False
         self._reduces = layout is not None
         self._excused: set[int] = set()
@@ -64,12 +70,15 @@ class Observation:
         else:
             self.unknown[self.function] = None
 
-    def tried(self, func: Any, args: Any, kwargs: Any) -> None:
-        """A function was called that nothing is known about."""
+    def tried(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A function was called that nothing is known about: give where the rows of its results lie, if anywhere."""
         if self._paused or self.mixing is not None or self._apart is None:
-            return
-        if not self._apart(func, args, kwargs):
+            return None
+        with self.undisturbed():
+            dims = self._apart(func, args, kwargs)
+        if dims is None:
             self.mixing = f"{self.function} looks at the whole batch"
+        return dims
 
     def sized(self) -> None:
         """The function at work tells the size of a batch."""

@@ -166,7 +166,12 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
         seen.read()
     elif seen is not None and func not in RULES:
-        seen.tried(func, args, kwargs)
+        for _, leaf in leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
+                seen.met(leaf)
+        dims = seen.tried(func, args, kwargs)
+        if dims is not None:
+            return _dealt(result, dims, batches[0]._layout)
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     for batch in batches:
@@ -194,6 +199,19 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return value
 
     return _nested(give, result)
+
+
+def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
+    """Results of a function that keeps rows apart, as batches."""
+    paths = {id(leaf): path for path, leaf in leaves(result)}
+
+    def deal(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        dim, factor = dims[paths[id(leaf)]]
+        return BatchTensor.from_whole(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
+
+    return _nested(deal, result)
 
 
 def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:

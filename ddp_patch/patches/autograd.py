@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
-from ..replica.anchors import times
 from ..replica.averages import average
 from ..replica.functions import study
+from ..replica.graphs import comes_from
 from ..replica.replicas import Replicas
 from ..structure import leaves, map_leaves
 
+_MOST_NODES = 100_000  # of a graph that are looked at once
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 
 
@@ -65,10 +67,12 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         if is_scripts and replicas.forwards.running:
             world.may_assume = False  # its backward may clamp or normalise
         if is_scripts and replicas.forwards.computes_rows:
-            # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
-            scaled = tuple(times(arg, world.size) if _wants_grad(arg) else arg for arg in args)
-            result = wrapped(*scaled, **kwargs)
-            return map_leaves(lambda leaf: times(leaf, 1 / world.size) if _wants_grad(leaf) else leaf, result)
+            result = wrapped(*args, **kwargs)
+            for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
+                # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
+                node.register_prehook(lambda grads: _scaled(grads, 1 / world.size))
+                node.register_hook(lambda grads, outputs: _scaled(grads, world.size))
+            return result
         # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
         seen = world.observation
         if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
@@ -100,7 +104,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
             return one_by_one(given)
         inputs = given["inputs"]
         sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        trained = [index for index, source in enumerate(sources) if replicas.backwards.trains(source)]
+        trained = [index for index, source in enumerate(sources) if is_trained(source)]
         if not trained:
             return wrapped(**given)
         # A parameter may be unused by the rows of some ranks only.
@@ -112,6 +116,14 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
             raise RuntimeError(_UNUSED)
         return tuple(values)
+
+    def is_trained(source: Any) -> bool:
+        """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
+        if replicas.backwards.trains(source):
+            return True
+        if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None:
+            return False
+        return comes_from(source, replicas.backwards.trains, _MOST_NODES)
 
     def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
         """``is_grads_batched``, without vmap: crossings between ranks cannot be batched."""
@@ -146,5 +158,9 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
     ]
 
 
-def _wants_grad(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
+def _is_of_function(value: Any) -> bool:
+    return isinstance(value, Tensor) and isinstance(value.grad_fn, torch.autograd.function.BackwardCFunction)
+
+
+def _scaled(grads: Sequence[Tensor | None], factor: float) -> tuple[Tensor | None, ...]:
+    return tuple(None if grad is None else grad * factor for grad in grads)

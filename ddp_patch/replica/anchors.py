@@ -43,22 +43,6 @@ class Tie(torch.autograd.Function):
         return (None, None, None, *grads)
 
 
-class Times(torch.autograd.Function):
-    """Pass a tensor through and multiply its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
-        """Give a tensor that shares memory."""
-        ctx.factor = factor
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Multiply."""
-        return grads[0] * ctx.factor, None
-
-
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
 anchor: Callable[..., Tensor] = Anchor.apply
 tie: Callable[..., tuple[Tensor, ...]] = Tie.apply
-times: Callable[[Tensor, float], Tensor] = Times.apply

@@ -13,6 +13,7 @@ from ..batch.forms import rows_of
 from ..batch.promise import PromisedTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
+from .own import is_own
 
 # The dimension of an output in which its rows lie, and how many of them each row of the batch became.
 Dims = Mapping[str, tuple[int, int] | None]
@@ -39,7 +40,7 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
     dims: dict[str, tuple[int, int] | None] = {}
     for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
-            if isinstance(left, (bool, int, float, str)) and left != right:
+            if not same_value(left, right):
                 return None
             continue
         if isinstance(left, PromisedTensor) and isinstance(right, PromisedTensor):
@@ -70,6 +71,20 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
         if isinstance(right, BatchTensor) or not close(left, right):
             return None
     return dims
+
+
+def same_value(left: Any, right: Any, depth: int = 3) -> bool:
+    """Tell whether two values beside tensors are the same, as far as can be told: not inside packages' objects."""
+    if isinstance(left, (bool, int, float, str, set, frozenset)):
+        return type(left) is type(right) and (left == right or left != left)  # NaN
+    if hasattr(left, "dtype") and hasattr(left, "tobytes"):  # NumPy's
+        return type(left) is type(right) and bool(left.tobytes() == right.tobytes())
+    if isinstance(left, Tensor):
+        return False  # in an object of the script's, where its rows could not be followed
+    if not hasattr(left, "__dict__") or callable(left) or depth == 0 or not is_own(type(left)):
+        return True
+    mine, theirs = vars(left), getattr(right, "__dict__", {})
+    return mine.keys() == theirs.keys() and all(same_value(mine[key], theirs[key], depth - 1) for key in mine)
 
 
 def close(left: Tensor, right: Tensor) -> bool:

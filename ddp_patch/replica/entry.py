@@ -29,6 +29,7 @@ class Entry:
     kwargs: dict[str, Any]
     layout: Layout  # of the first batch argument
     guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
+    is_scripts_own: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
     unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
 

@@ -154,7 +154,7 @@ class Fingerprints:
             if thing not in self._numbers:
                 self._numbers[thing] = next(self._next)
             return self._numbers[thing]
-        except TypeError:  # cannot be hashed, or not referred to weakly
+        except Exception:  # noqa: BLE001 — it cannot be hashed, compared or referred to weakly
             return type(thing).__qualname__
 
     @staticmethod

@@ -15,7 +15,7 @@ from .entry import Entry
 from .probe import Verdict
 from .recall import OBSERVED, Recall
 from .replica import Replica
-from .rows import as_batches, leave, whole_arguments
+from .rows import as_batches, leave, whole_arguments, writing_back
 from .streams import RankStream
 
 REFUSED = object()
@@ -113,7 +113,9 @@ class Forwards:
 
     def on_batches(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches."""
-        return call.of(*as_batches(call.args, call.kwargs, entry)).as_written()
+        given = as_batches(call.args, call.kwargs, entry)
+        with writing_back(call.args, call.kwargs, given, []):
+            return call.of(*given).as_written()
 
     def on_whole(self, call: Call) -> Any:
         """Run a forward as written, on plain tensors of all rows."""

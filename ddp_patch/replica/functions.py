@@ -45,21 +45,23 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
     """Note in an observation what a function does with the rows of its arguments."""
     name = f"{function.__name__}.apply"
     inner = Observation(lambda tensor: True)
-    with same_draws() as draw_again, torch.no_grad():
+    with same_draws() as draw_again, torch.no_grad(), seen.undisturbed():
         try:
             world.observation = inner
             results = list(leaves(_both_halves(function, map_leaves(_fresh, args))))
             world.observation = None
             draw_again()
             own = list(leaves(_both_halves(function, map_leaves(lambda leaf: _own(_fresh(leaf)), args))))
-        except Exception:  # noqa: BLE001 — the author's code on what it was not written for; the trial on rows decides
-            seen.unknown[name] = None
+        except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
+            seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
             return
         finally:
             world.observation = seen
             draw_again()
         if inner.mixing is None and not _same(results, own):
             inner.mixing = "it calculates with the batch size"
+        if inner.mixing is None and _trains_what_is_whole(args, results):
+            inner.mixing = "it gives a gradient to what every rank has whole"
     if inner.mixing is not None:
         seen.mixing = seen.mixing or f"in {name}: {inner.mixing}"
     seen.unknown.update(inner.unknown)
@@ -86,8 +88,21 @@ def _same(results: list[tuple[str, Any]], own: list[tuple[str, Any]]) -> bool:
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 
 
+def _trains_what_is_whole(args: tuple[Any, ...], results: list[tuple[str, Any]]) -> bool:
+    grads = [leaf for path, leaf in results if path.startswith("[1]")]
+    if len(grads) != len(args):  # one argument holds several, or the function returns a single one
+        grads = grads * len(args) if len(grads) == 1 else grads
+    return any(
+        isinstance(arg, Tensor) and not isinstance(arg, BatchTensor) and arg.requires_grad and grad is not None
+        for arg, grad in zip(args, grads, strict=False)
+    )
+
+
 def _fresh(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+    if not isinstance(leaf, Tensor):
+        return leaf
+    twin = leaf.detach().clone()
+    return twin if isinstance(leaf, BatchTensor) else twin.requires_grad_(leaf.requires_grad)
 
 
 def _own(leaf: Any) -> Any:

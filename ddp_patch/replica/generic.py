@@ -15,12 +15,14 @@ from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor, writes_in_place
 from ..batch.world import Layout
 from ..structure import leaves, map_leaves
-from .comparison import Span, compare
+from .comparison import Dims, Span, compare
 from .trial import Trial
 
 
-def keeps_rows_apart(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> bool:
-    """Tell whether some rows give what the whole batch gives for them. No communication.
+def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Dims | None:
+    """Tell where a function's results have their rows, if some rows give what the whole batch gives for them.
+
+    No communication.
 
     Args:
         func: a function of torch.
@@ -30,7 +32,7 @@ def keeps_rows_apart(func: Callable[..., Any], args: Any, kwargs: Any, rank: int
     """
     layouts = {leaf._layout for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)}
     if len({(layout.counts, layout.total) for layout in layouts}) != 1 or writes_in_place(func, kwargs):
-        return False
+        return None
     layout = next(iter(layouts))
     generator = torch.Generator().manual_seed(0)
     generic: dict[int, Tensor] = {}
@@ -52,9 +54,9 @@ def keeps_rows_apart(func: Callable[..., Any], args: Any, kwargs: Any, rank: int
             own_args, own_kwargs = map_leaves(rows, (args, kwargs))
             on_rows = func(*own_args, **own_kwargs)
     except Exception:  # noqa: BLE001 — it may refuse such values, and is judged by that
-        return False
+        return None
     dims = compare(on_rows, on_all, Span(*layout.span(rank), layout.total))
-    return dims is not None and None not in dims.values()
+    return None if dims is None or None in dims.values() else dims
 
 
 def _quiet() -> Trial:

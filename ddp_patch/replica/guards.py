@@ -8,21 +8,19 @@ script's own code is followed as far as it goes, that of installed packages one 
 
 from __future__ import annotations
 
-import argparse
 import collections
 import enum
 import functools
 import itertools
 import operator
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Hashable, Iterable
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from .own import NAMESPACES, OURS, is_own, is_own_file
 from .swap import MARK
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -31,11 +29,6 @@ _MISSING = object()
 _MOST = 4096  # things that are looked at
 _DEPTH = 12
 _PASSES = 4  # in which names are gathered: a function that is found may name further attributes
-_PATHS = sysconfig.get_paths()
-_INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-_PACKAGES = ("site-packages", "dist-packages")
-_OURS = str(Path(__file__).parents[1])
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _ENDLESS = (types.GeneratorType, itertools.count, itertools.cycle, itertools.chain, itertools.islice)
 
 
@@ -127,6 +120,8 @@ class Guards:
             return type(thing), thing  # 1, 1.0 and True are equal
         if isinstance(thing, enum.Enum):
             return type(thing).__qualname__, thing.name
+        if isinstance(thing, Tensor):  # which is compared by value
+            return self._tensor(thing)
         if id(thing) in self._found:
             return self._number(thing)
         if depth > _DEPTH or len(self._found) > _MOST:
@@ -140,7 +135,7 @@ class Guards:
             return str(thing.dtype), getattr(thing, "shape", ()), thing.tobytes()
         return self._object(thing, depth + 1)
 
-    def _tensor(self, thing: Tensor, depth: int) -> Any:
+    def _tensor(self, thing: Tensor) -> Any:
         if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
             self._flags.append((thing, thing.requires_grad))
             return Tensor, thing.requires_grad and thing.is_leaf
@@ -171,11 +166,11 @@ class Guards:
 
     def _function(self, thing: types.FunctionType, depth: int) -> Any:
         code = thing.__code__
-        if code.co_filename.startswith(_OURS):
+        if code.co_filename.startswith(OURS):
             return None
         names, attributes = _names_in(code)
         held = [self._number(code)]
-        own = _is_own_file(code.co_filename)
+        own = is_own_file(code.co_filename)
         if own:
             self._names |= attributes
         for name in names:
@@ -218,7 +213,7 @@ class Guards:
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
             return self._number(thing)
-        own = _is_own(thing)
+        own = is_own(thing)
         namespace = vars(thing)
         self._sizes.append((namespace, len(namespace)))
         held: list[Any] = []
@@ -236,15 +231,15 @@ class Guards:
         return (*(content for content in held if not _is_empty(content)), *above)
 
     def _file(self, thing: types.ModuleType, depth: int) -> Any:
-        if not _is_own_file(getattr(thing, "__file__", None) or ""):
+        if not is_own_file(getattr(thing, "__file__", None) or ""):
             return self._number(thing)
         return tuple((name, self._held(vars(thing), name, depth)) for name in vars(thing) if name in self._names)
 
     def _object(self, thing: Any, depth: int) -> Any:
         kind = type(thing)
-        if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in _NAMESPACES):
+        if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self._number(thing)
-        own = kind in _NAMESPACES or _is_own(kind)
+        own = is_own(kind)
         held: list[Any] = [kind.__qualname__]
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
@@ -263,7 +258,6 @@ class Guards:
 
 
 _WALKS: list[tuple[Any, Callable[[Guards, Any, int], Any]]] = [
-    (Tensor, Guards._tensor),
     (nn.Module, Guards._module),
     (dict, Guards._mapping),
     ((list, tuple, set, frozenset, collections.deque), Guards._sequence),
@@ -316,16 +310,3 @@ def _names_in(code: types.CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
     names = dict.fromkeys(itertools.chain.from_iterable(inner.co_names for inner in codes))
     texts = (constant for inner in codes for constant in inner.co_consts if isinstance(constant, str))
     return tuple(names), frozenset(names) | frozenset(text for text in texts if text.isidentifier())
-
-
-def _is_own(kind: type) -> bool:
-    """Tell a class that the script defines."""
-    home = sys.modules.get(kind.__module__)
-    return kind.__module__ == "__main__" or home is None or _is_own_file(getattr(home, "__file__", None) or "")
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_own_file(path: str) -> bool:
-    if not path or path.startswith(_OURS) or any(part in _PACKAGES for part in Path(path).parts):
-        return False
-    return not path.startswith(_INSTALLED) and not path.startswith("<frozen")

@@ -19,7 +19,7 @@ from ..structure import leaves
 from .calls import Call
 from .comparison import Dims
 from .entry import Entry
-from .generic import keeps_rows_apart
+from .generic import where_rows_lie
 from .graphs import comes_from
 from .loss_scale import leaves_below
 from .probe import is_of_machine
@@ -35,8 +35,32 @@ def observation(call: Call, layout: Layout) -> Observation:
     return Observation(
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
-        lambda func, args, kwargs: keeps_rows_apart(func, args, kwargs, rank),
+        lambda func, args, kwargs: where_rows_lie(func, args, kwargs, rank),
+        lambda: _same_buffers(call.module),
     )
+
+
+@contextmanager
+def _same_buffers(module: nn.Module) -> Iterator[None]:
+    held = _buffers(module)
+    try:
+        yield
+    finally:
+        _put_back(module, held)
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+
+def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            before = held.get(name, buffer)
+            # BatchNorm's kernels write statistics without counting a version (torch 2.13), and what counts one is
+            # not written to without need: a graph may have saved it.
+            if before.shape == buffer.shape and not torch.equal(before, buffer):
+                buffer.copy_(before)
 
 
 @contextmanager
@@ -54,7 +78,7 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 @contextmanager
 def restored_if_it_fails(module: nn.Module, seen: Observation) -> Iterator[None]:
     """Put generators and buffers back if a call fails that may do on rows."""
-    held = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    held = _buffers(module)
     with same_draws() as draw_again:
         try:
             yield
@@ -62,10 +86,7 @@ def restored_if_it_fails(module: nn.Module, seen: Observation) -> Iterator[None]
             if not is_of_batches(error, seen):
                 raise
             draw_again()
-            with torch.no_grad():
-                for name, buffer in module.named_buffers():
-                    if name in held and held[name].shape == buffer.shape:
-                        buffer.copy_(held[name])
+            _put_back(module, held)
             raise
 
 

@@ -31,6 +31,7 @@ from ..generators import same_beside_torch, same_draws, states
 from ..structure import is_container, leaves
 from . import module_hooks
 from .comparison import Dims, Span, compare
+from .loss_scale import leaves_below
 from .rows import Arguments, detached
 from .trial import Refused, Trial
 
@@ -102,9 +103,18 @@ def judge(
         return Verdict("view", f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:
         return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
+    if seen is None and _trains_others(from_rows, on_rows, args, kwargs):
+        return Verdict("view", "a tensor that is no parameter of the module is trained with it")
     if not _same_state(on_rows, on_whole):
         return Verdict("view", "its forward keeps values of the batch on the module")
     return Verdict("rows", "its rows were seen to be independent", dims)
+
+
+def _trains_others(outputs: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Tell whether gradients of outputs reach other leaves than a module's parameters and its arguments."""
+    own = {id(leaf) for leaf in (*module.parameters(), *(leaf for _, leaf in leaves((args, kwargs))))}
+    roots = [leaf.grad_fn for _, leaf in leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    return any(id(leaf) not in own for leaf in leaves_below(roots))
 
 
 def _batches_among(rows: Arguments, whole: Arguments) -> Iterator[Tensor]:

@@ -136,7 +136,7 @@ class Replicas:
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.forwards.inside or _is_rewritten():
+        if self.forwards.inside or _is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
             return call.as_written()
         if self.forwards.opened:
             return self._between_hooks(call)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch.crossings import gather
-from ..batch.forms import whole_of
+from ..batch.forms import version, whole_of
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
@@ -57,6 +59,33 @@ def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> A
         return BatchTensor.from_whole(leaf, entry.layout.at(dim))
 
     return map_leaves(batch, args), map_leaves(batch, kwargs)
+
+
+@contextmanager
+def writing_back(
+    args: tuple[Any, ...], kwargs: dict[str, Any], given: Arguments, wrote: list[Tensor]
+) -> Iterator[None]:
+    """Surround a forward, and give the script's plain tensors what it writes to the batches that stand for them.
+
+    Args:
+        args: of a call.
+        kwargs: of the call.
+        given: what ``as_batches`` made of them.
+        wrote: to note what was written to.
+    """
+    pairs = [
+        (leaf, batch, version(leaf))
+        for (_, leaf), (_, batch) in zip(leaves((args, kwargs)), leaves(given), strict=True)
+        if isinstance(batch, BatchTensor) and isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor)
+    ]
+    yield
+    for leaf, batch, before in pairs:
+        wrote_rows = batch._rows is not None and version(batch._rows) != batch._rows_seen
+        if wrote_rows or batch._whole is not leaf:
+            with torch.no_grad():
+                leaf.copy_(whole_of(batch))
+        if wrote_rows or batch._whole is not leaf or version(leaf) != before:
+            wrote.append(leaf)
 
 
 def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: bool = False) -> Any:

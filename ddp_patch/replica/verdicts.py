@@ -30,7 +30,7 @@ from .entry import Entry, enter
 from .fingerprint import Fingerprints
 from .observing import dims_of, is_of_batches, observation, observed, restored_if_it_fails
 from .probe import Verdict, is_of_machine, judge
-from .rows import as_batches, detached, first_rows
+from .rows import as_batches, detached, first_rows, writing_back
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
@@ -120,7 +120,7 @@ class Verdicts:
 
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
-        if call.vector or any(isinstance(layer, torch.jit.ScriptModule) for layer in call.module.modules()):
+        if call.vector:
             return self._tried(call, entry, rows)
         forms = self._forms.setdefault(call.module, {})
         known = forms.get(form)  # for other sizes
@@ -137,9 +137,14 @@ class Verdicts:
         seen = observation(call, entry.layout)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences")
+        wrote: list[torch.Tensor] = []
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
-            with restored_if_it_fails(call.module, seen), observed(self._world, seen):
+            with (
+                writing_back(call.args, call.kwargs, (args, kwargs), wrote),
+                restored_if_it_fails(call.module, seen),
+                observed(self._world, seen),
+            ):
                 result = call.run(*args, **kwargs)
         except Exception as error:
             if not is_of_batches(error, seen):
@@ -148,8 +153,13 @@ class Verdicts:
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
             # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
             # or the author's error is raised again.
-            return self._tried(call, entry, rows)
+            return self._tried(call, entry, rows, instead="whole")
         seen.check_kept(result, given)
+        if wrote:
+            seen.tied("its forward writes to an argument, which is no batch of a loader")
+        if self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
+            # A trial would do that again, and rows would do it with what they see.
+            seen.tied("its forward changes what it may branch on, outside of its attributes")
         if seen.mixing is not None:
             verdict = Verdict("view", seen.mixing)
         elif tried is not None:
@@ -184,8 +194,15 @@ class Verdicts:
         finally:
             self._world.muted.reset(token)
 
-    def _tried(self, call: Call, entry: Entry, rows: int | None) -> First:
-        """Give the verdict on a few rows against half of them, tried on copies, and how the call is entered."""
+    def _tried(self, call: Call, entry: Entry, rows: int | None, instead: str = "view") -> First:
+        """Give the verdict on a few rows against half of them, tried on copies, and how the call is entered.
+
+        Args:
+            call: that cannot be observed on batches.
+            entry: how its arguments are cut.
+            rows: size of the batch the script is working on, as far as it is known.
+            instead: how it is carried out if not on rows.
+        """
 
         def judged(entry: Entry) -> Verdict:
             most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
@@ -195,7 +212,7 @@ class Verdicts:
                 verdict = judge(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
             if any(where is not None and where[1] != 1 for where in verdict.dims.values()):
                 verdict = Verdict("view", _OTHER_ROWS)
-            return self._agreed(verdict)
+            return self._agreed(verdict if verdict.kind == "rows" else dataclasses.replace(verdict, kind=instead))
 
         verdict = judged(entry)
         if verdict.kind != "rows" and entry.guessed:

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import torch
-from parity import gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
+from parity import branch_habits, gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
 
 import ddp_patch
 
@@ -18,6 +18,7 @@ MODULES = {
     "model_habits": model_habits,
     "later_habits": later_habits,
     "inside_habits": inside_habits,
+    "branch_habits": branch_habits,
     "loader_habits": loader_habits,
 }
 HELPERS = ("mlp",)

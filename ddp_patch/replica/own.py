@@ -1,0 +1,32 @@
+"""The script's own code, as opposed to Python's and that of installed packages."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import sysconfig
+import types
+from pathlib import Path
+
+_PATHS = sysconfig.get_paths()
+_INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGES = ("site-packages", "dist-packages")
+OURS = str(Path(__file__).parents[1])
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+
+
+def is_own(kind: type) -> bool:
+    """Tell a class that the script defines, or whose instances hold what it wants."""
+    if kind in NAMESPACES:
+        return True
+    home = sys.modules.get(kind.__module__)
+    return kind.__module__ == "__main__" or home is None or is_own_file(getattr(home, "__file__", None) or "")
+
+
+@functools.lru_cache(maxsize=4096)
+def is_own_file(path: str) -> bool:
+    """Tell a file of the script's from those of Python and of installed packages."""
+    if not path or path.startswith(OURS) or any(part in _PACKAGES for part in Path(path).parts):
+        return False
+    return not path.startswith(_INSTALLED) and not path.startswith("<frozen")

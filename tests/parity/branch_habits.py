@@ -1,0 +1,451 @@
+"""Forwards that keep rows apart when they are first seen, and tie them together when something elsewhere changes."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import random
+import types
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import descend
+from parity.later_habits import centred, fit
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class CFG:
+    mix = False
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    mix: bool = False
+
+
+FLAGS = {"mix": False}
+MIX = False
+METER = types.SimpleNamespace(seen=0)
+LOG = []
+
+
+def of(asks, change, at=3, **attributes):
+    """Train a net that centres its rows when ``asks(net)``; ``change(net)`` comes before the fourth step."""
+
+    class Asking(nn.Module):
+        flags, settings = {"mix": False}, types.SimpleNamespace(mix=False)
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+            for name, value in attributes.items():
+                setattr(self, name, value)
+
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            return self.last(centred(z) if asks(self) else z)
+
+    return fit(Asking(), before=lambda net, step: change(net) if step == at else None)
+
+
+def calling(body, **attributes):
+    """Train a net whose rows go through ``body(net, z)``."""
+
+    class Calling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+            for name, value in attributes.items():
+                setattr(self, name, value)
+
+        def forward(self, x):
+            return self.last(body(self, torch.tanh(self.first(x))))
+
+    return Calling()
+
+
+# --- what the code reaches -------------------------------------------------------------------------------------------
+
+
+def a_class_of_settings():
+    CFG.mix = False
+    return of(lambda net: CFG.mix, lambda net: setattr(CFG, "mix", True))
+
+
+def a_dict_of_settings():
+    FLAGS["mix"] = False
+    said = of(lambda net: FLAGS["mix"], lambda net: FLAGS.update(mix=True))
+    return said + of(lambda net: net.flags["mix"], lambda net: net.flags.update(mix=True))
+
+
+def settings_inside_settings():
+    nested = types.SimpleNamespace(mix=False, inner=types.SimpleNamespace(mix=False), flags={"mix": False})
+    said = of(lambda net: net.cfg.inner.mix, lambda net: setattr(net.cfg.inner, "mix", True), cfg=nested)
+    said += of(lambda net: net.cfg.flags["mix"], lambda net: net.cfg.flags.update(mix=True), cfg=nested)
+    return said + of(lambda net: net.cfgs[0].mix, lambda net: setattr(net.cfgs[0], "mix", True), cfgs=[nested])
+
+
+def settings_of_every_kind():
+    said = of(lambda net: net.cfg.mix, lambda net: setattr(net.cfg, "mix", True), cfg=Slots())
+    said += of(lambda net: net.on[0] > 0, lambda net: net.on.fill(1), on=np.zeros(2))
+    said += of(lambda net: len(net.queue) > 0, lambda net: net.queue.append(1), queue=collections.deque())
+    said += of(lambda net: next(net.count) > 3, lambda net: None, count=itertools.count())
+    return said + of(lambda net: net.settings.mix, lambda net: setattr(net.settings, "mix", True))
+
+
+def closures():
+    state, act = {"mix": False}, lambda z: z
+
+    def change(net):
+        nonlocal act
+        act = centred
+
+    said = of(lambda net: state["mix"], lambda net: state.update(mix=True))
+    model = calling(lambda net, z: act(z))
+    return said + fit(model, before=lambda net, step: change(net) if step == 3 else None)
+
+
+def functions_that_are_replaced():
+    model = calling(lambda net, z: net.mix(z))
+    kind = type(model)
+    kind.mix = lambda self, z: z
+    said = fit(model, before=lambda net, step: setattr(kind, "mix", lambda self, z: centred(z)) if step == 3 else None)
+    settings = types.SimpleNamespace(act=lambda z: z)
+    model = calling(lambda net, z: net.cfg.act(z), cfg=settings)
+    return said + fit(model, before=lambda net, step: setattr(settings, "act", centred) if step == 3 else None)
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def run(*args):
+        return function(*args)
+
+    return run
+
+
+def globals_behind_decorators_and_properties():
+    class Decorated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        @property
+        def on(self):
+            return MIX
+
+        @staticmethod
+        def plain(z):
+            return centred(z) if MIX else z
+
+        @wrapped
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            return self.last(self.plain(centred(z * 2) if self.on else z))
+
+    def before(net, step):
+        globals()["MIX"] = step > 2
+
+    return fit(Decorated(), before=before)
+
+
+def defaults_and_arguments():
+    state = {"mix": False}
+
+    class Given(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x, options=state, settings=None):
+            z = torch.tanh(self.first(x))
+            return self.last(centred(z) if options["mix"] or getattr(settings, "mix", False) else z)
+
+    said = fit(Given(), before=lambda net, step: state.update(mix=step > 2))
+    settings = types.SimpleNamespace(mix=False)
+    state["mix"] = False
+    return said + fit(
+        Given(),
+        lambda net, x, y: F.cross_entropy(net(x, settings=settings), y),
+        lambda net, step: setattr(settings, "mix", step > 2),
+    )
+
+
+def tensors_that_appear():
+    said = of(lambda net: net.centre is not None, lambda net: setattr(net, "centre", torch.ones(6)), centre=None)
+    model = calling(lambda net, z: z if net.centre is None else centred(z) + net.centre)
+    model.register_buffer("centre", None)
+    return said + fit(model, before=lambda net, step: setattr(net, "centre", torch.ones(6)) if step == 3 else None)
+
+
+def a_prompt_that_is_trained_later():
+    model = calling(lambda net, z: z + net.prompt, prompt=torch.zeros(6))
+    optimizer = SGD(model.parameters(), 0.3)
+    rows, said = torch.randn(24, 4), []
+    for step, (x, y) in enumerate(DataLoader(TensorDataset(rows, torch.arange(24) % 3), 8)):
+        if step > 0:
+            model.prompt.requires_grad_()
+            model.prompt.grad = None
+        said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+    return [*said, model.prompt.grad.pow(2).sum().item()]
+
+
+# --- what values hide ------------------------------------------------------------------------------------------------
+
+
+def gates_that_start_at_zero():
+    def attention(net, z):
+        return z + net.gamma * torch.einsum("ij,jd->id", torch.einsum("id,jd->ij", z, z).softmax(1), z)
+
+    said = fit(calling(attention, gamma=nn.Parameter(torch.zeros(1))))
+    said += fit(
+        calling(lambda net, z: z + net.gamma * torch.cdist(z, z).sum(1, True), gamma=nn.Parameter(torch.zeros(1)))
+    )
+    return said + fit(calling(lambda net, z: z + net.gamma * z / len(z), gamma=nn.Parameter(torch.zeros(()))))
+
+
+def functions_that_keep_rows_apart():
+    return fit(calling(lambda net, z: torch.einsum("bi,bj->bij", z, z).sum(1) + torch.fft.rfft(z).real.sum(1, True)))
+
+
+def outputs_that_are_masked_out():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return (self.linear(x) / len(x)).masked_fill(torch.tensor([False, False, True]), -1e9)
+
+    return fit(Masked(), lambda net, x, y: F.cross_entropy(net(x), y % 2))
+
+
+def whole_numbers_among_the_outputs():
+    model = calling(lambda net, z: z)
+    said = fit(model)
+    other = calling(lambda net, z: z > torch.quantile(z, 0.5, dim=0))
+    other.last = nn.Identity()
+    x = torch.randn(9, 4)
+    for rows, _ in DataLoader(TensorDataset(x, x), 4):
+        with torch.no_grad():
+            said.append((other(rows) * torch.arange(len(rows))[:, None]).sum().item())
+    return said
+
+
+def counts_of_rows():
+    def some(net, z):
+        return centred(z) if len(torch.nonzero(z[:, 0] > 0.6)) > 1 else z
+
+    said = fit(calling(some))
+    said += fit(calling(lambda net, z: z * len(torch.unique(z[:, 0] > 0))))
+    return said + fit(calling(lambda net, z: centred(z) if torch.masked_select(z, z > 0.9).numel() else z))
+
+
+def gradients_that_know_the_size():
+    def quantised(net, z):
+        scale = net.scale * z.numel() ** -0.5
+        scale = (net.scale - scale).detach() + scale
+        return ((z / scale).round() - z / scale).detach() * scale + z
+
+    return fit(calling(quantised, scale=nn.Parameter(torch.tensor(0.3))))
+
+
+def last_batches():
+    said = fit(calling(lambda net, z: z * 2 if len(z) < 7 else z))
+    return said + fit(calling(lambda net, z: centred(z) if len(z) == 6 else z))
+
+
+def lengths_that_are_as_large_as_a_share():
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(1, 3)
+
+        def forward(self, x):
+            z = self.linear(x)
+            return (centred(z) if x.size(1) > 4 else z).mean(1)
+
+    model = Steps()
+    optimizer, said = SGD(model.parameters(), 0.3), []
+    for rows, length in ((8, 4), (8, 4), (10, 5), (12, 6)):
+        loader = DataLoader(TensorDataset(torch.randn(rows, length, 1), torch.arange(rows) % 3), rows)
+        said += [descend(F.cross_entropy(model(x), y), optimizer).item() for x, y in loader]
+    return said
+
+
+def branches_that_are_drawn():
+    def drawn(net, z):
+        return (net.one if random.random() < 0.5 else net.other)(z)
+
+    return fit(calling(drawn, one=nn.BatchNorm1d(6), other=nn.BatchNorm1d(6)))
+
+
+def a_layer_that_a_weight_chooses():
+    class Centred(nn.Module):
+        def forward(self, z):
+            return centred(z)
+
+    model = calling(
+        lambda net, z: net.ways[net.alpha.argmax()](z) * net.alpha.softmax(0).max(),
+        ways=nn.ModuleList([nn.Identity(), Centred()]),
+        alpha=nn.Parameter(torch.tensor([1.0, 0.0])),
+    )
+
+    def before(net, step):
+        if step == 3:
+            with torch.no_grad():
+                net.alpha.copy_(torch.tensor([0.0, 1.0]))
+
+    return fit(model, before=before)
+
+
+# --- what a forward does beside ---------------------------------------------------------------------------------------
+
+
+def meters_and_logs():
+    def metered(net, z):
+        METER.seen += len(z)
+        LOG.append(z.shape[0])
+        return z
+
+    METER.seen = 0
+    LOG.clear()
+    return [*fit(calling(metered)), METER.seen, *LOG]
+
+
+def objects_among_the_outputs():
+    class Told(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.linear(x), types.SimpleNamespace(count=len(x)), {len(x)}, np.int64(len(x))
+
+    def loss(net, x, y):
+        out, told, sizes, count = net(x)
+        return F.cross_entropy(out, y) * (told.count + sum(sizes) + int(count))
+
+    return fit(Told(), loss)
+
+
+def arguments_that_are_written_to():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            x.clamp_(min=0)
+            return self.linear(x.clone())
+
+    model = Writing()
+    optimizer, said = SGD(model.parameters(), 0.3), []
+    for _ in range(4):
+        x, y = torch.randn(8, 4), torch.arange(8) % 3
+        loss = F.cross_entropy(model(x), y) + F.mse_loss(model(x), x[:, :3])
+        said += [descend(loss, optimizer).item(), x.sum().item()]
+    return said
+
+
+def numbers_that_torch_reads_by_itself():
+    def loss(net, x, y):
+        out = net(x)
+        loss = F.cross_entropy(out, y)
+        with torch.no_grad():
+            other = F.mse_loss(out, F.one_hot(y, 3).to(out.dtype))
+            count = (y > 0).sum()
+        told = torch.tensor(loss).sum() + torch.full((2,), other).sum() + torch.arange(count).sum()
+        return loss * told.item() + torch.randperm(count).sum() + torch.topk(torch.arange(9.0), count).values.sum()
+
+    return fit(calling(lambda net, z: z), loss)
+
+
+# --- functions of the author's own -----------------------------------------------------------------------------------
+
+
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, count, *args):
+        ctx.run, ctx.inputs, ctx.weights = run, list(args[:count]), list(args[count:])
+        with torch.no_grad():
+            return run(*args[:count])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        inputs = [leaf.detach().requires_grad_() for leaf in ctx.inputs]
+        with torch.enable_grad():
+            out = ctx.run(*[leaf.view_as(leaf) for leaf in inputs])
+        return None, None, *torch.autograd.grad(out, inputs + ctx.weights, grads, allow_unused=True)
+
+
+class Block(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 6), norm
+
+    def run(self, z):
+        return z + torch.tanh(self.norm(self.linear(z)))
+
+    def forward(self, z):
+        return Recomputed.apply(self.run, 1, z, *self.parameters())
+
+
+def checkpoints_by_hand():
+    said = fit(calling(lambda net, z: net.block(z), block=Block(nn.Identity())))
+    said += fit(calling(lambda net, z: net.block(centred(z)), block=Block(nn.Identity())))
+    return said + fit(calling(lambda net, z: net.block(z), block=Block(nn.BatchNorm1d(6))))
+
+
+class AuxiliaryLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z, loss):
+        ctx.wanted = loss.requires_grad
+        return z
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, torch.ones(()) if ctx.wanted else None
+
+
+def losses_that_come_in_backward():
+    said = fit(calling(lambda net, z: AuxiliaryLoss.apply(z, 0.1 * F.mse_loss(z, torch.zeros_like(z)))))
+    return said + fit(calling(lambda net, z: AuxiliaryLoss.apply(z, 0.1 * net.last.weight.pow(2).sum())))
+
+
+def weights_that_are_adapted_first():
+    class Adapting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x, y):
+            weight = self.linear.weight * 1.0
+            loss = F.cross_entropy(F.linear(x, weight, self.linear.bias), y)
+            (slope,) = torch.autograd.grad(loss, weight, retain_graph=True)
+            return F.cross_entropy(F.linear(x, weight - 0.1 * slope, self.linear.bias), y)
+
+    def asked(net, x, y):
+        weight = net.linear.weight * 2.0
+        loss = F.cross_entropy(F.linear(x, weight), y)
+        (slope,) = torch.autograd.grad(loss, weight, create_graph=True)
+        return loss + slope.pow(2).sum()
+
+    return fit(Adapting(), lambda net, x, y: net(x, y)) + fit(Adapting(), asked)
+
+
+def scripted_layers():
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, z):
+            return torch.tanh(self.linear(z))
+
+    prompt = torch.zeros(6, requires_grad=True)
+    said = fit(calling(lambda net, z: net.inner(z) + net.gate * z.mean(0), inner=torch.jit.script(Inner()), gate=0.0))
+    said += fit(calling(lambda net, z: net.inner(z) + prompt, inner=torch.jit.script(Inner())))
+    return [*said, prompt.grad.pow(2).sum().item()]
