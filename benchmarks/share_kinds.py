@@ -413,6 +413,29 @@ def get_batch() -> Iterator[float]:
         yield stepped(optimizer, loss)
 
 
+class WordModel(nn.Module):
+    """A language model as they were: time in dimension 0, all tokens in one list of logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rnn, self.head = nn.Embedding(TOKENS, 32), nn.GRU(32, 64, 2), nn.Linear(64, TOKENS)
+
+    def forward(self, text: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the next tokens, and the state that the next piece of text begins with."""
+        out, state = self.rnn(self.words(text), state)
+        return self.head(out).view(-1, TOKENS), state
+
+
+@kind
+def get_batch_sequence_first() -> Iterator[float]:
+    """No loader, [T, B]: the word language model of torch's examples, whose state is carried from piece to piece."""
+    data, model = torch.randint(0, TOKENS, (STEPS * 10 + 1, BATCH)), WordModel()
+    optimizer, state = torch.optim.AdamW(model.parameters()), torch.zeros(2, BATCH, 64)
+    for start in range(0, STEPS * 10, 10):
+        logits, state = model(data[start : start + 10], state.detach())
+        yield stepped(optimizer, F.cross_entropy(logits, data[start + 1 : start + 11].view(-1)))
+
+
 @kind
 def full_batch_regression() -> Iterator[float]:
     """No loader: all data in every step."""

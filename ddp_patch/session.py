@@ -46,6 +46,7 @@ from .patches import (
     parallel_functions,
     recompute,
     scripted,
+    transformer,
 )
 from .patches.already_distributed import Doors
 from .replica.discovery import Discovery
@@ -107,6 +108,7 @@ class Session:
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
                 *scripted.patches(),
+                *transformer.patches(),
                 *exits.patches(job.watch),
             ]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,7 +19,6 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
-from .swap import original_class
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def enter(
         batch_dims: the option, by argument name.
         memory: the batch dimensions that this module's plain arguments had before, by name and number of dimensions:
             a memory bank does not become a batch when the last batch happens to have its size.
-        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters.
+        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters, or that plain tensors were seen to be dealt in.
         is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
             passes on may be positions, or a table.
 
@@ -62,17 +62,12 @@ def enter(
     """
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
-        return _enter_with(found, module, args, kwargs, batch_dims, memory)
+        return _enter_with(found, module, args, kwargs, batch_dims, memory, dim)
     for count in (rows, _own_rows(module, args, kwargs, batch_dims, dim or 0) if is_scripts else None):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)
         if entry is not None:
-            if count != rows:
-                which = f"along dimension {entry.layout.dim}"
-                World.get().ledger.note(
-                    f"{original_class(module).__name__}: plain tensors of the script were dealt {which}"
-                )
-            return entry
+            return entry if count == rows else dataclasses.replace(entry, is_scripts_own=True)
     return None
 
 
@@ -83,6 +78,7 @@ def _enter_with(
     kwargs: dict[str, Any],
     batch_dims: Mapping[str, int | None],
     memory: dict[tuple[str, int], int | None],
+    dim: int | None,
 ) -> Entry:
     layout = found[0]._layout
     for batch in found:
@@ -105,7 +101,7 @@ def _enter_with(
         if name not in batch_dims and key in memory:
             known = memory[key]
             at = known if known is not None and leaf.shape[known] == layout.total else None
-        elif name not in batch_dims and (why := _unclear(name, leaf, layout.total, dims, module)):
+        elif name not in batch_dims and dim not in dims and (why := _unclear(name, leaf, layout.total, dims, module)):
             unclear.append(why)
             return leaf
         else:
@@ -115,7 +111,7 @@ def _enter_with(
         return spread(leaf) if at is None else scatter(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
-    return Entry(new_args, new_kwargs, layout, tuple(guessed), "".join(unclear[:1]))
+    return Entry(new_args, new_kwargs, layout, tuple(guessed), unclear="".join(unclear[:1]))
 
 
 def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: Mapping[str, int | None]) -> int | None:

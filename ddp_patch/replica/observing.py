@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
@@ -61,6 +62,18 @@ def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
             # not written to without need: a graph may have saved it.
             if before.shape == buffer.shape and not torch.equal(before, buffer):
                 buffer.copy_(before)
+
+
+class Work(TorchDispatchMode):
+    """Counts the numbers that a call computes on this rank."""
+
+    done = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute, and count."""
+        result = func(*args, **(kwargs or {}))
+        self.done += sum(leaf.numel() for _, leaf in leaves(result) if isinstance(leaf, Tensor))
+        return result
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +28,10 @@ from .census import Census, Held
 from .comparison import Span
 from .entry import Entry, enter
 from .fingerprint import Fingerprints
-from .observing import dims_of, is_of_batches, observation, observed, restored_if_it_fails
+from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
 from .probe import Verdict, is_of_machine, judge
 from .rows import as_batches, detached, first_rows, writing_back
+from .swap import original_class
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
@@ -72,6 +73,10 @@ class Verdicts:
         self._batch_dims = batch_dims
         self._census = census
         self._forms: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Form]] = weakref.WeakKeyDictionary()
+        # Along which dimension the script's plain tensors are dealt, if not the first; the work that this one makes.
+        self._dims: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._work: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
             weakref.WeakKeyDictionary()
@@ -86,12 +91,15 @@ class Verdicts:
             is_scripts: the script makes the call, not a module that runs as written.
         """
         memory = self._memory.setdefault(call.module, {})
-        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, call.dim, is_scripts)
+        dim = self._dims.get(call.module) if call.dim is None else call.dim
+        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, dim, is_scripts)
 
     def close(self) -> None:
         """Let go of what was judged: classes and functions of the script, which would outlive it."""
         self._forms.clear()
         self._memory.clear()
+        self._dims.clear()
+        self._settled.clear()
         self.fingerprints.close()
 
     def form(self, call: Call, entry: Entry, held: Held) -> Any:
@@ -99,7 +107,7 @@ class Verdicts:
         state = self.fingerprints.of(call.module, held)
         arguments = self.fingerprints.of_arguments(call.module, call.args, call.kwargs, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
-        return state, arguments, torch.is_grad_enabled(), call.vector, is_single
+        return state, arguments, torch.is_grad_enabled(), call.vector, is_single, entry.layout.dim
 
     def known(self, call: Call, entry: Entry, form: Any) -> Verdict | None:
         """Give the verdict on calls of a form, if there is one."""
@@ -138,12 +146,14 @@ class Verdicts:
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences")
         wrote: list[torch.Tensor] = []
+        work = Work()  # type: ignore[no-untyped-call]
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
             with (
                 writing_back(call.args, call.kwargs, (args, kwargs), wrote),
                 restored_if_it_fails(call.module, seen),
                 observed(self._world, seen),
+                work if entry.is_scripts_own else nullcontext(),
             ):
                 result = call.run(*args, **kwargs)
         except Exception as error:
@@ -177,11 +187,36 @@ class Verdicts:
                 Verdict("view", _OTHER_ROWS) if dims is None else dataclasses.replace(verdict, dims=dims, losses=losses)
             )
         verdict = self._agreed(verdict)
+        if entry.is_scripts_own:
+            self._chosen(call, entry, rows, verdict, work.done)
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
             self._settle(call, form, verdict, entry, seen)
         return First(True, result, entry, verdict)
+
+    def _chosen(self, call: Call, entry: Entry, rows: int | None, verdict: Verdict, work: int) -> None:
+        """Deal the script's plain tensors along another dimension next time, if that leaves a rank less to do."""
+        dim, names = entry.layout.dim, original_class(call.module).__name__
+        if verdict.kind == "rows" or call.dim is not None or call.module in self._settled:
+            self._world.ledger.note(f"{names}: plain tensors of the script were dealt along dimension {dim}")
+            return
+        if dim == 0:
+            self._dims[call.module], self._work[call.module] = 1, work  # sequence first
+            again = self.enter(call, rows, is_scripts=True)
+            better = again is not None and again.is_scripts_own  # to be seen
+        else:
+            self._settled.add(call.module)
+            better = self._world.share([work < 0.95 * self._work[call.module]])[0][0]  # as rank 0 has it
+        if not better:
+            del self._dims[call.module]
+            self._settled.add(call.module)
+        if call.module in self._settled:
+            self._world.ledger.note(
+                f"{names}: plain tensors of the script were dealt along dimension {dim if better else 0}, and not all "
+                "of it keeps rows apart. If another dimension is the batch's, write "
+                "ddp_patch.enable(batch_dims={argument: dimension})"
+            )
 
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)

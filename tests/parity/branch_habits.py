@@ -449,3 +449,22 @@ def scripted_layers():
     said = fit(calling(lambda net, z: net.inner(z) + net.gate * z.mean(0), inner=torch.jit.script(Inner()), gate=0.0))
     said += fit(calling(lambda net, z: net.inner(z) + prompt, inner=torch.jit.script(Inner())))
     return [*said, prompt.grad.pow(2).sum().item()]
+
+
+def encoders_that_leave_out_padding():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            padded = torch.arange(5) >= (2 + (x[:, :1] > 0) + (x[:, 1:2] > 0))
+            return self.encoder(x[:, None] * torch.arange(1.0, 6.0)[:, None], src_key_padding_mask=padded)
+
+    model = Encoder()
+    said = fit(model, lambda net, x, y: F.cross_entropy(net.head(net(x)[:, 0]), y))
+    model.eval()
+    rows = torch.randn(20, 4)
+    with torch.no_grad():
+        return said + [model(x).pow(2).sum().item() for (x,) in DataLoader(TensorDataset(rows), 8)]

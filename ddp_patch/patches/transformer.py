@@ -1,0 +1,36 @@
+"""nn.TransformerEncoder in evaluation: with a padding mask it leaves out what is padded, and says zero there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..batch.forms import whole_of
+from ..batch.tensor import BatchTensor
+from ..patcher import Patch
+from ..structure import map_leaves
+
+
+def patches() -> list[Patch]:
+    """A row for ``nn.TransformerEncoder.forward``."""
+
+    def forward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def bind(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+            return src, src_key_padding_mask
+
+        src, padding = bind(*args, **kwargs)
+        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in instance.parameters())
+        if instance.training or trains or padding is None or not isinstance(src, BatchTensor):
+            return wrapped(*args, **kwargs)
+        # Whether it does depends on the whole mask (torch 2.13), and only plain tensors take this path.
+        result = wrapped(*map_leaves(_whole, args), **map_leaves(_whole, kwargs))
+        return BatchTensor.from_whole(result, src._layout)
+
+    where = "torch.nn.modules.transformer"
+    return [Patch(where, "TransformerEncoder.forward", forward, "leaves out padding as it does on the whole batch")]
+
+
+def _whole(leaf: Any) -> Any:
+    return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
