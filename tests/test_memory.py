@@ -33,7 +33,8 @@ class Net(nn.Module):
         self.first, self.last, self.most, self.calls, self.at = nn.Linear(4, 6), nn.Linear(6, 3), most, [0], at
 
     def forward(self, x):
-        self.calls[0] += 1
+        if self.at:
+            self.calls[0] += 1
         Crowded.most = self.most if self.calls[0] >= self.at else 8
         return self.last(Crowded.apply(self.first(x)))
 

@@ -41,6 +41,7 @@ def enter(
     batch_dims: Mapping[str, int | None],
     memory: dict[tuple[str, int], int | None],
     dim: int | None,
+    is_named: bool,
     is_scripts: bool,
 ) -> Entry | None:
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -53,7 +54,8 @@ def enter(
         batch_dims: the option, by argument name.
         memory: the batch dimensions that this module's plain arguments had before, by name and number of dimensions:
             a memory bank does not become a batch when the last batch happens to have its size.
-        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters, or that plain tensors were seen to be dealt in.
+        dim: the dimension that ``nn.DataParallel(dim=...)`` scatters, or that was found to be the batch's.
+        is_named: the script names it.
         is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
             passes on may be positions, or a table.
 
@@ -62,7 +64,7 @@ def enter(
     """
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
-        return _enter_with(found, module, args, kwargs, batch_dims, memory, dim)
+        return _enter_with(found, module, args, kwargs, batch_dims, memory, None if is_named else dim)
     for count in (rows, _own_rows(module, args, kwargs, batch_dims, dim or 0) if is_scripts else None):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)

@@ -18,6 +18,7 @@ from ..batch.world import World
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .comparison import close
+from .probe import is_of_machine
 
 
 class _Context:
@@ -53,6 +54,9 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
             draw_again()
             own = list(leaves(_both_halves(function, map_leaves(lambda leaf: _own(_fresh(leaf)), args))))
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
+            if is_of_machine(error):
+                seen.unknown[name] = None  # a rank's rows may do
+                return
             seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
             return
         finally:

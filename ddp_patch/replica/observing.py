@@ -55,13 +55,10 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            before = held.get(name, buffer)
-            # BatchNorm's kernels write statistics without counting a version (torch 2.13), and what counts one is
-            # not written to without need: a graph may have saved it.
-            if before.shape == buffer.shape and not torch.equal(before, buffer):
-                buffer.copy_(before)
+    for name, buffer in module.named_buffers():
+        before = held.get(name, buffer)
+        if before.shape == buffer.shape and not torch.equal(before, buffer):
+            buffer.data.copy_(before)  # counts no version: a graph may have saved the buffer as it was
 
 
 class Work(TorchDispatchMode):

@@ -92,7 +92,8 @@ class Verdicts:
         """
         memory = self._memory.setdefault(call.module, {})
         dim = self._dims.get(call.module) if call.dim is None else call.dim
-        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, dim, is_scripts)
+        is_named = call.dim is not None
+        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, dim, is_named, is_scripts)
 
     def close(self) -> None:
         """Let go of what was judged: classes and functions of the script, which would outlive it."""
