@@ -85,8 +85,8 @@ class BatchTensor(Tensor):
     ) -> Any:
         """Refuse to compute below torch functions, where a gradient would be lost."""
         raise BatchError(
-            f"{func} was called on a batch below torch's Python functions (by vmap, torch.tensor or a "
-            "C++ extension), where its rows and its gradient would be lost. "
+            f"{func} was called on a batch below torch's Python functions (by vmap, torch.tensor, torch.LongTensor or "
+            "a C++ extension), where its rows and its gradient would be lost. "
             "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
         )
 

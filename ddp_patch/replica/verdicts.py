@@ -26,12 +26,12 @@ from ..structure import leaves
 from .calls import Call, described
 from .census import Census, Held
 from .comparison import Span
+from .dimensions import Dimensions
 from .entry import Entry, enter
 from .fingerprint import Fingerprints
 from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
 from .probe import Verdict, is_of_machine, judge
 from .rows import as_batches, detached, first_rows, writing_back
-from .swap import original_class
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
@@ -73,10 +73,7 @@ class Verdicts:
         self._batch_dims = batch_dims
         self._census = census
         self._forms: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Form]] = weakref.WeakKeyDictionary()
-        # Along which dimension the script's plain tensors are dealt, if not the first; the work that this one makes.
-        self._dims: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._work: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._dimensions = Dimensions(world)
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
             weakref.WeakKeyDictionary()
@@ -91,7 +88,7 @@ class Verdicts:
             is_scripts: the script makes the call, not a module that runs as written.
         """
         memory = self._memory.setdefault(call.module, {})
-        dim = self._dims.get(call.module) if call.dim is None else call.dim
+        dim = self._dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
         return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, dim, is_named, is_scripts)
 
@@ -99,8 +96,7 @@ class Verdicts:
         """Let go of what was judged: classes and functions of the script, which would outlive it."""
         self._forms.clear()
         self._memory.clear()
-        self._dims.clear()
-        self._settled.clear()
+        self._dimensions.close()
         self.fingerprints.close()
 
     def form(self, call: Call, entry: Entry, held: Held) -> Any:
@@ -188,36 +184,13 @@ class Verdicts:
                 Verdict("view", _OTHER_ROWS) if dims is None else dataclasses.replace(verdict, dims=dims, losses=losses)
             )
         verdict = self._agreed(verdict)
-        if entry.is_scripts_own:
-            self._chosen(call, entry, rows, verdict, work.done)
+        if entry.is_scripts_own and call.dim is None:
+            self._dimensions.seen(call.module, entry, verdict, work.done, lambda: self.enter(call, rows, True))
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
             self._settle(call, form, verdict, entry, seen)
         return First(True, result, entry, verdict)
-
-    def _chosen(self, call: Call, entry: Entry, rows: int | None, verdict: Verdict, work: int) -> None:
-        """Deal the script's plain tensors along another dimension next time, if that leaves a rank less to do."""
-        dim, names = entry.layout.dim, original_class(call.module).__name__
-        if verdict.kind == "rows" or call.dim is not None or call.module in self._settled:
-            self._world.ledger.note(f"{names}: plain tensors of the script were dealt along dimension {dim}")
-            return
-        if dim == 0:
-            self._dims[call.module], self._work[call.module] = 1, work  # sequence first
-            again = self.enter(call, rows, is_scripts=True)
-            better = again is not None and again.is_scripts_own  # to be seen
-        else:
-            self._settled.add(call.module)
-            better = self._world.share([work < 0.95 * self._work[call.module]])[0][0]  # as rank 0 has it
-        if not better:
-            del self._dims[call.module]
-            self._settled.add(call.module)
-        if call.module in self._settled:
-            self._world.ledger.note(
-                f"{names}: plain tensors of the script were dealt along dimension {dim if better else 0}, and not all "
-                "of it keeps rows apart. If another dimension is the batch's, write "
-                "ddp_patch.enable(batch_dims={argument: dimension})"
-            )
 
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)

@@ -1,0 +1,68 @@
+"""Along which dimension plain tensors of a script without a loader are dealt: the one that leaves a rank less to do."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from torch import nn
+
+from ..batch.world import World
+from .entry import Entry
+from .probe import Verdict
+from .swap import original_class
+
+_ENOUGH = 0.95  # of the work that the first dimension makes: less than that is better
+
+
+class Dimensions:
+    """Tries dimension 0, and 1 if that does not keep rows apart: texts may be ``[T, B]``. Exact whichever it is."""
+
+    def __init__(self, world: World) -> None:
+        """Start with nothing tried."""
+        self._world = world
+        self._chosen: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._work: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()  # along the first
+        self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def of(self, module: nn.Module) -> int | None:
+        """Give the dimension, unless it is the first."""
+        return self._chosen.get(module)
+
+    def seen(
+        self, module: nn.Module, entry: Entry, verdict: Verdict, work: int, again: Callable[[], Entry | None]
+    ) -> None:
+        """Take a call into account that was observed.
+
+        Args:
+            module: that was called.
+            entry: how its arguments were cut.
+            verdict: on the call, the same on every rank.
+            work: numbers that this rank computed.
+            again: enters the call with the dimension that is chosen then.
+        """
+        dim, name = entry.layout.dim, original_class(module).__name__
+        if verdict.kind == "rows" or module in self._settled:
+            self._world.ledger.note(f"{name}: plain tensors of the script were dealt along dimension {dim}")
+            return
+        if dim == 0:
+            self._chosen[module], self._work[module] = 1, work
+            entered = again()
+            if entered is not None and entered.is_scripts_own:
+                return  # to be seen in the next call
+            better = False
+        else:
+            better = self._world.share([work < _ENOUGH * self._work[module]])[0][0]  # as rank 0 has it
+        if not better:
+            del self._chosen[module]
+        self._settled.add(module)
+        self._world.ledger.note(
+            f"{name}: plain tensors of the script were dealt along dimension {int(better)}, and not all of it keeps "
+            "rows apart. If another dimension is the batch's, write ddp_patch.enable(batch_dims={argument: dimension})"
+        )
+
+    def close(self) -> None:
+        """Let go of the modules."""
+        self._chosen.clear()
+        self._work.clear()
+        self._settled.clear()
