@@ -1,17 +1,15 @@
 """Model calls that cannot be followed: an error on every rank that names module and argument."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Hidden:
-    first_rows = False
-
-
-def hidden():  # where nothing that forward names tells
-    return Hidden.first_rows
+def hidden():  # where nobody looks
+    return "ONLY_FIRST_ROWS" in os.environ
 
 
 class Net(nn.Module):
@@ -56,7 +54,8 @@ def said(kind):
             else:
                 model(x).sum().backward()
                 optimizer.step()
-                Hidden.first_rows = steps > 0
+                if steps:
+                    os.environ["ONLY_FIRST_ROWS"] = "1"
                 steps += 1
     except Exception as error:
         return f"{type(error).__name__}: {error}"
