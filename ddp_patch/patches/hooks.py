@@ -11,11 +11,17 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
 from ..patcher import Patch
+from ..replica.module_hooks import is_torchs
 from ..replica.replicas import Replicas
 from ..replica.trial import note_hook
 
-_FORWARD = ("register_forward_hook", "register_forward_pre_hook")
-_BACKWARD = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
+_ON_MODULES = (
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+    "register_backward_hook",
+)
 
 
 def patches(replicas: Replicas, world: World) -> list[Patch]:
@@ -46,13 +52,11 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         world.may_assume = False
         wrapped(*args, **kwargs)
 
-    def on_forward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def on_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         replicas.hooks.registered += 1
+        # One on the way forward may make a leaf of an activation, as PEFT's do.
+        world.may_assume = world.may_assume and is_torchs(_hook(args, kwargs))
         return wrapped(*args, **kwargs)
-
-    def on_backward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        world.may_assume = False
-        return on_forward(wrapped, instance, args, kwargs)
 
     gradients = "hooks on parameters see the global gradient"
     return [
@@ -60,9 +64,8 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         Patch("torch", "Tensor.register_post_accumulate_grad_hook", after_accumulation, gradients),
         Patch("torch", "Tensor.retain_grad", retain_grad, "gradients that are kept cannot be corrected later"),
         *(
-            Patch("torch.nn.modules.module", f"Module.{name}", patch, "hooks see whole batches")
-            for names, patch in ((_FORWARD, on_forward), (_BACKWARD, on_backward))
-            for name in names
+            Patch("torch.nn.modules.module", f"Module.{name}", on_module, "hooks see whole batches")
+            for name in _ON_MODULES
         ),
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,15 +64,10 @@ def _has_legacy(held: Held) -> bool:
     return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in held.layers)
 
 
-def has_own(module: nn.Module, kinds: Iterable[str] = _KINDS) -> bool:
+def has_own(module: nn.Module) -> bool:
     """Tell whether a module carries hooks of the script's own."""
     held = vars(module)
-    return any(held[kind] and any(not _is_torchs(hook) for hook in held[kind].values()) for kind in kinds)
-
-
-def see_gradients(modules: Iterable[nn.Module]) -> bool:
-    """Tell whether hooks of the script's own are given gradients of activations."""
-    return any(has_own(module, _KINDS[2:]) for module in modules)
+    return any(held[kind] and any(not is_torchs(hook) for hook in held[kind].values()) for kind in _KINDS)
 
 
 def drop_own(module: nn.Module) -> None:
@@ -131,10 +126,11 @@ def _set_forward(attributes: dict[str, Any], forward: Any) -> None:
 
 
 def _only(hooks: Any, torchs: bool) -> Any:
-    return OrderedDict((key, hook) for key, hook in hooks.items() if _is_torchs(hook) is torchs)
+    return OrderedDict((key, hook) for key, hook in hooks.items() if is_torchs(hook) is torchs)
 
 
-def _is_torchs(hook: Any) -> bool:
+def is_torchs(hook: Any) -> bool:
+    """Tell hooks that torch itself registers, which compute weights."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     module = getattr(hook, "__module__", None) or type(hook).__module__

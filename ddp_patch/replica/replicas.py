@@ -152,7 +152,7 @@ class Replicas:
     def _between_hooks(self, call: Call) -> Any:
         if not module_hooks.has_own(call.module):
             return self._call(call)
-        self._world.may_assume = self._world.may_assume and not module_hooks.see_gradients([call.module])
+        self._world.may_assume = False
 
         def inner(*args: Any, **kwargs: Any) -> Any:
             return self._call(call.of(args, kwargs))
@@ -181,7 +181,7 @@ class Replicas:
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):
-            self._world.may_assume = self._world.may_assume and not module_hooks.see_gradients(held.layers)
+            self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, held)
             return self.forwards.opened_up(call, entry)
