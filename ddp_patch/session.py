@@ -108,7 +108,7 @@ class Session:
                 *recompute.patches(self._replicas, self._world),
                 *batch_norm.patches(self._replicas, self._world, options.sync_batchnorm),
                 *scripted.patches(),
-                *transformer.patches(),
+                *transformer.patches(self._replicas),
                 *exits.patches(job.watch),
             ]
         )

@@ -10,10 +10,11 @@ from torch import nn
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
 from ..patcher import Patch
+from ..replica.replicas import Replicas
 from ..structure import map_leaves
 
 
-def patches() -> list[Patch]:
+def patches(replicas: Replicas) -> list[Patch]:
     """A row for ``nn.TransformerEncoder.forward``."""
 
     def forward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -25,7 +26,9 @@ def patches() -> list[Patch]:
         if instance.training or trains or padding is None or not isinstance(src, BatchTensor):
             return wrapped(*args, **kwargs)
         # Whether it does depends on the whole mask (torch 2.13), and only plain tensors take this path.
-        result = wrapped(*map_leaves(_whole, args), **map_leaves(_whole, kwargs))
+        whole = map_leaves(_whole, args), map_leaves(_whole, kwargs)
+        with replicas.forwards.closed():  # its layers are given nested tensors
+            result = wrapped(*whole[0], **whole[1])
         return BatchTensor.from_whole(result, src._layout)
 
     where = "torch.nn.modules.transformer"
