@@ -43,7 +43,8 @@ class Observation:
         Args:
             is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
-            apart: tells of a function, its arguments and keyword arguments where the rows of its results lie, or None.
+            apart: tells of a function, its arguments and keyword arguments where the rows of its results lie, or None,
+                the same on every rank; and is told whether that is of interest on this one.
             undisturbed: surrounds what is only tried, and leaves the module's buffers as they were.
         """
         self.layout = layout
@@ -72,12 +73,12 @@ class Observation:
 
     def tried(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A function was called that nothing is known about: give where the rows of its results lie, if anywhere."""
-        if self._paused or self.mixing is not None or self._apart is None:
+        if self._paused or self._apart is None:
             return None
         with self.undisturbed():
-            dims = self._apart(func, args, kwargs)
+            dims = self._apart(func, args, kwargs, self.mixing is None)
         if dims is None:
-            self.mixing = f"{self.function} looks at the whole batch"
+            self.tied(f"{self.function} looks at the whole batch")
         return dims
 
     def sized(self) -> None:

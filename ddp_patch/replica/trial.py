@@ -73,8 +73,6 @@ class Trial(TorchDispatchMode):
         """Compute, and note."""
         kwargs = kwargs or {}
         name = func.name().split("::")[-1].split(".")[0]
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         written = _written(func, args, kwargs) if func._schema.is_mutable else []
         if any(tensor.untyped_storage().data_ptr() in self._shared for tensor in written if tensor.numel()):
             raise Refused("its forward writes to its parameters")
@@ -84,8 +82,10 @@ class Trial(TorchDispatchMode):
             torch.Tag.dynamic_output_shape in func.tags and not of_batch
         ):
             self.note_reading(given)
-        result = func(*args, **kwargs)
-        drawn = torch.Tag.nondeterministic_seeded in func.tags and any(draw in name for draw in self._DRAWS)
+        rests = name == "native_dropout"
+        result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
+        seeded = torch.Tag.nondeterministic_seeded in func.tags and not rests
+        drawn = seeded and any(draw in name for draw in self._DRAWS)
         if drawn:
             result = map_leaves(_constant, result)
         made = {storage for tensor in (*_tensors(result), *written) for storage in _storages(tensor)}
@@ -130,6 +130,10 @@ class _Copies(TorchFunctionMode):
         elif getattr(func, "__name__", "") in self._SIZES and not _reader().startswith(_TORCH):
             self._trial.note_size(args[0])
         return func(*args, **(kwargs or {}))
+
+
+def _no_dropout(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    return tensor.clone(), torch.ones_like(tensor, dtype=torch.bool)
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:

@@ -167,8 +167,10 @@ class Verdicts:
         if self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
             # A trial would do that again, and rows would do it with what they see.
             seen.tied("its forward changes what it may branch on, outside of its attributes")
-        if seen.mixing is not None:
-            verdict = Verdict("view", seen.mixing)
+        # On every rank or on none: a trial may need all of them.
+        mixing = next((given[0] for given in self._world.share([seen.mixing]) if given[0] is not None), None)
+        if mixing is not None:
+            verdict = Verdict("view", mixing)
         elif tried is not None:
             with self._muted():
                 verdict = judge(call.module, *tried, self._span(entry), seen)

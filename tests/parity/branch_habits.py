@@ -32,39 +32,37 @@ METER = types.SimpleNamespace(seen=0)
 LOG = []
 
 
+class Layers(nn.Module):
+    """Two layers and some attributes."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
 def of(asks, change, at=3, **attributes):
     """Train a net that centres its rows when ``asks(net)``; ``change(net)`` comes before the fourth step."""
 
-    class Asking(nn.Module):
+    class Asking(Layers):
         flags, settings = {"mix": False}, types.SimpleNamespace(mix=False)
-
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-            for name, value in attributes.items():
-                setattr(self, name, value)
 
         def forward(self, x):
             z = torch.tanh(self.first(x))
             return self.last(centred(z) if asks(self) else z)
 
-    return fit(Asking(), before=lambda net, step: change(net) if step == at else None)
+    return fit(Asking(**attributes), before=lambda net, step: change(net) if step == at else None)
 
 
 def calling(body, **attributes):
     """Train a net whose rows go through ``body(net, z)``."""
 
-    class Calling(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-            for name, value in attributes.items():
-                setattr(self, name, value)
-
+    class Calling(Layers):
         def forward(self, x):
             return self.last(body(self, torch.tanh(self.first(x))))
 
-    return Calling()
+    return Calling(**attributes)
 
 
 # --- what the code reaches -------------------------------------------------------------------------------------------
@@ -127,11 +125,7 @@ def wrapped(function):
 
 
 def globals_behind_decorators_and_properties():
-    class Decorated(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-
+    class Decorated(Layers):
         @property
         def on(self):
             return MIX
@@ -154,11 +148,7 @@ def globals_behind_decorators_and_properties():
 def defaults_and_arguments():
     state = {"mix": False}
 
-    class Given(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-
+    class Given(Layers):
         def forward(self, x, options=state, settings=None):
             z = torch.tanh(self.first(x))
             return self.last(centred(z) if options["mix"] or getattr(settings, "mix", False) else z)
@@ -208,6 +198,10 @@ def gates_that_start_at_zero():
 
 def functions_that_keep_rows_apart():
     return fit(calling(lambda net, z: torch.einsum("bi,bj->bij", z, z).sum(1) + torch.fft.rfft(z).real.sum(1, True)))
+
+
+def functions_that_look_apart_to_the_first_rank():
+    return fit(calling(lambda net, z: z + torch.cumulative_trapezoid(torch.cat([z, z[:1]]), dim=0)))
 
 
 def outputs_that_are_masked_out():
