@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 _LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
+_PACKAGES = "site-packages"
 
 
 @dataclass
 class Gathers:
-    """How often one function made the ranks exchange whole batches, from one line of the script."""
+    """How often one function saw whole batches, from one line of the script, and ranks exchanged them for it."""
 
     calls: int = 0
     collectives: int = 0
@@ -33,6 +35,7 @@ class Ledger:
     gathers: dict[tuple[str, str], Gathers] = field(default_factory=dict)  # (function, script line)
     collectives: Counter[str] = field(default_factory=Counter)  # kind -> calls
     collective_bytes: Counter[str] = field(default_factory=Counter)  # kind -> bytes
+    work: dict[str, float] = field(default_factory=dict)  # module -> part of a forward's work that is split over ranks
     rows: Counter[int] = field(default_factory=Counter)  # rows of this rank in a model call -> calls
     steps: int = 0  # optimizer steps
     deferred: int = 0  # backwards that went without an all-reduce, since another one follows
@@ -45,11 +48,15 @@ class Ledger:
         self.collectives[kind] += 1
         self.collective_bytes[kind] += size
 
-    def gathered(self, function: str, collectives: int, size: int) -> None:
-        """Count one call of a function that had to see the whole batch."""
+    def saw_whole(self, function: str) -> None:
+        """Count one call of a function that has to see whole batches."""
+        self.gathers.setdefault((function, script_line()), Gathers()).calls += 1
+
+    def gathered(self, function: str, size: int) -> None:
+        """Count one exchange of a whole batch."""
+        self.count("all_gather", size)
         entry = self.gathers.setdefault((function, script_line()), Gathers())
-        entry.calls += 1
-        entry.collectives += collectives
+        entry.collectives += 1
         entry.bytes += size
 
     def note(self, text: str) -> None:
@@ -63,13 +70,27 @@ def script_line(frame: FrameType | None = None) -> str:
     Args:
         frame: of a thread; the caller's by default.
     """
-    frame = frame or sys._getframe(1)
+    return _line(frame or sys._getframe(1), lambda place: not place.startswith(_LIBRARIES) and _PACKAGES not in place)
+
+
+def model_line() -> str:
+    """Name the line of a model that is running: the innermost frame outside torch, this package and Python's own."""
+    return _line(sys._getframe(1), _is_of_model)
+
+
+def _is_of_model(place: str) -> bool:
+    if place.startswith(_LIBRARIES[0]) or f"{os.sep}torch{os.sep}" in place:
+        return False
+    return _PACKAGES in place or not place.startswith(_LIBRARIES)
+
+
+def _line(frame: FrameType | None, counts: Callable[[str], bool]) -> str:
     outermost = "?"
     while frame is not None:
         name = frame.f_code.co_filename
         # What dataclasses generate is of no file, but has the names of the class's module (CPython 3.10 to 3.14).
         place = str(frame.f_globals.get("__file__", name)) if name == "<string>" else name
-        if not place.startswith(_LIBRARIES) and "site-packages" not in place and not name.startswith("<frozen"):
+        if counts(place) and not name.startswith("<frozen"):
             return f"{Path(name).name}:{frame.f_lineno}"
         outermost = f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back

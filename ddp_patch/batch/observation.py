@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ledger import model_line
 from ..structure import leaves
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -51,6 +52,7 @@ class Observation:
         self.is_sized = False  # the forward asks how large the batch is
         self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch
         self.mixing: str | None = None  # why the rows do not stay apart
+        self._line = ""  # of the model, that ties them
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
         self.function = "its forward"  # at work
         self.is_known = True
@@ -67,7 +69,7 @@ class Observation:
         if self._paused:
             return
         if self.is_known:
-            self.mixing = self.mixing or f"{self.function} looks at the whole batch"
+            self.tied(f"{self.function} looks at the whole batch", here=True)
         else:
             self.unknown[self.function] = None
 
@@ -78,7 +80,7 @@ class Observation:
         with self.undisturbed():
             dims = self._apart(func, args, kwargs, self.mixing is None)
         if dims is None:
-            self.tied(f"{self.function} looks at the whole batch")
+            self.tied(f"{self.function} looks at the whole batch", here=True)
         return dims
 
     def sized(self) -> None:
@@ -89,9 +91,17 @@ class Observation:
                 frame = frame.f_back
             self.is_sized = frame is None or not frame.f_code.co_filename.startswith(_TORCH)
 
-    def tied(self, why: str) -> None:
-        """The rows do not stay apart."""
-        self.mixing = self.mixing or why
+    def tied(self, why: str, remedy: str = "", here: bool = False) -> None:
+        """The rows do not stay apart.
+
+        Args:
+            why: they do not.
+            remedy: what to write instead, a sentence without its full stop.
+            here: it is the line that is running which ties them.
+        """
+        if self.mixing is None:
+            self._line = model_line() if here else ""
+            self.mixing = f"{why}{self._line and f', at {self._line}'}{remedy and f'. {remedy}'}"
 
     @property
     def may_reduce(self) -> bool:
@@ -120,18 +130,21 @@ class Observation:
     def read(self) -> None:
         """The function at work gives a value of the batch to Python."""
         if not self._paused:
-            self.mixing = self.mixing or f"{self.function} reads values of the batch, and the script may branch on them"
+            if self.mixing is not None and self._line == model_line():
+                self.mixing = None  # that is what it looks at the batch for
+            why = f"{self.function} reads values of the batch, and the script may branch on them"
+            self.tied(why, "Choose with torch.where instead", here=True)
 
     def acted(self, what: str) -> None:
         """The forward does something outside, which rows would do with what they know."""
-        self.mixing = self.mixing or f"its forward calls {what}, and may write down what it sees of the batch"
+        why = f"its forward calls {what}, and may write down what it sees of the batch"
+        self.tied(why, "Do that in the script, with what forward returns", here=True)
 
     def met(self, tensor: Tensor) -> None:
         """Rows met a global tensor that wants a gradient."""
         if not self._paused and not self._is_own(tensor):
-            self.mixing = self.mixing or (
-                f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
-            )
+            why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
+            self.tied(why, "Make it a parameter of the module", here=True)
 
     def made(self, batch: Any) -> None:
         """A batch was made."""
@@ -171,4 +184,4 @@ class Observation:
         ids = {id(leaf) for leaf in returned} | self._excused
         kept = [batch for held in self._made.values() if (batch := held()) is not None and id(batch) not in ids]
         if kept or any(id(batch) not in ids and sys.getrefcount(batch) > count for batch, count in given):
-            self.mixing = self.mixing or "its forward keeps a batch for later"
+            self.tied("its forward keeps a batch for later", "Return it instead")

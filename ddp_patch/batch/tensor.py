@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .forms import EXPORTS, hand_out, take_whole, version, whole_of
+from .names import function_name
 from .world import Layout, World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -84,9 +85,11 @@ class BatchTensor(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Refuse to compute below torch functions, where a gradient would be lost."""
+        if func is torch.ops.aten.alias.default and not any(form.requires_grad for form in args[0].forms):
+            return args[0].with_forms({})  # torch.LongTensor(batch)
         raise BatchError(
-            f"{func} was called on a batch below torch's Python functions (by vmap, torch.tensor, torch.LongTensor or "
-            "a C++ extension), where its rows and its gradient would be lost. "
+            f"{func} was called on a batch below torch's Python functions (by vmap, torch.FloatTensor, "
+            "or a C++ extension), where its rows and its gradient would be lost. "
             "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
         )
 
@@ -126,9 +129,10 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if rule is None:
         return on_whole(func, args, kwargs)
     world = World.current  # none after disable(), when a batch still knows its shape
-    operation = 0
+    operation, before = 0, None
     if world is not None:
         operation = world.operations = world.operations + 1
+        before, world.at_work = world.at_work, func
     try:
         result = rule(func, args, kwargs)
     except Unanswered:
@@ -139,14 +143,16 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if world is not None:
             world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
         raise
+    finally:
+        if world is not None:
+            world.at_work = before
     return on_whole(func, args, kwargs) if result is NotImplemented else result
 
 
 def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Gather the arguments, call the function on every rank, and see in-place writes back into the batches."""
     batches: list[BatchTensor] = []
-    ledger = World.get().ledger
-    before = ledger.collectives["all_gather"], ledger.collective_bytes["all_gather"]
+    world = World.get()
 
     def take(value: Any) -> Any:
         if isinstance(value, BatchTensor):
@@ -154,15 +160,11 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return whole_of(value)
         return value
 
-    whole_args = tuple(_nested(take, arg) for arg in args)
-    whole_kwargs = {name: _nested(take, arg) for name, arg in kwargs.items()}
-    ledger.gathered(
-        function_name(func),
-        ledger.collectives["all_gather"] - before[0],
-        ledger.collective_bytes["all_gather"] - before[1],
-    )
-    result = func(*whole_args, **whole_kwargs)
-    seen = World.get().observation
+    with world.working_on_whole(func):
+        whole_args = tuple(_nested(take, arg) for arg in args)
+        whole_kwargs = {name: _nested(take, arg) for name, arg in kwargs.items()}
+        result = func(*whole_args, **whole_kwargs)
+    seen = world.observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
         seen.read()
     elif seen is not None and func not in RULES:
@@ -224,19 +226,6 @@ _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
 }  # fmt: skip
-
-
-def function_name(func: Any) -> str:
-    """Name a torch function as a script's author would."""
-    name = getattr(func, "__name__", str(func))
-    owner: Any = getattr(func, "__self__", None)
-    if name in ("__get__", "__set__") and hasattr(owner, "__name__"):
-        return f"Tensor.{owner.__name__}"
-    where = getattr(func, "__objclass__", None)
-    if where is not None:
-        return f"Tensor.{name}"
-    module = getattr(func, "__module__", None)
-    return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
 
 
 def _nested(function: Callable[[Any], Any], value: Any) -> Any:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ..errors import BatchError
 from ..ledger import Ledger
 from ..trail import Trail
+from .names import function_name
 from .observation import Observation
 from .one_thread import OneThread
 
@@ -48,6 +49,9 @@ class World:
     may_assume: bool = True
 
     observation: Observation | None = None  # of a forward that computes on batches
+
+    at_work: Any = None  # the function, or what else in words, that ranks gather batches for
+    repeats: bool = False  # what it computes, every rank computes
 
     reductions: Any = None  # the losses of a forward that computes rows
     alone: bool = False  # a trial computes rows: ranks do not meet, and the value of a sum does not matter
@@ -88,6 +92,21 @@ class World:
         finally:
             for flag, token in tokens:
                 flag.reset(token)
+
+    @contextmanager
+    def working_on_whole(self, what: Any) -> Iterator[None]:
+        """Surround what sees whole batches, on every rank.
+
+        Args:
+            what: a function, or what else in words.
+        """
+        self.ledger.saw_whole(_named(what))
+        before = self.at_work, self.repeats
+        self.at_work, self.repeats = what, True
+        try:
+            yield
+        finally:
+            self.at_work, self.repeats = before
 
     @contextmanager
     def reducing(self, reductions: Any) -> Iterator[Any]:
@@ -181,7 +200,7 @@ class World:
         flat = own.reshape(-1).clone(memory_format=torch.contiguous_format) if own.numel() == 1 else own.reshape(-1)
         padded[: own.shape[0] * row_bytes] = flat.view(torch.uint8)
         parts = [torch.empty_like(padded) for _ in layout.counts]
-        self.ledger.count("all_gather", padded.numel())
+        self.ledger.gathered(_named(self.at_work), padded.numel())
         with self.collective("a gather of a batch", padded.numel()):
             dist.all_gather(parts, padded, group=self.group)
         # Written into fresh memory: a view made inside an autograd function refuses in-place writes.
@@ -221,6 +240,12 @@ class World:
                 raise failure
             finally:
                 del error, failure, failures  # frames that hold their error are freed late, with files and tensors
+
+
+def _named(work: Any) -> str:
+    if work is None:
+        return "a gradient or a value that was asked for"
+    return work if isinstance(work, str) else function_name(work)
 
 
 @dataclass(frozen=True, slots=True)

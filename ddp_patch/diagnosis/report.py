@@ -21,7 +21,6 @@ class Report:
             return "ddp_patch report: one process, nothing was patched; this is the script itself.\n"
         ledger = self.ledger
         blocks = [
-            _block("Patched", ledger.patched),
             _block(
                 "Replicas",
                 [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING],
@@ -35,11 +34,13 @@ class Report:
                 [f"{name}: {why}" for name, why in ledger.on_whole.items()],
             ),
             _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
+            _block("Work of a forward that is split over the ranks", _work(ledger, self.world_size)),
             _block("Rows of this rank per model call", _rows(ledger)),
             _block("Gathered whole, slower than rows", _gathers(ledger)),
             _block("Collectives", _collectives(ledger)),
             _block("Gradients", _gradients(ledger)),
             _block("Notes", list(ledger.notes)),
+            _block("Patched", ledger.patched),
         ]
         head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"
         return head + "".join(blocks)
@@ -50,6 +51,14 @@ _NOTHING = "none: no batch reached a model, so every rank computed everything; r
 
 def _block(title: str, lines: list[str]) -> str:
     return f"  {title}\n" + "".join(f"    {line}\n" for line in lines) if lines else ""
+
+
+def _work(ledger: Ledger, size: int) -> list[str]:
+    return [
+        f"{name}: {100 * part:.1f} % of its products, convolutions and attention, so at most "
+        f"{1 / (1 - part + part / size):.2f} times as fast"
+        for name, part in ledger.work.items()
+    ]
 
 
 def _rows(ledger: Ledger) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -82,13 +83,10 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         return on_whole(wrapped, instance, args, kwargs)
 
     def on_whole(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = world.ledger.collectives["all_gather"], world.ledger.collective_bytes["all_gather"]
-        whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
-        if whole is not args:
-            calls = world.ledger.collectives["all_gather"] - before[0]
-            size = world.ledger.collective_bytes["all_gather"] - before[1]
-            world.ledger.gathered(f"{instance.__name__}.apply", calls, size)
-        result = wrapped(*whole, **kwargs)
+        given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
+        with world.working_on_whole(f"{instance.__name__}.apply") if given else nullcontext():
+            whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
+            result = wrapped(*whole, **kwargs)
         if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):
             raise BatchError(
                 f"{instance.__name__}.forward returned a batch that it did not get as an argument, so the gradient of "

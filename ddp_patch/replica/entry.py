@@ -17,7 +17,6 @@ from ..batch.crossings import scatter, spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
-from ..errors import BatchError
 from ..structure import leaves, map_leaves
 
 
@@ -30,6 +29,7 @@ class Entry:
     layout: Layout  # of the first batch argument
     guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
     is_scripts_own: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
+    is_of_several: bool = False  # it has rows of several batches, and is not cut
     unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
 
@@ -58,9 +58,6 @@ def enter(
         is_named: the script names it.
         is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
             passes on may be positions, or a table.
-
-    Raises:
-        BatchError: for rows of two batches.
     """
     found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     if found:
@@ -83,13 +80,8 @@ def _enter_with(
     dim: int | None,
 ) -> Entry:
     layout = found[0]._layout
-    for batch in found:
-        if batch._layout.counts != layout.counts:
-            raise BatchError(
-                f"{type(module).__name__} was called with rows of two different batches: {layout.total} rows in a "
-                f"tensor of shape {tuple(found[0].shape)} and {batch._layout.total} in one of shape "
-                f"{tuple(batch.shape)}. Call it once per batch."
-            )
+    if any(batch._layout.counts != layout.counts for batch in found):
+        return Entry(args, kwargs, layout, is_of_several=True)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []

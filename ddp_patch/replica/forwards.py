@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
+from ..structure import leaves
 from . import compiled
 from .calls import Call, described
 from .entry import Entry
@@ -119,8 +122,12 @@ class Forwards:
 
     def on_whole(self, call: Call) -> Any:
         """Run a forward as written, on plain tensors of all rows."""
-        args, kwargs = whole_arguments(call.args, call.kwargs)
-        with self.closed():
+        given = any(isinstance(leaf, (BatchTensor, PackedRows)) for _, leaf in leaves((call.args, call.kwargs)))
+        with ExitStack() as around:
+            around.enter_context(self.closed())
+            if given:
+                around.enter_context(self._world.working_on_whole(f"the arguments of {described(call.module)}"))
+            args, kwargs = whole_arguments(call.args, call.kwargs)
             return call.run(*args, **kwargs)
 
     def unclear(self, call: Call, why: str) -> Any:

@@ -72,7 +72,8 @@ def judge(
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
-        return Verdict(otherwise, f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})")
+        why = f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})"
+        return Verdict(otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps")
     try:
         with undisturbed(), Trial(module):
             from_whole = on_whole(*detached(whole[0]), **detached(whole[1]))
@@ -92,11 +93,14 @@ def judge(
             raise
         return Verdict("view", f"on rows it raises {_told(error)}")
     if trial.hooked:
-        return Verdict("view", "its forward registers hooks on activations, which see whole batches")
+        why = f"its forward registers hooks on activations, which see whole batches, at {trial.hooked}"
+        return Verdict("view", f"{why}. Register them in the script, on what forward returns")
     if drew:
-        return Verdict("view", "its forward draws from Python's or NumPy's generator, and may branch on what it draws")
+        why = "its forward draws from Python's or NumPy's generator, and may branch on what it draws"
+        return Verdict("view", f"{why}. Draw in the script, and pass what was drawn as an argument")
     if trial.looked:
-        return Verdict("view", "its forward reads values of tensors, and may branch on them otherwise later")
+        why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
+        return Verdict("view", f"{why}. Choose with torch.where instead")
     with torch.no_grad():
         dims = compare(from_rows, from_whole, span, vector)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
@@ -104,9 +108,10 @@ def judge(
     if dims is None:
         return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
     if seen is None and _trains_others(from_rows, on_rows, args, kwargs):
-        return Verdict("view", "a tensor that is no parameter of the module is trained with it")
+        why = "a tensor that is no parameter of the module is trained with it"
+        return Verdict("view", f"{why}. Make it a parameter of the module")
     if not _same_state(on_rows, on_whole):
-        return Verdict("view", "its forward keeps values of the batch on the module")
+        return Verdict("view", "its forward keeps values of the batch on the module. Return them instead")
     return Verdict("rows", "its rows were seen to be independent", dims)
 
 
@@ -157,7 +162,7 @@ def trial_copy(module: nn.Module) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared."""
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
-    held = {key: leaf.detach().clone() for key, leaf in computed.items()}
+    held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
     held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
     held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, held)
@@ -171,7 +176,7 @@ def trial_copy(module: nn.Module) -> nn.Module:
 
 
 def _is_computed(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.grad_fn is not None
+    return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
 
 
 def _varied(tensor: Any) -> Any:

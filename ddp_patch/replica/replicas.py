@@ -32,6 +32,7 @@ from .graphs import comes_from
 from .probe import Verdict
 from .recall import OBSERVED, Recall
 from .replica import Replica
+from .shares import Shares
 from .streams import RankStream
 from .trained import Trained
 from .verdicts import First, Verdicts
@@ -55,6 +56,7 @@ class Replicas:
         self.verdicts = Verdicts(world, options.batch_dims, self.census)
         self.recall = Recall()
         self.forwards = Forwards(world, self.stream, self.recall)
+        self._shares = Shares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
@@ -64,6 +66,8 @@ class Replicas:
         self._replicas: dict[int, Replica] = {}
         # Modules whose calls come here by themselves, by identity.
         self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        # Those that were called with batches of different sizes.
+        self._of_several: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
@@ -177,13 +181,22 @@ class Replicas:
         replica = self._keeper(call.module) or self.make(call.module, _OUTERMOST)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
-        return replica.anchored(self._entered(call, entry, held, replica), call.args, call.kwargs)
+        if self._shares is None:
+            return replica.anchored(self._entered(call, entry, held, replica), call.args, call.kwargs)
+        with self._shares.counted(call.module, entry.layout, lambda: self._news):
+            result = self._entered(call, entry, held, replica)
+        return replica.anchored(result, call.args, call.kwargs)
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, held)
+            return self.forwards.opened_up(call, entry)
+        if entry.is_of_several:
+            self._news = self._news or id(call.module) not in self._of_several
+            self._of_several[id(call.module)] = call.module
+            self._world.ledger.on_batches[described(call.module)] = "it is called with batches of different sizes"
             return self.forwards.opened_up(call, entry)
         form = self.verdicts.form(call, entry, held)
         verdict = self.verdicts.known(call, entry, form)

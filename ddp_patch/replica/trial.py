@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ledger import model_line
 from ..structure import leaves, map_leaves
 
 _PASSED_OVER = (__file__, str(Path(torch.__file__).parent / "_tensor.py"), torch.overrides.__file__)
@@ -32,7 +33,7 @@ class Refused(Exception):
 def note_hook() -> None:
     """Note that a forward registers a hook on an activation, if this is a trial."""
     if Trial.running is not None:
-        Trial.running.hooked = True
+        Trial.running.hooked = Trial.running.hooked or model_line()
 
 
 class Trial(TorchDispatchMode):
@@ -49,8 +50,8 @@ class Trial(TorchDispatchMode):
             batch: what it is given of the batch.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.looked = False  # at values that are not constants
-        self.hooked = False
+        self.looked = ""  # at values that are not constants: the line that did
+        self.hooked = ""  # activations: the line that did
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
         self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
@@ -99,11 +100,13 @@ class Trial(TorchDispatchMode):
 
     def note_reading(self, given: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
-        self.looked = self.looked or not (self._are_constant(given) or _reader() == _KERNELS)
+        if not self.looked and not self._are_constant(given) and _reader() != _KERNELS:
+            self.looked = model_line()
 
     def note_size(self, tensor: Tensor) -> None:
         """Note that Python is told how many numbers a tensor has."""
-        self.looked = self.looked or self._are_in(self._of_batch, tensor)
+        if not self.looked and self._are_in(self._of_batch, tensor):
+            self.looked = model_line()
 
     def _are_constant(self, given: list[Tensor]) -> bool:
         return all(self._are_in(self._constants, tensor) for tensor in given)

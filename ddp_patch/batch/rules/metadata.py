@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..forms import rows_of
-from ..tensor import BatchTensor, Rule, function_name
+from ..names import function_name
+from ..tensor import BatchTensor, Rule
 from ..world import World
 
 _SIZES = ("Tensor.size", "Tensor.shape", "Tensor.__len__", "Tensor.numel", "Tensor.nelement", "torch.numel")

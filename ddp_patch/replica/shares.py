@@ -1,0 +1,67 @@
+"""What part of a forward's work is split over the ranks, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from ..batch.world import Layout, World
+from .calls import described
+from .forwards import Forwards
+
+
+class Shares:
+    """Counts one forward of each model, once everything in it is decided."""
+
+    def __init__(self, world: World, forwards: Forwards) -> None:
+        """Start without any."""
+        self._world = world
+        self._forwards = forwards
+
+    @contextmanager
+    def counted(self, module: nn.Module, layout: Layout, was_news: Callable[[], bool]) -> Iterator[None]:
+        """Surround a call of the script.
+
+        Args:
+            module: that is called.
+            layout: of the batch.
+            was_news: tells afterwards whether something was found out in the call.
+        """
+        name = described(module)
+        if name in self._world.ledger.work:
+            yield
+            return
+        with _Operations(self._world, self._forwards) as operations:
+            yield
+        if not was_news() and (operations.split or operations.repeated):
+            split = operations.split * layout.total / layout.counts[self._world.rank]
+            self._world.ledger.work[name] = split / (split + operations.repeated)
+
+
+class _Operations(TorchDispatchMode):
+    """Counts operations of products, convolutions and attention, as torch counts them."""
+
+    def __init__(self, world: World, forwards: Forwards) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.split = 0  # of this rank's rows
+        self.repeated = 0  # that every rank does
+        self._world = world
+        self._forwards = forwards
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            count = formula(*args, **kwargs, out_val=result)
+            of_rows = self._world.at_work is not None and not self._world.repeats
+            if self._forwards.computes_rows or of_rows:
+                self.split += count
+            else:
+                self.repeated += count
+        return result
