@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..batch.factories import as_subclass, of_batches
 from ..batch.promise import PromisedTensor, arrive
 from ..effects.places import Places
 from ..patcher import Patch
@@ -93,7 +94,8 @@ def patches(places: Places) -> list[Patch]:
         Patch("torch", "Tensor.to", to, here),
         Patch("torch", "Tensor.cuda", cuda, here),
         Patch("torch.nn.utils.rnn", "PackedSequence.cuda", packed, here),
-        *(Patch(*_place(name), with_device, here) for name in _FACTORIES),
+        *(Patch(*_place(name), of_batches(name, with_device), here) for name in _FACTORIES),
+        Patch("torch", "Tensor.as_subclass", as_subclass, "sees the whole batch"),
         *(Patch("torch", f"Tensor.{name}", with_device, here) for name in _NEW),
         Patch("torch", "set_default_device", context, here),
         Patch("torch.utils._device", "DeviceContext.__init__", context, here),

@@ -11,6 +11,7 @@ from parity.later_habits import ClampedGradient, Net, fit
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 
 class Inside(nn.Module):
@@ -716,3 +717,61 @@ def batches_of_other_sizes_for_compiled_code():
         return said
 
     return compiled(wrap)
+
+
+def two_batches_of_different_sizes():
+    class Adapting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, own, other):
+            own, other = self.norm(self.body(own)), self.norm(self.body(other))
+            apart = (own.mean(0) - other.mean(0)).pow(2).sum()
+            return self.head(own), self.head(torch.cat([own, other])).logsumexp(1).mean() + apart
+
+    def by_loaders():
+        own = DataLoader(TensorDataset(torch.randn(42, 4), torch.randint(0, 3, (42,))), 8)
+        yield from zip(own, DataLoader(TensorDataset(torch.randn(34, 4)), 6), strict=True)
+
+    def in_one_batch(items):  # support and queries of an episode
+        rows = torch.stack([row for row, _ in items])
+        return rows[:4], torch.tensor([label for _, label in items[:4]]), rows[4:]
+
+    said = []
+    model = Adapting()
+    optimizer = SGD(model.parameters(), 0.05)
+    for (x, y), (z,) in by_loaders():
+        said.append(trained(optimizer, model(x, z), y))
+    rows = TensorDataset(torch.randn(42, 4), torch.randint(0, 3, (42,)))
+    for x, y, z in DataLoader(rows, 14, collate_fn=in_one_batch):
+        said.append(trained(optimizer, model(x, z), y))
+    return said + [p.detach().pow(2).sum().item() for p in model.state_dict().values()]
+
+
+def trained(optimizer, outputs, y):
+    logits, more = outputs
+    loss = F.cross_entropy(logits, y) + 0.1 * more
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def tensors_made_of_batches():
+    said = []
+    model = nn.Linear(4, 3)
+    optimizer = SGD(model.parameters(), 0.05)
+    for x, y in DataLoader(TensorDataset(torch.randn(22, 4), torch.randint(0, 3, (22,))), 8):
+        rows = torch.tensor(x, dtype=torch.float64) + torch.as_tensor(y, dtype=torch.float64)[:, None]
+        logits = model(rows * torch.DoubleTensor(x))
+        places = torch.stack([torch.arange(len(y)), torch.LongTensor(y)])
+        wanted = torch.sparse_coo_tensor(places, torch.ones(len(y), dtype=torch.float64), (len(y), 3)).to_dense()
+        by_row = torch.tensor([loss.item() for loss in F.cross_entropy(logits, y, reduction="none")])
+        loss = F.mse_loss(logits.softmax(1), wanted)
+        said += [loss.as_subclass(torch.Tensor).item(), torch.tensor([loss.detach(), by_row.mean()]).sum().item()]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return said

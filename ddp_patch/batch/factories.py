@@ -1,0 +1,66 @@
+"""``torch.tensor(batch)`` and its kin: factories that read what they are given below torch's overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..structure import map_leaves
+from .forms import whole_of
+from .promise import PromisedTensor, arrive
+from .tensor import BatchTensor
+from .world import World
+
+Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
+    """Give what a factory makes of batches.
+
+    Args:
+        name: of the factory.
+        otherwise: the wrapper for its other arguments.
+    """
+
+    def tensor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def copied(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
+            wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
+            return data.detach().clone().to(device=device, dtype=dtype).requires_grad_(requires_grad)
+
+        return copied(*args, **kwargs) if _is_given(args, kwargs) else otherwise(wrapped, instance, args, kwargs)
+
+    def as_tensor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def converted(data: Any, dtype: Any = None, device: Any = None) -> Any:
+            return data.to(device=device, dtype=dtype)
+
+        return converted(*args, **kwargs) if _is_given(args, kwargs) else otherwise(wrapped, instance, args, kwargs)
+
+    def sparse(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
+            return otherwise(wrapped, instance, args, kwargs)
+        with World.get().working_on_whole(f"torch.{name}"):
+            return otherwise(wrapped, instance, map_leaves(_whole, args), map_leaves(_whole, kwargs))
+
+    if name.startswith("sparse_"):
+        return sparse
+    return {"tensor": tensor, "as_tensor": as_tensor}.get(name, otherwise)
+
+
+def as_subclass(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a loss before it becomes a tensor of a class that does not know that it has to wait."""
+    if isinstance(instance, PromisedTensor):
+        arrive(instance)
+    if isinstance(instance, BatchTensor):
+        with World.get().working_on_whole("Tensor.as_subclass"):
+            return whole_of(instance).as_subclass(*args, **kwargs)
+    return wrapped(*args, **kwargs)
+
+
+def _is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return isinstance(args[0] if args else kwargs.get("data"), BatchTensor)
+
+
+def _whole(leaf: Any) -> Any:
+    return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
