@@ -545,3 +545,59 @@ def encoder_and_head() -> Iterator[float]:
     optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.01)
     for x, y in loader(16):
         yield stepped(optimizer, F.cross_entropy(head(encoder(x)), y))
+
+
+@kind
+def annealed() -> Iterator[float]:
+    """An attribute that the script sets in every step, in a part of the model."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.temperature = nn.Linear(64, 64), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(self.linear(x) / self.temperature, 1)
+
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), Gated(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in loader(16):
+        model[2].temperature *= 0.9
+        yield stepped(optimizer, F.cross_entropy(model(x), y))
+
+
+@kind
+def argument_that_grows() -> Iterator[float]:
+    """A number that is another one in every call, as a schedule has it."""
+
+    class Adversary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+            self.label, self.domain = nn.Linear(64, 4), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+            h = self.body(x)
+            return self.label(h), self.domain(h * alpha)
+
+    model = Adversary()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step, (x, y) in enumerate(loader(16)):
+        label, domain = model(x, alpha=step / STEPS)
+        yield stepped(optimizer, F.cross_entropy(label, y) + F.cross_entropy(domain, y))
+
+
+@kind
+def calls_that_are_counted() -> Iterator[float]:
+    """A forward that counts how often it ran."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.calls = nn.Linear(16, 64), nn.Linear(64, 4), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.head(torch.relu(self.body(x)) * (2.0 if self.calls > 4 else 1.0))
+
+    return classify(Counting(), loader(16))

@@ -17,12 +17,12 @@ def patches(replicas: Replicas) -> list[Patch]:
         before = _held(instance, args[0])
         wrapped(*args, **kwargs)
         replicas.census.noted(args[0])
-        replicas.verdicts.fingerprints.noted(instance, before, args[1])
+        replicas.verdicts.fingerprints.noted(instance, args[0], before, args[1])
 
     def delete_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         before = _held(instance, args[0])
         wrapped(*args, **kwargs)
-        replicas.verdicts.fingerprints.noted(instance, before, None)
+        replicas.verdicts.fingerprints.noted(instance, args[0], before, None)
 
     changed = "a changed module is observed anew"
     return [

@@ -19,6 +19,7 @@ from ..structure import leaves
 from .census import Held
 from .entry import Entry
 from .guards import OF_TORCH, PLAIN, Guards
+from .swap import original_class
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384
@@ -35,6 +36,7 @@ class _Seen:
         self.content = -1
         self.guards: Guards | None = None
         self.is_stale = False  # things that guards look into were replaced
+        self.changed_last: tuple[nn.Module, str] | None = None  # a layer, and the name of a plain attribute
 
 
 class Fingerprints:
@@ -47,15 +49,18 @@ class Fingerprints:
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self._module_numbers: dict[int, int] = {}
         self._states: dict[Any, int] = {}
+        self._contents: dict[int, Any] = {}  # of the states
         self._layer_states: dict[Any, int] = {}
+        self._layer_contents: dict[int, Any] = {}
         self._seen: dict[int, _Seen] = {}  # by the identity of the module
         self._places: dict[int, list[tuple[_Seen, int]]] = {}  # where a layer stands in modules that were looked at
 
-    def noted(self, layer: nn.Module, before: Any, value: Any) -> None:
+    def noted(self, layer: nn.Module, name: str, before: Any, value: Any) -> None:
         """An attribute of a layer was set or deleted.
 
         Args:
             layer: whose.
+            name: of the attribute.
             before: what it held, or None.
             value: what it holds now, or None.
         """
@@ -63,7 +68,10 @@ class Fingerprints:
             return
         for seen, position in self._places.get(id(layer), ()):
             seen.changed.add(position)
-            seen.is_stale = seen.is_stale or not (type(before) in PLAIN and type(value) in PLAIN)
+            if type(before) in PLAIN and type(value) in PLAIN:
+                seen.changed_last = (layer, name) if before != value else seen.changed_last
+            else:
+                seen.is_stale = True
 
     def reclassed(self, layer: nn.Module) -> None:
         """A layer got another class."""
@@ -79,14 +87,32 @@ class Fingerprints:
             for position in seen.changed:
                 seen.states[position] = self._state(held.layers[position])
             seen.changed.clear()
-            seen.state = _number_of(tuple(seen.states), self._states, _MOST_STATES, self._next)
+            seen.state = self._state_of(tuple(seen.states))
         if seen.guards is None:
             seen.guards = Guards(held.layers, self._number)
-            seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
+            seen.content = self._state_of(seen.guards.content)
         elif seen.guards.changed(seen.is_stale):
-            seen.content = _number_of(seen.guards.content, self._states, _MOST_STATES, self._next)
+            seen.content = self._state_of(seen.guards.content)
         seen.is_stale = False
         return seen.state, seen.content
+
+    def _state_of(self, content: Any) -> int:
+        return _number_of(content, self._states, self._contents, _MOST_STATES, self._next)
+
+    def without_numbers(self, form: Any) -> Any:
+        """Give a form of calls without the numbers among its attributes and arguments: what may be annealed."""
+        (layers, content), *others = form
+        states = self._contents.get(layers, (layers,))
+        held = [self._layer_contents.get(state, state) for state in states]
+        return _without_numbers((*held, self._contents.get(content, content), *others))
+
+    def changed_last(self, module: nn.Module) -> str:
+        """Name the attribute that was changed last in a module."""
+        seen = self._seen.get(id(module))
+        if seen is None or seen.changed_last is None:
+            return "what its code reads"
+        layer, name = seen.changed_last
+        return f"{original_class(layer).__name__}.{name}"
 
     def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
         if before is not None:
@@ -105,7 +131,9 @@ class Fingerprints:
         self._seen.clear()
         self._places.clear()
         self._states.clear()
+        self._contents.clear()
         self._layer_states.clear()
+        self._layer_contents.clear()
 
     def of_arguments(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry
@@ -139,7 +167,7 @@ class Fingerprints:
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
         state = (self._number(layer), *plain, *((name, b is None) for name, b in layer._buffers.items()))
-        return _number_of(state, self._layer_states, _MOST_LAYER_STATES, self._next)
+        return _number_of(state, self._layer_states, self._layer_contents, _MOST_LAYER_STATES, self._next)
 
     def _number(self, thing: Any) -> Any:
         # Not id(): memory that was freed is used again, and not alike on all ranks.
@@ -166,10 +194,21 @@ class Fingerprints:
         return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
 
 
-def _number_of(state: Any, known: dict[Any, int], most: int, counter: Iterator[int]) -> int:
+def _number_of(state: Any, known: dict[Any, int], contents: dict[int, Any], most: int, counter: Iterator[int]) -> int:
     """A number for a state, the same one when it comes back. Not its hash: that of -1 is that of -2."""
-    if state not in known:
+    number = known.get(state)
+    if number is None:
         if len(known) == most:  # an attribute changes in every step
             known.clear()
-        known[state] = next(counter)
-    return known[state]
+            contents.clear()
+        number = known[state] = next(counter)
+        contents[number] = state
+    return number
+
+
+def _without_numbers(content: Any) -> Any:
+    if type(content) is not tuple:
+        return content
+    if len(content) > 1 and (content[-2] is int or content[-2] is float):
+        return content[:-1]
+    return tuple(map(_without_numbers, content))

@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves
+from .call_forms import Form, Forms
 from .calls import Call, described
 from .census import Census, Held
 from .comparison import Span
@@ -35,7 +36,6 @@ from .rows import as_batches, detached, first_rows, writing_back
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
-_MOST_FORMS = 16  # in which a module is tried; the others run on batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,6 @@ class First:
     verdict: Verdict
 
 
-@dataclass(slots=True)
-class _Form:
-    """What is known of calls of one form. Other sizes of the same form are observed, once each, and not tried again.
-
-    A forward that asks how large its batch is may calculate with that, or branch on it: every other number of rows is
-    observed and tried.
-    """
-
-    verdict: Verdict
-    by_sizes: dict[Any, Verdict]
-    holds_for_all_sizes: bool
-    is_sized: bool = False
-    totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
-
-
 class Verdicts:
     """Judges a module at its first call in each form, and remembers."""
 
@@ -72,7 +57,7 @@ class Verdicts:
         self._world = world
         self._batch_dims = batch_dims
         self._census = census
-        self._forms: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Form]] = weakref.WeakKeyDictionary()
+        self._forms: weakref.WeakKeyDictionary[nn.Module, Forms] = weakref.WeakKeyDictionary()
         self._dimensions = Dimensions(world)
         # module -> batch dimension by name and number of dimensions of an argument
         self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
@@ -108,32 +93,43 @@ class Verdicts:
 
     def known(self, call: Call, entry: Entry, form: Any) -> Verdict | None:
         """Give the verdict on calls of a form, if there is one."""
-        known = self._forms.get(call.module, {}).get(form)
-        if known is None or known.holds_for_all_sizes:
-            return None if known is None else known.verdict
+        forms = self._of(call.module)
+        known = forms.get(form)
+        if known is None:
+            passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
+            return forms.passing if passes else None
+        if known.holds_for_all_sizes:
+            return known.verdict
         return known.by_sizes.get(self._sizes(call, entry, known))
 
-    def _sizes(self, call: Call, entry: Entry, form: _Form) -> Any:
+    def _of(self, module: nn.Module) -> Forms:
+        forms = self._forms.get(module)
+        if forms is None:
+            forms = self._forms[module] = Forms()
+        return forms
+
+    def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
         sizes = self.fingerprints.sizes(call.args, call.kwargs, entry)
         return (sizes, entry.layout.total) if form.is_sized else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
         verdict = Verdict("view", why)
-        self._forms[call.module][form] = _Form(verdict, {}, holds_for_all_sizes=True)
+        self._of(call.module).known[form] = Form(verdict, {}, holds_for_all_sizes=True)
         self._not_split(call.module, verdict)
 
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
+        forms = self._of(call.module)
+        if forms.is_passed_over:
+            what = forms.difference(form) or self.fingerprints.changed_last(call.module)
+            why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
+            verdict = forms.passing = Verdict("view", why)
+            self._world.ledger.on_batches.setdefault(described(call.module), why)
+            return First(False, None, entry, verdict)
         if call.vector:
             return self._tried(call, entry, rows)
-        forms = self._forms.setdefault(call.module, {})
-        known = forms.get(form)  # for other sizes
-        if known is None and len(forms) >= _MOST_FORMS:
-            # Not remembered by form: an attribute that changes in every step would fill the memory.
-            verdict = Verdict("view", f"it is called in more than {_MOST_FORMS} forms (attributes, arguments)")
-            self._not_split(call.module, verdict)
-            return First(False, None, entry, verdict)
+        known = forms.known.get(form)  # for other sizes
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
         tried = None
@@ -141,7 +137,7 @@ class Verdicts:
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
-            seen.tied("it is given packed sequences")
+            seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
         wrote: list[torch.Tensor] = []
         work = Work()  # type: ignore[no-untyped-call]
         given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
@@ -163,10 +159,12 @@ class Verdicts:
             return self._tried(call, entry, rows, instead="whole")
         seen.check_kept(result, given)
         if wrote:
-            seen.tied("its forward writes to an argument, which is no batch of a loader")
+            why = "its forward writes to an argument, which is no batch of a loader"
+            seen.tied(why, "Return a new tensor instead")
         if self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
             # A trial would do that again, and rows would do it with what they see.
-            seen.tied("its forward changes what it may branch on, outside of its attributes")
+            why = "its forward changes what it may branch on, outside of its attributes"
+            seen.tied(why, "Keep that in attributes of the module")
         # On every rank or on none: a trial may need all of them.
         mixing = next((given[0] for given in self._world.share([seen.mixing]) if given[0] is not None), None)
         if mixing is not None:
@@ -232,13 +230,13 @@ class Verdicts:
             assert again is not None
             entry, verdict = again, judged(again)
         form = self.form(call, entry, self._census.of(call.module))
-        self._forms.setdefault(call.module, {})[form] = _Form(verdict, {}, holds_for_all_sizes=True)
+        self._of(call.module).known[form] = Form(verdict, {}, holds_for_all_sizes=True)
         if verdict.kind != "rows":
             self._not_split(call.module, verdict)
         return First(False, None, entry, verdict)
 
     def _settle(self, call: Call, form: Any, verdict: Verdict, entry: Entry, seen: Observation) -> None:
-        known = self._forms.setdefault(call.module, {}).setdefault(form, _Form(verdict, {}, False))
+        known = self._of(call.module).known.setdefault(form, Form(verdict, {}, False))
         if seen.is_sized and not known.is_sized:
             known.is_sized = True
             known.by_sizes.clear()

@@ -1,0 +1,74 @@
+"""The forms in which a module was called, and what is known of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .probe import Verdict
+
+_MOST = 16  # forms in which a module is tried; the others run on batches
+_STREAK = 6  # new forms in a row: the next may never come back either
+
+
+@dataclass(slots=True)
+class Form:
+    """What is known of calls of one form. Other sizes of the same form are observed, once each, and not tried again.
+
+    A forward that asks how large its batch is may calculate with that, or branch on it: every other number of rows is
+    observed and tried.
+    """
+
+    verdict: Verdict
+    by_sizes: dict[Any, Verdict]
+    holds_for_all_sizes: bool
+    is_sized: bool = False
+    totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
+
+
+class Forms:
+    """The forms of one module's calls.
+
+    A number that changes in every step, such as a temperature that is annealed, makes forms that never come back. A
+    form that differs from one of another step in numbers only is passed over: it is neither tried nor remembered, and
+    runs on batches. If it comes back in another step it is tried then.
+    """
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.known: dict[Any, Form] = {}
+        self.is_passed_over = False  # the form that was asked for last
+        self.passing: Verdict | None = None  # on such forms
+        self._streak = 0
+        self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
+        self._passed: deque[tuple[Any, int]] = deque(maxlen=_MOST)  # forms that were passed over, and in which step
+
+    def get(self, form: Any) -> Form | None:
+        """Give what is known of a form."""
+        found = self.known.get(form)
+        if found is not None:
+            self._streak, self.is_passed_over = 0, False
+        return found
+
+    def passes(self, form: Any, kind: Callable[[Any], Any], step: int) -> bool:
+        """Tell whether a form that is not known is passed over.
+
+        Args:
+            form: of a call that is made now.
+            kind: gives a form without its numbers.
+            step: optimizer steps that were taken so far.
+        """
+        came = next((before for passed, before in self._passed if passed == form), None)
+        changes = self._streak >= _STREAK or self._kinds.setdefault(kind(form), step) != step
+        self.is_passed_over = came == step or len(self.known) >= _MOST or (came is None and changes)
+        self._streak += 1
+        if self.is_passed_over and came is None:
+            self._passed.append((form, step))
+        return self.is_passed_over
+
+    def difference(self, form: Any) -> str:
+        """Name an argument in which a form differs from the last one that was tried, if that is the difference."""
+        before = dict([*self.known][-1][1]) if self.known else {}
+        return next((f"its argument {path}" for path, value in form[1] if before.get(path) != value), "")

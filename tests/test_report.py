@@ -1,0 +1,229 @@
+"""The report: what stands in the way, at which line, and what to write instead, which then works."""
+
+import functools
+import inspect
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
+
+
+class Layer(nn.Module):
+    """One layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+
+class MatchesRows(Layer):
+    def forward(self, x):
+        x = self.linear(x)
+        return torch.softmax(x @ x.T, 1) @ x  # told
+
+
+class MatchesColumns(Layer):
+    def forward(self, x):
+        x = self.linear(x)
+        return (torch.softmax(x[:, :, None] * x[:, None], 1) @ x[:, :, None]).squeeze(2)
+
+
+class Reads(Layer):
+    def forward(self, x):
+        x = self.linear(x)
+        return x / 2 if max(x.abs().amax(1).tolist()) > 10 else x  # told
+
+
+class Chooses(Layer):
+    def forward(self, x):
+        x = self.linear(x)
+        return torch.where(x.abs().amax(1, keepdim=True) > 10, x / 2, x)
+
+
+class ReadsWeights(Layer):
+    def forward(self, x):
+        if self.linear.weight.norm() > 100:  # told
+            x = x / 2
+        return self.linear(x)
+
+
+class ChoosesByWeights(Layer):
+    def forward(self, x):
+        return self.linear(torch.where(self.linear.weight.norm() > 100, x / 2, x))
+
+
+class Keeps(Layer):
+    def forward(self, x):
+        self.last = self.linear(x)
+        return self.last * 2
+
+
+class Returns(Layer):
+    def forward(self, x):
+        last = self.linear(x)
+        return last * 2, last
+
+
+PROMPT = torch.ones(6, requires_grad=True)
+
+
+class TrainsAnother(Layer):
+    def forward(self, x):
+        return self.linear(x + PROMPT)  # told
+
+
+class TrainsItsOwn(Layer):
+    def __init__(self):
+        super().__init__()
+        self.prompt = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.linear(x + self.prompt)
+
+
+class DrawsInPython(Layer):
+    def forward(self, x):
+        return self.linear(x) * (1 if random.random() < 0.5 else 2)
+
+
+class IsGivenTheDraw(Layer):
+    def forward(self, x, is_doubled=None):
+        return self.linear(x) * (2 if is_doubled else 1)
+
+
+class Annealed(Layer):
+    def __init__(self):
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+class AnnealedTensor(Layer):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.tensor(1.0)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+class Counts(Layer):
+    def forward(self, x):
+        SEEN.append(1)
+        return self.linear(x) * (2 if len(SEEN) > 3 else 1)
+
+
+class CountsItself(Layer):
+    def forward(self, x):
+        self.seen = True
+        return self.linear(x)
+
+
+class Hooks(Layer):
+    def forward(self, x):
+        x = self.linear(x)
+        x.register_hook(lambda grad: grad / 2)  # told
+        return x
+
+
+class LeavesHooks(Layer):
+    def forward(self, x):
+        return self.linear(x)
+
+
+SEEN = []
+PAIRS = {  # what is said, whether with the line, what to write instead -> a module that does so, one that does the other
+    ("Tensor.matmul looks at the whole batch", True, ""): (MatchesRows, MatchesColumns),
+    ("reads values of the batch, and the script may branch on them", True, "Choose with torch.where instead"): (
+        Reads,
+        Chooses,
+    ),
+    ("reads values of tensors, and may branch on them otherwise later", True, "Choose with torch.where instead"): (
+        ReadsWeights,
+        ChoosesByWeights,
+    ),
+    ("keeps a batch for later", False, "Return it instead"): (Keeps, Returns),
+    ("a tensor of shape (6,) that is no parameter of the module is trained", True, "Make it a parameter"): (
+        TrainsAnother,
+        TrainsItsOwn,
+    ),
+    ("draws from Python's or NumPy's generator", False, "Draw in the script, and pass what was drawn"): (
+        DrawsInPython,
+        IsGivenTheDraw,
+    ),
+    ("Annealed.scale changes from call to call", False, "A tensor may change: torch.tensor(0.5)"): (
+        Annealed,
+        AnnealedTensor,
+    ),
+    ("changes what it may branch on, outside of its attributes", False, "Keep that in attributes of the module"): (
+        Counts,
+        CountsItself,
+    ),
+    ("registers hooks on activations", True, "Register them in the script, on what forward returns"): (
+        Hooks,
+        LeavesHooks,
+    ),
+}
+STEPS = 4
+
+
+def reports():
+    """Train each module alone; give what the report says of it."""
+    said = {}
+    for kind in (kind for pair in PAIRS.values() for kind in pair):
+        ddp_patch.disable()
+        ddp_patch.enable(report=True)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 6), kind(), nn.Linear(6, 4))
+        optimizer = torch.optim.SGD([*model.parameters(), PROMPT], lr=0.01)
+        for x, y in DataLoader(TensorDataset(torch.randn(8 * STEPS, 6), torch.randint(0, 4, (8 * STEPS,))), 8):
+            if hasattr(model[1], "scale"):
+                model[1].scale = model[1].scale * 0.9
+            z = model[1](model[0](x))
+            optimizer.zero_grad()
+            F.cross_entropy(model[2](z[0] if isinstance(z, tuple) else z), y).backward()
+            optimizer.step()
+        report = ddp_patch.report()
+        gathers = sum(entry.collectives for entry in report.ledger.gathers.values())
+        said[kind.__name__] = str(report), gathers == report.ledger.collectives["all_gather"]
+    return said
+
+
+@pytest.fixture(scope="module")
+def said(ranks):
+    """What the reports on all modules say."""
+    return functools.cache(lambda: ranks.call(reports, 2).ok().results[0])
+
+
+def line_told(kind):
+    """The line of a class that is marked."""
+    lines, start = inspect.getsourcelines(kind)
+    return start + next(number for number, line in enumerate(lines) if "# told" in line)
+
+
+@pytest.mark.parametrize("told", PAIRS, ids=lambda told: told[0])
+def test_the_report_names_what_stands_in_the_way_and_what_to_write(said, told):
+    why, has_line, remedy = told
+    kind, instead = PAIRS[told]
+    report, _ = said()[kind.__name__]
+    (line,) = [line for line in report.splitlines() if line.startswith(f"    {kind.__name__} (") and why in line]
+    assert not has_line or f"at test_report.py:{line_told(kind)}" in line
+    assert remedy in line
+    assert "On batches" not in said()[instead.__name__][0]
+
+
+def test_every_gather_is_counted_where_it_was_made(said):
+    assert all(is_complete for _, is_complete in said().values())
+
+
+def test_the_report_says_what_part_of_the_work_is_split(said):
+    assert "MatchesColumns (42 parameters): 100.0 % of its products" in said()["MatchesColumns"][0]
+    matches = next(line for line in said()["MatchesRows"][0].splitlines() if "%" in line and "MatchesRows" in line)
+    assert "so at most 1." in matches
