@@ -75,10 +75,11 @@ def script_line(frame: FrameType | None = None) -> str:
 
 def model_line() -> str:
     """Name the line of a model that is running: the innermost frame outside torch, this package and Python's own."""
-    return _line(sys._getframe(1), _is_of_model)
+    return _line(sys._getframe(1), is_of_model)
 
 
-def _is_of_model(place: str) -> bool:
+def is_of_model(place: str) -> bool:
+    """Tell files of scripts and of installed packages from those of torch, this package and Python."""
     if place.startswith(_LIBRARIES[0]) or f"{os.sep}torch{os.sep}" in place:
         return False
     return _PACKAGES in place or not place.startswith(_LIBRARIES)

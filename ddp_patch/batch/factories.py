@@ -9,7 +9,7 @@ import torch
 
 from ..structure import map_leaves
 from .forms import whole_of
-from .promise import PromisedTensor, arrive
+from .promised import PromisedTensor, arrive
 from .tensor import BatchTensor
 from .world import World
 

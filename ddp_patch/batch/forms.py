@@ -63,6 +63,14 @@ def whole_of(batch: BatchTensor) -> Tensor:
     return batch._whole
 
 
+def known_whole(batch: BatchTensor) -> Tensor | None:
+    """The whole batch, if this rank has it: no communication."""
+    whole, rows = batch._whole, batch._rows
+    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _handed_out:
+        return None
+    return whole if rows is None or version(rows) == batch._rows_seen else None
+
+
 def forget_whole(batch: BatchTensor) -> None:
     """Drop the gathered form after the rows were written to."""
     if batch._rows is not None:

@@ -7,22 +7,21 @@ looks at it. From then on it is a plain tensor.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .crossings import spread
 from .world import World
 
 
 class Promise:
     """A sum over the ranks, and the mean that it becomes."""
 
-    def __init__(self, partial: Tensor, count: Tensor | None, divisor: float) -> None:
+    depth = 0
+
+    def __init__(self, partial: Tensor, count: Tensor | None, divisor: float | Tensor) -> None:
         """Keep this rank's part.
 
         Args:
@@ -35,8 +34,8 @@ class Promise:
         self.expected = divisor
         self.rows: Tensor | None = None  # what it was computed of, until it is summed
         self.assumed = False  # a backward went on with the expected divisor
-        self.tie: Any = None  # the node that it left a model through
-        self._divisor: float | None = divisor if count is None else None
+        self._tie: Any = None  # the node that it left a model through
+        self._divisor: float | Tensor | None = divisor if count is None else None
         self._sum: Tensor | None = None
 
     def arrived(self, total: Tensor) -> None:
@@ -44,9 +43,23 @@ class Promise:
         self._sum = total
         self.let_go()
 
+    @property
+    def promises(self) -> list[Promise]:
+        """Itself; what is derived has several."""
+        return [self]
+
+    @property
+    def multiple_of(self) -> Promise:
+        """Itself: the promise that all gradients of a backward from it are proportional to."""
+        return self
+
     def let_go(self) -> None:
         """Keep the graph no longer."""
-        self.rows = self.tie = None
+        self.rows = self._tie = None
+
+    def leave_through(self, node: Any) -> None:
+        """It leaves a model, through a node of the graph."""
+        self._tie = node
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
@@ -72,8 +85,8 @@ class Promise:
     @property
     def source(self) -> Any:
         """The node that a backward from it comes by, before it comes to any parameter."""
-        if self.tie is not None:
-            return self.tie
+        if self._tie is not None:
+            return self._tie
         return None if self.rows is None else self.rows.grad_fn
 
     @property
@@ -87,120 +100,77 @@ class Promise:
         return self._divisor is None
 
 
-class _Promised(torch.autograd.Function):
-    """The crossing of DESIGN.md section 3, from partial sums to a mean: the gradient times N, over the divisor."""
+class Derived:
+    """What became of promises by numbers and by addition: ``(loss_a + 0.1 * loss_b) / 2``."""
 
-    @staticmethod
-    def forward(ctx: Any, partial: Tensor, promise: Promise) -> Tensor:
-        ctx.promise = promise
-        if not partial.is_floating_point():
-            return partial.new_empty(())
-        return partial.new_full((), torch.nan)  # what code below torch's functions takes for a number
+    def __init__(self, func: Any, operands: list[Any], is_multiple: bool) -> None:
+        """Keep what to compute when the sums are known.
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return spread(grads[0]) * World.get().size / ctx.promise.divisor, None
-
-
-_promised: Callable[[Tensor, Promise], Tensor] = _Promised.apply
-
-
-class PromisedTensor(Tensor):
-    """A 0-dim tensor whose value is summed when somebody looks at it."""
-
-    _promise: Promise
+        Args:
+            func: that was called.
+            operands: promises, numbers, and tensors that every rank has.
+            is_multiple: the first one, times a number.
+        """
+        self._func = func
+        self._operands = operands
+        self._sent: list[Promise] = []
+        made_of = [operand for operand in operands if isinstance(operand, (Promise, Derived))]
+        self.promises: list[Promise] = distinct(operand.promises for operand in made_of)
+        self.depth: int = 1 + max(operand.depth for operand in made_of)
+        self.multiple_of: Promise | None = made_of[0].multiple_of if is_multiple else None
 
     @property
     def part(self) -> Tensor:
-        """What this rank gives to the sum."""
-        return self._promise.part
+        """What this rank gives to the sums that are not known yet."""
+        self._sent = [promise for promise in self.promises if promise.is_open]
+        return torch.cat([promise.part for promise in self._sent])
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Wait for the value, unless the function does not look at it."""
-        kwargs = kwargs or {}
-        if func is Tensor.backward:
-            names = ("gradient", "retain_graph", "create_graph")
-            given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-            torch.autograd.backward(root_of(args[0]), given.pop("gradient", None), **given)
-            return None
-        if func in _BLIND:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        for value in (*args, *kwargs.values()):
-            for item in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(item, PromisedTensor):
-                    arrive(item)
-        return func(*args, **kwargs)
+    @property
+    def is_open(self) -> bool:
+        """Tell whether some sum is not known yet."""
+        return any(promise.is_open for promise in self.promises)
 
+    @property
+    def source(self) -> Any:
+        """A node that a backward from it comes by, before it comes to any parameter."""
+        return next((promise.source for promise in self.promises if promise.source is not None), None)
 
-_BLIND = {
-    getattr(Tensor, name).__get__
-    for name in ("requires_grad", "shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim")
-} | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point}
+    def arrived(self, total: Tensor) -> None:
+        """Take the sums of all ranks' parts."""
+        for promise, own in zip(self._sent, total.split([len(promise.part) for promise in self._sent]), strict=True):
+            promise.arrived(own)
 
+    def let_go(self) -> None:
+        """Keep the graph no longer."""
+        for promise in self.promises:
+            promise.let_go()
 
-def promised(partial: Tensor, divisor: float, count: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
-    """Sum 0-dim partial results over the ranks and divide, once somebody looks.
+    def leave_through(self, node: Any) -> None:
+        """It leaves a model, through a node of the graph."""
+        for promise in self.promises:
+            promise.leave_through(node)
 
-    Args:
-        partial: this rank's part of the sum.
-        divisor: what to divide by, on all ranks the same; if there is a count, what that is when no row is left out.
-        count: this rank's part of the divisor.
-        rows: what it was computed of.
-    """
-    seen = World.get().observation
-    if seen is not None:
-        seen.crossed()
-    promise = Promise(partial, count, divisor)
-    if not partial.is_floating_point() and seen is None and not World.get().alone:
-        return promise.wait()  # a count, which torch's functions may take for a size without a word
-    promise.rows = rows
-    value = _promised(partial, promise)
-    if _in_compiled_code():
-        value.detach().copy_(promise.wait())
+    def wait(self) -> Tensor:
+        """Give the value; one all_reduce, if it did not arrive by other means."""
+        meet(self.promises)
+        value: Tensor = self._func(*map(_known, self._operands))
         return value
-    value.__class__ = PromisedTensor
-    value._promise = promise  # type: ignore[attr-defined]
-    return value
 
 
-def _in_compiled_code() -> bool:
-    """Tell whether TorchDynamo (torch 2.13) goes on with what comes back: it takes no tensor that changes its class."""
-    return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+def distinct(promises: Iterable[list[Promise]]) -> list[Promise]:
+    """Name each promise of several lists once, in their order."""
+    return list({id(promise): promise for some in promises for promise in some}.values())
 
 
-def passed_on(value: PromisedTensor, tied: Tensor) -> None:
-    """Let a tensor stand for the same promise, which shares the memory of another that stands for it."""
-    tied.__class__ = PromisedTensor
-    promise: Promise = value._promise
-    tied._promise = promise  # type: ignore[attr-defined]
-    promise.tie = tied.grad_fn
+def meet(promises: list[Promise]) -> None:
+    """Wait for several promises with one all_reduce, if they are of one kind."""
+    left = [promise for promise in promises if promise.is_open]
+    if len(left) < 2 or World.get().alone or len({(promise.part.dtype, promise.part.device) for promise in left}) > 1:
+        return
+    total = World.get().all_reduce(torch.cat([promise.part for promise in left]))
+    for promise, own in zip(left, total.split([len(promise.part) for promise in left]), strict=True):
+        promise.arrived(own)
 
 
-def arrive(value: Tensor) -> None:
-    """Turn a promise into the plain tensor it stands for."""
-    promise: Promise = value.__dict__.pop("_promise")
-    value.__class__ = Tensor
-    seen = None if World.current is None else World.current.observation
-    with torch.inference_mode(value.is_inference()), nullcontext() if seen is None else seen.paused():
-        # Nobody has saved the tensor for a backward: every function waits before it looks.
-        value.detach().copy_(promise.wait())
-
-
-def root_of(value: Any) -> Any:
-    """Give a plain tensor to start a backward from, which does not need the value."""
-    if not isinstance(value, PromisedTensor):
-        return value
-    with torch._C.DisableTorchFunctionSubclass():
-        root = value.view(())
-    root._promise = value._promise  # type: ignore[attr-defined]
-    return root
-
-
-def promise_of(root: Any) -> Promise | None:
-    """The promise that a backward's only root stands for, if its sum is not known yet."""
-    promise: Promise | None = getattr(root, "_promise", None) if isinstance(root, Tensor) else None
-    return promise if promise is not None and promise.is_open else None
+def _known(operand: Any) -> Any:
+    return operand.wait() if isinstance(operand, (Promise, Derived)) else operand

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BatchError
+from .forms import version
 from .tensor import BatchTensor
 from .world import Layout
 
@@ -54,14 +55,18 @@ def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Lay
 class Reductions:
     """The calls of loss functions that one forward on rows makes, in their order."""
 
-    def __init__(self, calls: Sequence[Reduction], layout: Layout, rank: int) -> None:
+    def __init__(
+        self, calls: Sequence[Reduction], layout: Layout, rank: int, plain: Sequence[tuple[Tensor, Tensor]] = ()
+    ) -> None:
         """Begin with the first.
 
         Args:
             calls: as they were noted.
             layout: of the batch that the forward works on.
             rank: whose rows it computes.
+            plain: arguments that this rank has whole, each with its rows, a view of it.
         """
+        self._plain = [(whole, rows, version(rows)) for whole, rows in plain]
         self._left = deque(calls)
         self._layout = layout
         self._own = layout.counts[rank]
@@ -104,7 +109,13 @@ class Reductions:
                 f"{call.name} in a forward was given {_described(value)} as argument {key!r}, where this rank's "
                 f"{self._own} rows were expected. Compute the loss outside forward."
             )
-        return BatchTensor.from_rows(value, self._layout.times(factor, dim))
+        batch = BatchTensor.from_rows(value, self._layout.times(factor, dim))
+        for whole, rows, seen in self._plain:
+            is_view = value.data_ptr() == rows.data_ptr() and value.numel() == rows.numel() and version(rows) == seen
+            if is_view and dim == 0 and whole.is_contiguous() and value.is_contiguous() and value.dtype == whole.dtype:
+                # targets.view(-1): nothing has to be asked of other ranks.
+                return BatchTensor.from_both(value, whole.view(batch.shape), batch._layout)
+        return batch
 
 
 def _described(value: Any) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .forms import EXPORTS, hand_out, take_whole, version, whole_of
+from .likeness import LikeTensor
 from .names import function_name
 from .world import Layout, World
 
@@ -24,7 +25,7 @@ Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
 
 
-class BatchTensor(Tensor):
+class BatchTensor(Tensor, metaclass=LikeTensor):
     """A tensor of the global shape of which this rank holds its rows.
 
     ``size``, ``shape``, ``len``, ``dtype`` and ``device`` answer for the whole batch at no cost. Functions that keep
@@ -50,6 +51,11 @@ class BatchTensor(Tensor):
     def from_whole(whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole."""
         return _make(None, whole, layout)
+
+    @staticmethod
+    def from_both(rows: Tensor, whole: Tensor, layout: Layout) -> BatchTensor:
+        """Make a batch of a tensor that every rank has whole, and this rank's rows of it."""
+        return _make(rows, whole, layout)
 
     @property
     def forms(self) -> list[Tensor]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import wrapt
 
-from ..batch.promise import PromisedTensor
+from ..batch.promised import PromisedTensor
 from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
 from ..structure import map_leaves

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import rows_of, whole_of
-from ..batch.promise import promise_of, root_of
+from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError

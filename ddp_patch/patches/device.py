@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..batch.factories import as_subclass, of_batches
-from ..batch.promise import PromisedTensor, arrive
+from ..batch.promised import PromisedTensor, arrive
 from ..effects.places import Places
 from ..patcher import Patch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..batch.promise import PromisedTensor
+from ..batch.promised import PromisedTensor
 from ..batch.reductions import Reduction, noted
 from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole

@@ -8,7 +8,7 @@ import torch
 from torch.jit import _builtins
 
 from ..batch.forms import whole_of
-from ..batch.promise import PromisedTensor, arrive
+from ..batch.promised import PromisedTensor, arrive
 from ..batch.tensor import BatchTensor
 from ..patcher import Patch, Planted
 from ..structure import leaves, map_leaves

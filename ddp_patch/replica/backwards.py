@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..batch.promise import Promise
+from ..batch.promise import Derived, Promise, meet
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
 from .gradients import GradientSync
@@ -61,7 +61,7 @@ class Backwards:
     # --- backwards --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def backward(self, everywhere: bool, recorded: bool, promise: Promise | None = None) -> Iterator[None]:
+    def backward(self, everywhere: bool, recorded: bool, promise: Promise | Derived | None = None) -> Iterator[None]:
         """Surround a backward of the script; one inside another belongs to it.
 
         Args:
@@ -75,7 +75,11 @@ class Backwards:
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.parameters)
             sync.begin(everywhere and not recorded and not hooked, self._stepping, promise)
-        assumed = self._assume(promise) if promise is not None and everywhere else None
+        # Of a sum of losses, only a part of the gradients would have to be corrected.
+        counted = None if promise is None else promise.multiple_of
+        if promise is not None and counted is None and any(part.has_count for part in promise.promises):
+            meet(promise.promises)  # each would be waited for, one by one
+        assumed = self._assume(counted) if counted is not None and everywhere else None
         source = None if promise is None else promise.source
         self._running, failed = True, True
         self._count += 1
@@ -95,10 +99,10 @@ class Backwards:
             if self.loss_scale.active:
                 self.loss_scale.end()
             self._end(failed, recorded)
-            if promise is not None:
-                promise.assumed = False
-        if assumed is not None and promise is not None:
-            self._correct(assumed, promise, source)
+            if counted is not None:
+                counted.assumed = False
+        if assumed is not None and counted is not None:
+            self._correct(assumed, counted, source)
         if promise is not None:
             promise.let_go()
 
@@ -133,7 +137,7 @@ class Backwards:
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
             )
         if true:
-            sync.scale(promise.expected / true)
+            sync.scale(float(promise.expected) / true)
 
     def _end(self, failed: bool, recorded: bool) -> None:
         if failed:

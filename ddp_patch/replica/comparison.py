@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import rows_of
-from ..batch.promise import PromisedTensor
+from ..batch.promised import PromisedTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .own import is_own

@@ -51,6 +51,8 @@ def needs_one_graph(error: BaseException) -> bool:
     return exc is not None and isinstance(error, exc.Unsupported)
 
 
-def writings(module: nn.Module) -> int | None:
-    """Count how often a module's buffers were written, if code is compiled."""
-    return sum(buffer._version for buffer in module.buffers()) if _is_used() else None
+def writings(layers: list[nn.Module]) -> int | None:
+    """Count how often the buffers of layers were written, if code is compiled."""
+    if not _is_used():
+        return None
+    return sum(buffer._version for layer in layers for buffer in layer._buffers.values() if buffer is not None)

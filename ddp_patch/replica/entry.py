@@ -204,6 +204,16 @@ def _cut_all(
     return new_args, new_kwargs
 
 
+def plain_targets(args: Any, kwargs: Any, entry: Entry) -> list[tuple[Tensor, Tensor]]:
+    """Whole numbers among a call's plain arguments, each with this rank's rows of it."""
+    given, cut = leaves((args, kwargs)), leaves((entry.args, entry.kwargs))
+    return [
+        (whole, rows)
+        for (_, whole), (_, rows) in zip(given, cut, strict=True)
+        if type(whole) is Tensor and rows is not whole and not whole.is_floating_point()
+    ]
+
+
 def argument_names(module: nn.Module, count: int) -> list[str]:
     """Names of a forward's positional arguments, as the script's author wrote them."""
     forward = module.forward

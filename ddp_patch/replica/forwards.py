@@ -14,7 +14,8 @@ from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from . import compiled
 from .calls import Call, described
-from .entry import Entry
+from .census import Held
+from .entry import Entry, plain_targets
 from .probe import Verdict
 from .recall import OBSERVED, Recall
 from .replica import Replica
@@ -49,21 +50,25 @@ class Forwards:
         """Whether a module is running that calls are known of."""
         return self._depth > 0 or self.opened > 0
 
-    def on_rows(self, call: Call, entry: Entry, verdict: Verdict, replica: Replica | None) -> Any:
+    def on_rows(self, call: Call, entry: Entry, verdict: Verdict, held: Held, replica: Replica | None) -> Any:
         """Compute this rank's rows, and make batches of what comes out.
 
         Args:
             call: of the script, or of a forward that runs on batches.
             entry: how its arguments are cut.
             verdict: on it.
+            held: what the module holds.
             replica: of the outermost module; None inside.
 
         Returns:
             What the module returns, or ``REFUSED`` if it can only be compiled without its loss.
         """
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
-        losses = Reductions(verdict.losses, entry.layout, self._world.rank) if verdict.losses else None
-        written = None if losses is None else compiled.writings(call.module)
+        losses = None
+        if verdict.losses:
+            plain = plain_targets(call.args, call.kwargs, entry)
+            losses = Reductions(verdict.losses, entry.layout, self._world.rank, plain)
+        written = None if losses is None else compiled.writings(held.layers)
         with ExitStack() as around:
             around.enter_context(self.closed())
             around.enter_context(self._stream.entered())
@@ -86,7 +91,7 @@ class Forwards:
                 raise
             except Exception as error:
                 if losses is not None and compiled.needs_one_graph(error):
-                    return self._refused(call, written, error)
+                    return self._refused(call, held, written, error)
                 self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
                 raise
             finally:
@@ -97,8 +102,8 @@ class Forwards:
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
 
-    def _refused(self, call: Call, written: int | None, error: Exception) -> Any:
-        if written == compiled.writings(call.module):
+    def _refused(self, call: Call, held: Held, written: int | None, error: Exception) -> Any:
+        if written == compiled.writings(held.layers):
             return REFUSED
         raise BatchError(
             f"{described(call.module)}: torch.compile(fullgraph=True) does not let a loss in forward be that of all "

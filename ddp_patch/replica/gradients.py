@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.promise import Promise
+from ..batch.promise import Derived, Promise
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .anchors import anchor
@@ -74,9 +74,9 @@ class GradientSync:
         self._flags: Tensor | None = None
         self._lacks = False  # some parameter had no gradient on this rank
         self._flags_sent: Any = None
-        self._riding: tuple[Promise, Tensor] | None = None  # a loss that travels with the last bucket, and its total
+        self._riding: tuple[Promise | Derived, Tensor] | None = None  # a loss that travels with a bucket, its total
         self._before: Any = _IDLE  # gradients when the backward began
-        self._rider: Promise | None = None
+        self._rider: Promise | Derived | None = None
         self._group: Any = None if ddp is None else ddp.process_group
         if ddp is not None:
             # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
@@ -102,7 +102,7 @@ class GradientSync:
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
-    def begin(self, may_arm: bool, must_reduce: bool, promise: Promise | None) -> None:
+    def begin(self, may_arm: bool, must_reduce: bool, promise: Promise | Derived | None) -> None:
         """A backward of the script begins.
 
         Args:

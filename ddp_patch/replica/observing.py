@@ -19,6 +19,7 @@ from ..generators import same_draws
 from ..structure import leaves
 from .calls import Call
 from .comparison import Dims
+from .compiled import stance
 from .entry import Entry
 from .generic import where_rows_lie
 from .graphs import comes_from
@@ -85,7 +86,7 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
     world.observation = seen
     try:
         # Compiled code computes the same; a batch cannot go through it.
-        with torch.compiler.set_stance("force_eager"):
+        with stance("force_eager"):
             yield
     finally:
         world.observation = None

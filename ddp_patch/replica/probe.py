@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..batch.observation import Observation
-from ..batch.promise import PromisedTensor
+from ..batch.promised import PromisedTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World

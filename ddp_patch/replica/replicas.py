@@ -217,7 +217,7 @@ class Replicas:
         if kind == OBSERVED:
             with self.forwards.closed(), compiled.stance("force_eager"):
                 return self.forwards.on_batches(call, entry)
-        result = self.forwards.on_rows(call, entry, verdict or _SEEN_ELSEWHERE, replica)
+        result = self.forwards.on_rows(call, entry, verdict or _SEEN_ELSEWHERE, held, replica)
         if result is not REFUSED:
             return result
         self.verdicts.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.promise import PromisedTensor, passed_on
+from ..batch.promised import PromisedTensor, passed_on
 from ..batch.tensor import BatchTensor
 from .anchors import tie
 

@@ -1,6 +1,7 @@
 """Models that compute more than an output for each row: losses inside forward, packed sequences, compiled code."""
 
 import collections
+import functools
 
 import torch
 import torch.nn as nn
@@ -774,4 +775,130 @@ def tensors_made_of_batches():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    return said
+
+
+def losses_times_numbers():
+    def fitted_by(loss_of, every=1, ignored=()):
+        torch.manual_seed(1)
+        scale.fill_(0.25)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        optimizer = SGD(model.parameters(), 0.1)
+        rows, labels = torch.randn(44, 4), torch.randint(0, 3, (44,))
+        labels[list(ignored)] = -100
+        said = []
+        for step, (x, y) in enumerate(DataLoader(TensorDataset(rows, labels), 8)):
+            loss = loss_of(model(x), y)
+            loss.backward()
+            scale.mul_(1.5)
+            if step % every == every - 1:
+                said.append(torch.nan_to_num(loss.detach(), nan=-5.0).item())  # of nothing but targets to ignore
+                optimizer.step()
+                optimizer.zero_grad()
+        return said + [p.detach().pow(2).sum().item() for p in model.parameters()]
+
+    scale = torch.tensor(0.25)
+    said = []
+    for ignored in [(), range(3, 20), range(8)]:
+        said += fitted_by(lambda z, y: F.cross_entropy(z, y) / 2, 2, ignored)
+        said += fitted_by(lambda z, y: -(0.5 * F.cross_entropy(z, y)) * -3, 1, ignored)
+        said += fitted_by(lambda z, y: (F.cross_entropy(z, y).mean() * 2).sum() / 3, 1, ignored)
+    said += fitted_by(lambda z, y: F.cross_entropy(z, y) * scale)
+    said += fitted_by(lambda z, y: F.mse_loss(z, torch.zeros_like(z)) / 4 + F.l1_loss(z, torch.ones_like(z)) * 2, 2)
+    weights = torch.tensor([1.0, 2.0, 0.5])
+    for ignored in [(), range(3, 20)]:
+        said += fitted_by(lambda z, y: sum([F.cross_entropy(z, y), F.nll_loss(z.log_softmax(1), y)]) / 2, 1, ignored)
+        said += fitted_by(
+            lambda z, y: 1 - (F.cross_entropy(z, y) * 2 - z.pow(2).mean()) + z.abs().sum() / 9, 2, ignored
+        )
+
+    def by_and_by(z, y):
+        loss = 0
+        for column in range(3):
+            loss += F.mse_loss(z[:, column], (y == column).double())
+        for _ in range(80):  # more than are waited for together
+            loss = loss + F.cross_entropy(z, y) / 80
+        loss /= 2
+        loss *= scale
+        loss -= 1
+        kept = torch.zeros(())
+        kept += loss
+        return loss + kept.detach()
+
+    said += fitted_by(by_and_by) + fitted_by(by_and_by, 2, range(3, 20))
+    twice = nn.Parameter(torch.ones(()))
+    said += fitted_by(lambda z, y: (loss := F.mse_loss(z, torch.ones_like(z))) + loss + 0.1 * twice.pow(2))
+    said += [twice.grad.item()]
+    return said + fitted_by(lambda z, y: F.cross_entropy(z, y, weights) / 2, 2, range(3, 20))
+
+
+def targets_that_every_rank_has():
+    class Texts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.head = nn.Embedding(9, 6), nn.Linear(6, 9)
+
+        def forward(self, tokens, targets):
+            logits = self.head(torch.tanh(self.tokens(tokens)))
+            return logits, F.cross_entropy(logits.view(-1, 9), targets.view(-1), ignore_index=-1)
+
+    class Shifts(Texts):
+        def forward(self, tokens, targets):
+            targets[:, 0] = -1
+            return super().forward(tokens, targets)
+
+    said = []
+    for kind in (Texts, Shifts):
+        torch.manual_seed(1)
+        model, weights = kind(), torch.linspace(0.5, 2.0, 9)
+        optimizer = SGD(model.parameters(), 0.5)
+        tokens = torch.randint(0, 9, (10, 8, 6))
+        for step, batch in enumerate(tokens):
+            targets = batch.roll(-1, 1)
+            targets[:3, 4:] = -1
+            logits, loss = model(batch, targets)
+            if step % 3 == 2:
+                loss = loss + F.cross_entropy(logits.flatten(0, 1), targets.flatten(), weights, ignore_index=-1)
+            (loss / 2).backward()
+            if step % 2:
+                said.append(loss.item())
+                optimizer.step()
+                optimizer.zero_grad()
+    return said + [p.detach().pow(2).sum().item() for p in model.parameters()]
+
+
+def classes_that_are_compared():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.letters, self.head = nn.Linear(4, 6), None, nn.Linear(6, 3)
+
+        def forward(self, x):
+            parts = [None if self.letters is None else self.letters(x), self.words(x)]
+            found = [part for part in parts if type(part) == torch.Tensor]  # noqa: E721 — as scripts have it
+            return self.head(torch.cat(found, 1)), *parts
+
+    @functools.singledispatch
+    def weighed(part):
+        return 0.0
+
+    @weighed.register
+    def _(part: torch.Tensor):
+        return part.pow(2).mean()
+
+    model = Parts()
+    optimizer = SGD(model.parameters(), 0.05)
+    said = []
+    for x, y in DataLoader(TensorDataset(torch.randn(22, 4), torch.randint(0, 3, (22,))), 8):
+        logits, *parts = model(x)
+        loss = F.cross_entropy(logits, y) + sum(weighed(part) for part in parts)
+        said += [
+            str(type(loss)) == "<class 'torch.Tensor'>",
+            type(x).__name__ == "Tensor",
+            type(x) in (torch.Tensor, list),
+        ]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
     return said

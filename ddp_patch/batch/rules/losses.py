@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..crossings import scatter, spread, total
-from ..forms import rows_of
-from ..promise import promised
+from ..forms import known_whole, rows_of
+from ..promised import promised
 from ..tensor import BatchTensor, Rule
 from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
@@ -79,15 +79,23 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target: Tensor = local["target"]
     if target.is_floating_point():  # class probabilities: the mean is over the batch
         return _narrow(promised(loss, given["target"].numel() // given["target"].shape[1]), narrow)
-    kept = target != given["ignore_index"]
+    whole = known_whole(given["target"]) if isinstance(given["target"], BatchTensor) else given["target"]
+    if whole is not None and not (weight is not None and weight.requires_grad):  # every rank can count them
+        count = _counted(whole, given["ignore_index"], weight).to(loss.dtype)
+        return _narrow(promised(loss, count, rows=local["input"]), narrow)
+    count = _counted(target, given["ignore_index"], local["weight"]).to(loss.dtype)
     if weight is None:
-        count = kept.sum().to(loss.dtype)
         return _narrow(promised(loss, given["target"].numel(), count, local["input"]), narrow)
-    count = (local["weight"][target.where(kept, 0)] * kept).sum().to(loss.dtype)
     if not weight.requires_grad:
         return _narrow(promised(loss, math.nan, count), narrow)
     both = total(torch.stack([loss, count]))
     return _narrow(both[0] / both[1], narrow)
+
+
+def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
+    """How many targets are not to be ignored, or the weights of their classes."""
+    kept = target != ignored
+    return kept.sum() if weight is None else (weight[target.where(kept, 0)] * kept).sum()
 
 
 def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:

@@ -9,7 +9,7 @@ import torch
 
 from ..crossings import total
 from ..forms import rows_of
-from ..promise import promised
+from ..promised import promised
 from ..tensor import BatchTensor, Rule
 from .dims import along, named_dims
 

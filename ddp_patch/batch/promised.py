@@ -1,0 +1,209 @@
+"""Losses whose sum over the ranks nobody has asked for yet: 0-dim tensors that stand for promises.
+
+What becomes of one by numbers, and of several by addition, is promised as well: ``(loss_a + 0.1 * loss_b) / 2`` travels
+with the gradients of its backward.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .crossings import spread
+from .likeness import LikeTensor
+from .promise import Derived, Promise, distinct, meet
+from .world import World
+
+
+class _Promised(torch.autograd.Function):
+    """The crossing of DESIGN.md section 3, from partial sums to a mean: the gradient times N, over the divisor."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, promise: Promise) -> Tensor:
+        ctx.promise = promise
+        if not partial.is_floating_point():
+            return partial.new_empty(())
+        return partial.new_full((), torch.nan)  # what code below torch's functions takes for a number
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return spread(grads[0]) * World.get().size / ctx.promise.divisor, None
+
+
+_promised: Callable[[Tensor, Promise], Tensor] = _Promised.apply
+
+
+class PromisedTensor(Tensor, metaclass=LikeTensor):
+    """A 0-dim tensor whose value is summed when somebody looks at it."""
+
+    _promise: Promise | Derived
+
+    @property
+    def part(self) -> Tensor:
+        """What this rank gives to the sum."""
+        return self._promise.part
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Wait for the value, unless the function does not look at it."""
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            names = ("gradient", "retain_graph", "create_graph")
+            given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+            torch.autograd.backward(root_of(args[0]), given.pop("gradient", None), **given)
+            return None
+        if func in _BLIND:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        is_multiple = not kwargs and func in _MULTIPLES and _is_multiple(*args)
+        if is_multiple or (not kwargs and func in _SUMS and _is_sum(func, *args)):
+            return _derived(func, args, is_multiple)
+        losses = [
+            item
+            for value in (*args, *kwargs.values())
+            for item in (value if isinstance(value, (list, tuple)) else (value,))
+            if isinstance(item, PromisedTensor)
+        ]
+        if len(losses) > 1:
+            meet(distinct(loss._promise.promises for loss in losses))
+        for loss in losses:
+            if isinstance(loss, PromisedTensor):  # given twice, it has arrived
+                arrive(loss)
+        return func(*args, **kwargs)
+
+
+_BLIND = {
+    getattr(Tensor, name).__get__
+    for name in ("requires_grad", "shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim")
+} | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point}
+
+
+# Functions that keep no value for their backward -> what computes the same later.
+_MULTIPLES: dict[Any, Any] = {
+    **{f: f for f in (Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.mul)},
+    **{f: f for f in (Tensor.div, Tensor.__truediv__, torch.div, Tensor.neg, Tensor.__neg__, torch.neg)},
+    **{f: f for f in (Tensor.mean, torch.mean, Tensor.sum, torch.sum)},
+    **dict.fromkeys((Tensor.mul_, Tensor.__imul__), Tensor.mul),
+    **dict.fromkeys((Tensor.div_, Tensor.__itruediv__), Tensor.div),
+}
+_SUMS: dict[Any, Any] = {
+    **{f: f for f in (Tensor.add, Tensor.__add__, Tensor.__radd__, torch.add)},
+    **{f: f for f in (Tensor.sub, Tensor.__sub__, Tensor.__rsub__, torch.sub)},
+    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), Tensor.add),
+    **dict.fromkeys((Tensor.sub_, Tensor.__isub__), Tensor.sub),
+}
+_IN_PLACE = {Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__}
+_DEEPEST = 64  # computations that wait for one sum
+
+
+def _is_multiple(value: Any, *others: Any) -> bool:
+    """Tell a loss and a number, or a scale such as ``GradScaler``'s."""
+    if not isinstance(value, PromisedTensor) or len(others) > 1 or value._promise.depth >= _DEEPEST:
+        return False
+    if others and type(others[0]) is Tensor:
+        scale = others[0]
+        return scale.dim() == 0 and not scale.requires_grad and scale.dtype == value.dtype
+    return not others or type(others[0]) in (int, float)
+
+
+def _is_sum(func: Any, first: Any, *others: Any) -> bool:
+    """Tell losses, numbers and 0-dim tensors that are added, but not to a tensor whose memory others may look at."""
+    operands = (first, *others)
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    return (
+        len(others) == 1
+        and (isinstance(first, PromisedTensor) or func not in _IN_PLACE)
+        and all(type(operand) in (Tensor, PromisedTensor, int, float) for operand in operands)
+        and all(tensor.dim() == 0 for tensor in tensors)
+        and len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
+        and all(tensor._promise.depth < _DEEPEST for tensor in tensors if isinstance(tensor, PromisedTensor))
+    )
+
+
+def _derived(func: Any, operands: tuple[Any, ...], is_multiple: bool) -> Tensor:
+    computed = (_MULTIPLES if is_multiple else _SUMS)[func]
+    promise = Derived(computed, [_kept(operand) for operand in operands], is_multiple)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _stands_for(func(*operands), promise)
+
+
+def _kept(operand: Any) -> Any:
+    if isinstance(operand, PromisedTensor):
+        return operand._promise
+    # A scale, say, may be written to before the sum arrives.
+    return operand.detach().clone() if isinstance(operand, Tensor) else operand
+
+
+def _stands_for(value: Tensor, promise: Promise | Derived) -> Tensor:
+    value.__class__ = PromisedTensor
+    value._promise = promise  # type: ignore[attr-defined]
+    return value
+
+
+def promised(
+    partial: Tensor, divisor: float | Tensor, count: Tensor | None = None, rows: Tensor | None = None
+) -> Tensor:
+    """Sum 0-dim partial results over the ranks and divide, once somebody looks.
+
+    Args:
+        partial: this rank's part of the sum.
+        divisor: what to divide by, on all ranks the same; if there is a count, what that is when no row is left out.
+        count: this rank's part of the divisor.
+        rows: what it was computed of.
+    """
+    seen = World.get().observation
+    if seen is not None:
+        seen.crossed()
+    promise = Promise(partial, count, divisor)
+    if not partial.is_floating_point() and seen is None and not World.get().alone:
+        return promise.wait()  # a count, which torch's functions may take for a size without a word
+    promise.rows = rows
+    value = _promised(partial, promise)
+    if _in_compiled_code():
+        value.detach().copy_(promise.wait())
+        return value
+    return _stands_for(value, promise)
+
+
+def _in_compiled_code() -> bool:
+    """Tell whether TorchDynamo (torch 2.13) goes on with what comes back: it takes no tensor that changes its class."""
+    return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+
+
+def passed_on(value: PromisedTensor, tied: Tensor) -> None:
+    """Let a tensor stand for the same promise, which shares the memory of another that stands for it."""
+    _stands_for(tied, value._promise)
+    value._promise.leave_through(tied.grad_fn)
+
+
+def arrive(value: Tensor) -> None:
+    """Turn a promise into the plain tensor it stands for."""
+    promise: Promise | Derived = value.__dict__.pop("_promise")
+    value.__class__ = Tensor
+    seen = None if World.current is None else World.current.observation
+    with torch.inference_mode(value.is_inference()), nullcontext() if seen is None else seen.paused():
+        # Nobody has saved the tensor for a backward: every function waits before it looks.
+        value.detach().copy_(promise.wait())
+
+
+def root_of(value: Any) -> Any:
+    """Give a plain tensor to start a backward from, which does not need the value."""
+    if not isinstance(value, PromisedTensor):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        root = value.view(())
+    root._promise = value._promise  # type: ignore[attr-defined]
+    return root
+
+
+def promise_of(root: Any) -> Promise | Derived | None:
+    """The promise that a backward's only root stands for, if its sum is not known yet."""
+    promise: Promise | Derived | None = getattr(root, "_promise", None) if isinstance(root, Tensor) else None
+    return promise if promise is not None and promise.is_open else None

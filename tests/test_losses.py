@@ -1,0 +1,84 @@
+"""What a loss costs: its sum over the ranks travels with the gradients, and so does what becomes of losses."""
+
+import functools
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
+
+
+def squared(z):
+    return F.mse_loss(z, torch.ones_like(z))
+
+
+def one_by_one(z, y):
+    loss = 0
+    for column in range(3):
+        loss += F.mse_loss(z[:, column], y.float())
+    return loss
+
+
+LOSSES = {  # name -> loss of outputs and classes, batches in a step, whether every rank has all rows, sums beside gradients
+    "as it is": (F.cross_entropy, 1, False, 0),
+    "divided": (lambda z, y: F.cross_entropy(z, y) / 2, 1, False, 0),
+    "scaled": (lambda z, y: torch.tensor(8.0) * F.cross_entropy(z, y) * torch.tensor(8.0), 1, False, 1),
+    "scaled by GradScaler": (lambda z, y: F.cross_entropy(z, y) * torch.tensor(8.0), 1, False, 0),
+    "a sum": (lambda z, y: (squared(z) + 0.1 * squared(z * 2)) / 2, 1, False, 0),
+    "a sum in place": (one_by_one, 1, False, 0),
+    "a sum with classes": (lambda z, y: F.cross_entropy(z, y) + F.cross_entropy(z * 2, y) + squared(z), 1, False, 1),
+    "stacked": (lambda z, y: torch.stack([F.cross_entropy(z, y), squared(z), squared(z * 2)]).sum(), 1, False, 1),
+    "accumulated": (lambda z, y: squared(z) / 2, 2, False, 0),
+    "accumulated classes": (lambda z, y: F.cross_entropy(z, y) / 2, 2, False, 2),  # of targets, of each batch
+    "accumulated classes without a loader": (lambda z, y: F.cross_entropy(z, y) / 2, 2, True, 0),
+}
+
+
+def counted():
+    """Train by each loss, and count the collectives of a steady step."""
+    found = {}
+    for name, (loss_of, every, is_plain, _) in LOSSES.items():
+        ddp_patch.disable()
+        ddp_patch.enable()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rows = TensorDataset(torch.randn(96, 4), torch.randint(0, 3, (96,)))
+        counts = []
+        for step, (x, y) in enumerate((rows[i : i + 8] for i in range(0, 96, 8)) if is_plain else DataLoader(rows, 8)):
+            loss_of(model(x), y).backward()
+            if step % every == every - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+                counts.append(Counter(ddp_patch.report().ledger.collectives))
+        found[name] = dict(counts[-1] - counts[-2])
+    return found
+
+
+@pytest.fixture(scope="module")
+def collectives(ranks):
+    """Of a step of each loss, on two ranks."""
+    return functools.cache(lambda: ranks.call(counted, 2).ok().results)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_travels_with_the_gradients(collectives, name):
+    sums = LOSSES[name][-1]
+    for rank in collectives():
+        assert rank[name] == {"gradient bucket": 1} | ({"all_reduce": sums} if sums else {})
+
+
+def below_overrides():
+    """Give what code sees that takes a loss for a number below torch's functions."""
+    (x, y) = next(iter(DataLoader(TensorDataset(torch.randn(8, 4), torch.randint(0, 3, (8,))), 8)))
+    loss = F.cross_entropy(x, y)
+    return torch.add(torch.ones(2), torch.ones(2), alpha=loss).tolist()
+
+
+def test_what_cannot_wait_for_a_loss_sees_no_number(ranks):
+    for seen in ranks.call(below_overrides, 2).ok().results:
+        assert all(value != value for value in seen)
