@@ -12,7 +12,7 @@ from .entry import Entry
 from .probe import Verdict
 from .swap import original_class
 
-_ENOUGH = 0.95  # of the work that the first dimension makes: less than that is better
+_ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
 
 
 class Dimensions:
@@ -22,7 +22,7 @@ class Dimensions:
         """Start with nothing tried."""
         self._world = world
         self._chosen: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._work: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()  # along the first
+        self._work: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()  # along the first
         self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def of(self, module: nn.Module) -> int | None:
@@ -30,7 +30,7 @@ class Dimensions:
         return self._chosen.get(module)
 
     def seen(
-        self, module: nn.Module, entry: Entry, verdict: Verdict, work: int, again: Callable[[], Entry | None]
+        self, module: nn.Module, entry: Entry, verdict: Verdict, work: float, again: Callable[[], Entry | None]
     ) -> None:
         """Take a call into account that was observed.
 
@@ -38,7 +38,7 @@ class Dimensions:
             module: that was called.
             entry: how its arguments were cut.
             verdict: on the call, the same on every rank.
-            work: numbers that this rank computed.
+            work: numbers that this rank computed for each that the call was given; the next call may be of other sizes.
             again: enters the call with the dimension that is chosen then.
         """
         dim, name = entry.layout.dim, original_class(module).__name__

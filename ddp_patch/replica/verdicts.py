@@ -185,7 +185,11 @@ class Verdicts:
             )
         verdict = self._agreed(verdict)
         if entry.is_scripts_own and call.dim is None:
-            self._dimensions.seen(call.module, entry, verdict, work.done, lambda: self.enter(call, rows, True))
+            numbers = sum(
+                leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
+            )
+            by_number = work.done / max(1, numbers)
+            self._dimensions.seen(call.module, entry, verdict, by_number, lambda: self.enter(call, rows, True))
         if verdict.kind != "rows" and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
