@@ -109,6 +109,15 @@ class World:
             self.at_work, self.repeats = before
 
     @contextmanager
+    def working_on_rows(self, what: Any) -> Iterator[None]:
+        """Surround a function that computes this rank's rows of batches."""
+        before, self.at_work = self.at_work, what
+        try:
+            yield
+        finally:
+            self.at_work = before
+
+    @contextmanager
     def reducing(self, reductions: Any) -> Iterator[Any]:
         """Surround a forward that computes rows with losses of its own; gives those of the forward around it."""
         before, self.reductions = self.reductions, reductions

@@ -45,7 +45,7 @@ def patches(world: World) -> list[Patch]:
             if own is NotImplemented or any(w.requires_grad and not world.keeps_global(w) for w in weights):
                 return wrapped(input.whole(), _whole(hx))
             drops = instance.training and instance.dropout and instance.num_layers > 1
-            with world.own_draws() if drops else nullcontext():
+            with world.working_on_rows(wrapped), world.own_draws() if drops else nullcontext():
                 output, states = wrapped(input.own, own)
             at = input.layout.at(1)
             several = isinstance(states, tuple)
