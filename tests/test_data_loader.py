@@ -41,7 +41,7 @@ def batches_of(**options):
     for _ in range(2):
         for batch in loader:
             seen.append([batch["i"].tolist(), batch["square"].flatten().tolist(), list(batch["name"])])
-            kinds.append(type(batch["i"]).__name__)
+            kinds.append(type(batch["i"]).__qualname__)
             draws.append(batch["drawn"].tolist())
             assert isinstance(batch["i"], BatchTensor) or len(batch["i"]) < 3
     after = [torch.rand(()).item(), random.random(), float(np.random.rand())]

@@ -37,7 +37,7 @@ def rows_computed():
 def sequence_first():
     g = torch.Generator().manual_seed(1)
     x = ddp_patch.deal(get_batch(g)["t"], dim=1)[0]
-    return [list(x.shape), type(x).__name__, x.sum(0).tolist()]
+    return [list(x.shape), type(x).__qualname__, x.sum(0).tolist()]
 
 
 def refused(kind):

@@ -106,7 +106,7 @@ from torch.utils.data import DataLoader, TensorDataset
 loader = DataLoader(TensorDataset(torch.arange(7.0)), 7)
 (x,) = next(iter(loader))
 print(json.dumps(dict(
-    argv=sys.argv, path0=sys.path[0], name=__name__, file=__file__, total=x.sum().item(), kind=type(x).__name__,
+    argv=sys.argv, path0=sys.path[0], name=__name__, file=__file__, total=x.sum().item(), kind=type(x).__qualname__,
     names=list({{"a", "b", "c", "d", "e"}}), world=os.environ.get("WORLD_SIZE"), flags=sys.flags.optimize,
 )))
 """

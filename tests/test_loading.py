@@ -61,7 +61,7 @@ def what_is_read(kind):
         loader = ddp_patch.deal(DataLoader(data, 6, collate_fn=collate))
     else:
         loader = DataLoader(data, 6, collate_fn=collate)
-    kinds = {type(batch).__name__ for batch in loader}
+    kinds = {type(batch).__qualname__ for batch in loader}
     return [data.loaded, sorted(kinds), list(ddp_patch.report().ledger.loaders.values())]
 
 
