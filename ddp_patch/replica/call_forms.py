@@ -9,7 +9,7 @@ from typing import Any
 
 from .probe import Verdict
 
-_MOST = 16  # forms in which a module is tried; the others run on batches
+_MOST = 64  # forms in which a module is tried; the others run on batches
 _STREAK = 6  # new forms in a row: the next may never come back either
 
 
@@ -43,7 +43,7 @@ class Forms:
         self.passing: Verdict | None = None  # on such forms
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
-        self._passed: deque[tuple[Any, int]] = deque(maxlen=_MOST)  # forms that were passed over, and in which step
+        self._passed: deque[tuple[Any, int]] = deque(maxlen=16)  # forms that were passed over, and in which step
 
     def get(self, form: Any) -> Form | None:
         """Give what is known of a form."""
