@@ -62,9 +62,11 @@ class PromisedTensor(Tensor, metaclass=LikeTensor):
         if func in _BLIND:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        is_multiple = not kwargs and func in _MULTIPLES and _is_multiple(*args)
-        if is_multiple or (not kwargs and func in _SUMS and _is_sum(func, *args)):
-            return _derived(func, args, is_multiple)
+        # In a trial what becomes of a loss is compared: one may divide it by the number of its rows.
+        if not kwargs and not World.get().muted.get():
+            is_multiple = func in _MULTIPLES and _is_multiple(*args)
+            if is_multiple or (func in _SUMS and _is_sum(func, *args)):
+                return _derived(func, args, is_multiple)
         losses = [
             item
             for value in (*args, *kwargs.values())

@@ -902,3 +902,9 @@ def classes_that_are_compared():
         optimizer.step()
         said.append(loss.item())
     return said
+
+
+def losses_over_the_number_of_rows():
+    counted = fitted(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y, reduction="sum") / y.size(0))
+    added = fitted(lambda net, logits, hidden, x, y: F.mse_loss(logits, x[:, :3]) + 0.01 * len(x))
+    return counted + added
