@@ -77,7 +77,11 @@ class Backwards:
             sync.begin(everywhere and not recorded and not hooked, self._stepping, promise)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if promise is None else promise.multiple_of
-        if promise is not None and counted is None and any(part.has_count for part in promise.promises):
+        if (
+            promise is not None
+            and counted is None
+            and any(part.has_count and part.is_open for part in promise.promises)
+        ):
             meet(promise.promises)  # each would be waited for, one by one
         assumed = self._assume(counted) if counted is not None and everywhere else None
         source = None if promise is None else promise.source

@@ -97,7 +97,7 @@ class Verdicts:
         known = forms.get(form)
         if known is None:
             passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
-            return forms.passing if passes else None
+            return forms.passing if passes and not call.vector else None
         if known.holds_for_all_sizes:
             return known.verdict
         return known.by_sizes.get(self._sizes(call, entry, known))
@@ -121,14 +121,14 @@ class Verdicts:
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
         forms = self._of(call.module)
+        if call.vector:
+            return self._tried(call, entry, rows)
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
             verdict = forms.passing = Verdict("view", why)
             self._world.ledger.on_batches.setdefault(described(call.module), why)
             return First(False, None, entry, verdict)
-        if call.vector:
-            return self._tried(call, entry, rows)
         known = forms.known.get(form)  # for other sizes
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
