@@ -43,9 +43,9 @@ class Ledger:
     late: int = 0  # averages of gradients after their backward
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
 
-    def count(self, kind: str, size: int) -> None:
-        """Count one collective that carried ``size`` bytes."""
-        self.collectives[kind] += 1
+    def count(self, kind: str, size: int, times: int = 1) -> None:
+        """Count one collective, or several, that carried ``size`` bytes."""
+        self.collectives[kind] += times
         self.collective_bytes[kind] += size
 
     def saw_whole(self, function: str) -> None:

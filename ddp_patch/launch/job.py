@@ -52,8 +52,9 @@ register_rendezvous_handler("ddp-patch", _rendezvous)
 class _Called(torch.nn.Module):
     """What DDP may write attributes to in place of the script's module."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: torch.nn.Module, beside: torch.nn.Parameter | None) -> None:
         super().__init__()
+        self.beside = beside  # before the module's, since DDP begins with the last one
         self.module = module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,16 +120,21 @@ class Job:
         Job.current = self
 
     def wrap(
-        self, module: torch.nn.Module, without: Sequence[torch.nn.Parameter] = (), **options: Any
+        self,
+        module: torch.nn.Module,
+        beside: torch.nn.Parameter | None = None,
+        without: Sequence[torch.nn.Parameter] = (),
+        **options: Any,
     ) -> DistributedDataParallel:
         """Put a module under DistributedDataParallel.
 
         Args:
             module: to be called through the result.
+            beside: a parameter that is reduced with the module's.
             without: parameters that DDP leaves alone.
             options: for DDP.
         """
-        inner = _Called(module)
+        inner = _Called(module, beside)
         if without:
             ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)

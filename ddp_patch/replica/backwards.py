@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor
@@ -21,9 +21,15 @@ from .watch import Watch
 class Backwards:
     """Tells every replica when a backward begins and ends, and when its gradients are looked at."""
 
-    def __init__(self, world: World) -> None:
-        """Start without replicas."""
+    def __init__(self, world: World, group: Callable[[], Any]) -> None:
+        """Start without replicas.
+
+        Args:
+            world: the ranks that share the batch.
+            group: gives the process group in which DDP sends gradients, and which nothing else may keep alive.
+        """
         self._world = world
+        self._group = group
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
         self.loss_scale = LossScale(world.ledger)
         self._syncs: list[GradientSync] = []
@@ -87,15 +93,17 @@ class Backwards:
         source = None if promise is None else promise.source
         self._running, failed = True, True
         self._count += 1
+        begun = self._collectives()
         try:
             with self._world.collective("a backward"):
                 yield
             failed = False
+            self._count_buckets(self._collectives() - begun)
         except DdpPatchError:
             raise
         except Exception as error:
             # How far DDP came belongs to it: a bucket that some ranks began would meet the next one of the others.
-            buckets = self._world.ledger.collectives["gradient bucket"]
+            buckets = self._collectives() - begun
             self._world.compare_failures(error, f"backward {self._count} (after {buckets} buckets of gradients)")
             raise
         finally:
@@ -142,6 +150,17 @@ class Backwards:
             )
         if true:
             sync.scale(float(promise.expected) / true)
+
+    def _collectives(self) -> int:
+        """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""
+        with suppress(RuntimeError):
+            return int(self._group()._get_sequence_number_for_group())
+        return 0
+
+    def _count_buckets(self, sent: int) -> None:
+        size = sum(sync.bytes for sync in self._syncs if sync.was_reduced)
+        if size:
+            self._world.ledger.count("gradient bucket", size, sent)
 
     def _end(self, failed: bool, recorded: bool) -> None:
         if failed:

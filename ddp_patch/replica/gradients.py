@@ -2,7 +2,8 @@
 
 Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs, so a
 backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so every
-pass visits every parameter (``anchors``), and the ranks' "I had a gradient" flags travel with the last bucket.
+pass visits every parameter (``anchors``), and the ranks' "I had a gradient" flags travel with the last bucket
+(``flags``).
 
 Safe gear: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
 (``backwards``). For backwards that another one follows, that go past the model's outputs, that stop at ``inputs=`` or
@@ -12,11 +13,8 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,13 +23,12 @@ from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .anchors import anchor
 from .averages import average, average_flat, average_sparse, in_parts
+from .flags import Flags, at_the_end
 from .rhythm import Rhythm
 from .ties import Ties
 from .watch import grad_of, set_grad
 
-Compress = Callable[[Any], torch.futures.Future[Tensor]]
 _IDLE = object()
-_COPIED_AT_MOST = 2**20  # bytes: Gloo reduces several tensors by copying them into one, and back
 
 
 class GradientSync:
@@ -44,9 +41,9 @@ class GradientSync:
         ddp: DistributedDataParallel | None,
         world: World,
         rhythm: Rhythm,
-        compress: Compress | None = None,
+        flags: Flags | None = None,
     ) -> None:
-        """Take over how DDP communicates its buckets.
+        """Take over when DDP communicates its buckets.
 
         Args:
             parameters: that DDP reduces, in its order.
@@ -54,12 +51,13 @@ class GradientSync:
             ddp: None to stay in the safe gear for good.
             world: the ranks that share the batch.
             rhythm: predicts which backwards are looked at.
-            compress: sends a bucket in another form, for the option ``comm_hook``.
+            flags: that DDP reduces as well; None to send them by themselves.
         """
         self.parameters = parameters
         self.sparse = sparse
         self.ids = {id(parameter) for parameter in (*parameters, *sparse)}
         self.dtypes = [parameter.dtype for parameter in parameters]
+        self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.rhythm = rhythm
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
@@ -67,20 +65,11 @@ class GradientSync:
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
-        self._compress = compress
+        self._flags = Flags(parameters, world) if flags is None else flags
         self._may_arm = self._armed = self._reached = self._reduced = False
         self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
-        self._all_used: Tensor | None = None  # the flags of a backward that gave every parameter a gradient
-        self._flags: Tensor | None = None
-        self._lacks = False  # some parameter had no gradient on this rank
-        self._flags_sent: Any = None
-        self._riding: tuple[Promise | Derived, Tensor] | None = None  # a loss that travels with a bucket, its total
         self._before: Any = _IDLE  # gradients when the backward began
         self._rider: Promise | Derived | None = None
-        self._group: Any = None if ddp is None else ddp.process_group
-        if ddp is not None:
-            # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
-            ddp.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
     def anchored(self, output: Any, only_parameters: bool = False) -> Any:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
@@ -98,7 +87,7 @@ class GradientSync:
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
-        self._group = self._compress = self._anchor = None
+        self._anchor = None
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
@@ -112,12 +101,16 @@ class GradientSync:
         """
         # Only if the backward is sure to come by this replica, on every rank.
         self._rider = promise if promise is not None and getattr(promise.source, "sync", None) is self else None
-        self._riding = None
         self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
+
+    @property
+    def was_reduced(self) -> bool:
+        """Whether DDP reduced the gradients of the last backward."""
+        return self._armed and self._reduced
 
     @property
     def in_backward(self) -> bool:
@@ -141,6 +134,7 @@ class GradientSync:
         ddp.reducer.prepare_for_forward()
         ddp.reducer._rebuild_buckets()  # in the order of the first backward, before a second one adds to it
         ddp.reducer.prepare_for_backward([anchor])
+        at_the_end(self._reduce)
 
     def end(self, failed: bool, recorded: bool) -> None:
         """The backward ended. What it did is the same on every rank, since they run the same script."""
@@ -148,7 +142,7 @@ class GradientSync:
             # DDP may have stopped half way: it is not relied on again.
             self.broken = self.broken or self._armed
             self.pending = self.pending or self._reached
-        elif self._armed and self._reduced:
+        elif self.was_reduced:
             self._finish_reduction()
         elif self._reached or self._signature() != self._before:
             if recorded:
@@ -161,20 +155,22 @@ class GradientSync:
         self._before, self._rider = _IDLE, None
         self._may_arm = self._armed = False
 
+    def _reduce(self) -> None:
+        """Let DDP send its last bucket, and wait: every parameter was visited."""
+        if self._flags.send(self._rider):
+            ddp = self._ddp()
+            assert ddp is not None
+            ddp.reducer._check_reducer_finalized()  # raises if some parameter was not visited after all (torch 2.13)
+            self.bucket_left(True)
+
+    def bucket_left(self, is_last: bool) -> None:
+        """DDP sends a bucket, or has sent the last one."""
+        self._reduced = self._reduced or is_last
+
     def _finish_reduction(self) -> None:
         self.pending = False
-        flags, self._flags = self._flags, None
-        if self._riding is not None:
-            promise, total_of_parts = self._riding
-            promise.arrived(total_of_parts)
-        if self._flags_sent is not None:
-            self._flags_sent.wait()
-            self._flags_sent = None
-        # What had a gradient here had one somewhere; looking at the flags waits for a device.
-        if flags is not None and self._lacks and not bool(flags.all()):
-            for parameter, used in zip(self.parameters, flags.tolist(), strict=True):
-                if not used:  # on no rank: one process would have left it None
-                    set_grad(parameter, None)
+        for parameter in self._flags.arrived():  # on no rank: one process would have left it None
+            set_grad(parameter, None)
         average_sparse(self.sparse, self._world)
 
     def _signature(self) -> list[tuple[int, int]] | None:
@@ -214,55 +210,3 @@ class GradientSync:
                 if mean is not None:
                     set_grad(parameter, mean)
         average_sparse(self.sparse, self._world)
-
-    def _used(self, like: Tensor) -> Tensor:
-        """Which parameters have a gradient, as numbers that can be summed over the ranks."""
-        used = [grad_of(parameter) is not None for parameter in self.parameters]
-        self._lacks = not all(used)
-        if self._lacks:
-            return like.new_tensor(used)
-        if self._all_used is None or self._all_used.dtype != like.dtype or self._all_used.device != like.device:
-            self._all_used = like.new_ones(len(used))
-        return self._all_used.clone()
-
-    # --- DDP's buckets ----------------------------------------------------------------------------------------------
-
-    def _reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        buffer = bucket.buffer()
-        self._world.ledger.count("gradient bucket", buffer.numel() * buffer.element_size())
-        if bucket.is_last():
-            # DDP writes gradients back only when all buckets are done: here None still means "none on this rank".
-            self._flags = self._used(buffer)
-            self._reduced = True
-        if self._compress is not None:
-            if bucket.is_last():
-                self._flags_sent = dist.all_reduce(self._flags, group=self._group, async_op=True)
-            return self._compress(bucket)
-        buffer.div_(self._world.size)
-        if not bucket.is_last():
-            work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
-            sent: torch.futures.Future[Tensor] = work.get_future()
-            return sent.then(lambda work: _arrived(work, buffer))
-        beside, rider = cast(Tensor, self._flags), self._rider
-        if rider is not None and rider.is_open and rider.part.dtype == buffer.dtype:
-            beside = torch.cat([beside, rider.part.to(buffer.device)])
-            self._flags, self._riding = beside[: len(self.parameters)], (rider, beside[len(self.parameters) :])
-        if buffer.device.type == "cpu" and buffer.numel() * buffer.element_size() > _COPIED_AT_MOST:
-            both: list[Any] = [dist.all_reduce(part, group=self._group, async_op=True) for part in (buffer, beside)]
-            futures = torch.futures.collect_all([work.get_future() for work in both])
-            return futures.then(lambda works: _all_arrived(works, buffer))
-        options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
-        done: torch.futures.Future[Tensor] = self._group.allreduce_coalesced([buffer, beside], options).get_future()
-        return done.then(lambda work: _arrived(work, buffer))
-
-
-def _arrived(work: torch.futures.Future[Any], buffer: Tensor) -> Tensor:
-    work.value()  # raises what went wrong: ``then`` is called all the same (torch 2.13)
-    return buffer
-
-
-def _all_arrived(works: torch.futures.Future[Any], buffer: Tensor) -> Tensor:
-    for work in works.value():
-        work.value()
-    return buffer

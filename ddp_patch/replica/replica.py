@@ -15,8 +15,9 @@ from ..options import Options
 from ..structure import leaves
 from .backwards import Backwards
 from .census import Census, Held
-from .compression import compression
+from .compression import compress
 from .entry import Entry
+from .flags import Flags
 from .gradients import GradientSync
 from .rhythm import Rhythm
 
@@ -103,18 +104,23 @@ class Replica:
         self._build()
 
     def _build(self) -> None:
-        sparse = sparse_parameters(self.module)
+        options = self._options
+        sparse, flags = sparse_parameters(self.module), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         if dense:
-            chosen = {name: getattr(self._options, name) for name in _FOR_DDP}
+            chosen = {name: getattr(options, name) for name in _FOR_DDP}
             if chosen["bucket_cap_mb"] == _DDPS_OWN:
                 del chosen["bucket_cap_mb"]  # with a smaller first bucket, which leaves early
+            # DDP would compress what is no gradient, or take it for unused.
+            is_told_otherwise = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
+            flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
             with self._world.collective("the making of DDP"):
-                self._ddp = self._job.wrap(self.module, without=sparse, **chosen)
+                self._ddp = self._job.wrap(self.module, flags.parameter, without=sparse, **chosen)
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
-        compress = compression(self._options.comm_hook, self._ddp)
-        self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._rhythm, compress)
+        self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._rhythm, flags)
+        if self._ddp is not None and flags is not None and flags.parameter is None:
+            compress(options.comm_hook, self._ddp, self.sync.bucket_left)
         self._backwards.add(self.sync)
 
 

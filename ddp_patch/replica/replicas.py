@@ -50,7 +50,7 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.stream = RankStream(world.rank, world.device)
-        self.backwards = Backwards(world)
+        self.backwards = Backwards(world, lambda: job.one_process.group)
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.verdicts = Verdicts(world, options.batch_dims, self.census)

@@ -1,0 +1,93 @@
+"""Which parameters had a gradient on which rank, told to all ranks with DDP's last bucket of gradients.
+
+The flags are the gradient of a parameter of ours that stands beside the module's. It gets one when every other
+parameter was visited, so the bucket that it is in waits for it and DDP does the rest, without a hook in Python for its
+buckets. A loss whose sum nobody has asked for travels with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.promise import Derived, Promise
+from ..batch.world import World
+from .watch import grad_of, set_grad
+
+_ROOM = 16  # numbers of losses that travel with them
+_backward = torch.autograd.backward  # below the door for the script's
+
+
+class Flags:
+    """What a backward gives to all ranks beside gradients."""
+
+    def __init__(self, parameters: list[nn.Parameter], world: World, with_buckets: bool = False) -> None:
+        """Make the parameter.
+
+        Args:
+            parameters: that DDP reduces.
+            world: the ranks.
+            with_buckets: DDP reduces ``parameter`` too, as it is. If not, the flags are sent by themselves.
+        """
+        self.parameter: nn.Parameter | None = None
+        self._parameters = parameters
+        self._world = world
+        self._lacks = False  # some parameter had no gradient on this rank
+        self._total: Tensor | None = None  # over all ranks
+        self._rider: tuple[Promise | Derived, Tensor] | None = None  # a loss that travels with them, its part
+        dtype, device = torch.float32, world.device
+        if with_buckets:
+            dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
+        # What is sent when every parameter had a gradient.
+        self._all_used = torch.zeros(len(parameters) + _ROOM, dtype=dtype, device=device)
+        self._all_used[: len(parameters)] = 1
+        if with_buckets:
+            self.parameter = nn.Parameter(torch.zeros_like(self._all_used))
+
+    def send(self, rider: Promise | Derived | None) -> bool:
+        """Tell the other ranks, at the end of a backward.
+
+        Args:
+            rider: the loss that it began from, if that was not summed yet.
+
+        Returns:
+            whether DDP has reduced all of its buckets with that.
+        """
+        used = [grad_of(parameter) is not None for parameter in self._parameters]
+        self._lacks = not all(used)
+        own = self._all_used.clone()
+        if self._lacks:
+            own[: len(used)] = own.new_tensor(used)
+        if self.parameter is None:
+            self._total = self._world.all_reduce(own)
+            return False
+        if rider is not None and rider.is_open:
+            part = rider.part
+            if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
+                self._rider = rider, part
+                own[len(used) : len(used) + part.numel()] = part
+        own *= self._world.size  # DDP averages
+        set_grad(self.parameter, None)
+        _backward(self.parameter, own)
+        self._total = grad_of(self.parameter)
+        return True
+
+    def arrived(self) -> list[nn.Parameter]:
+        """Take what the ranks told, and name the parameters that have a gradient on none."""
+        total, riding, count = self._total, self._rider, len(self._parameters)
+        self._total = self._rider = None
+        assert total is not None
+        if riding is not None:
+            rider, part = riding
+            rider.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
+        # What had a gradient here had one somewhere; looking at the flags waits for a device.
+        if not self._lacks:
+            return []
+        return [p for p, used in zip(self._parameters, total[:count].tolist(), strict=True) if not used]
+
+
+def at_the_end(function: Callable[[], None]) -> None:
+    """Call a function when the backward that is running has visited everything that it comes to."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # torch 2.13
