@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 
 class Opaque:
     """A container that is handed on as one thing."""
+
+
+_NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
@@ -24,7 +29,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 def map_items(function: Callable[[Any], Any], value: Any) -> Any:
     """Rebuild one container with ``function`` applied to its items; anything else is returned as it is."""
-    if isinstance(value, Opaque):
+    if isinstance(value, _NO_CONTAINERS):
         return value
     if isinstance(value, (list, tuple)):
         return _map_sequence(function, value)
@@ -67,27 +72,35 @@ def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
 
 def is_container(value: Any) -> bool:
     """Tell lists, tuples, dicts and dataclass instances."""
+    if isinstance(value, _NO_CONTAINERS):
+        return False
     if isinstance(value, (list, tuple, dict)):
-        return not isinstance(value, Opaque)
+        return True
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf with the path that leads to it, such as ``[0]['mask']``."""
-    if isinstance(value, Opaque):
-        yield path, value
+def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Give every leaf with the path that leads to it, such as ``[0]['mask']``."""
+    found: list[tuple[str, Any]] = []
+    _collect(value, path, found)
+    return found
+
+
+def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
+    if isinstance(value, _NO_CONTAINERS):  # asked in every step
+        found.append((path, value))
     elif isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
         for index, item in enumerate(value):
-            yield from leaves(item, f"{path}.{names[index]}" if names else f"{path}[{index}]")
+            _collect(item, f"{path}.{names[index]}" if names else f"{path}[{index}]", found)
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from leaves(item, f"{path}[{key!r}]")
+            _collect(item, f"{path}[{key!r}]", found)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for f in dataclasses.fields(value):
-            yield from leaves(getattr(value, f.name), f"{path}.{f.name}")
+            _collect(getattr(value, f.name), f"{path}.{f.name}", found)
     else:
-        yield path, value
+        found.append((path, value))
 
 
 def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from ..structure import leaves
 from . import swap
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One call of a module, as the script made it."""
 
@@ -22,6 +24,11 @@ class Call:
     kwargs: dict[str, Any]
     dim: int | None = None  # the batch dimension that ``nn.DataParallel(dim=...)`` names
     vector: bool = False  # 0-dim outputs are per rank, as DataParallel has them per device
+
+    @functools.cached_property
+    def leaves(self) -> list[tuple[str, Any]]:
+        """What is in its arguments, and where."""
+        return leaves((self.args, self.kwargs))
 
     def as_written(self) -> Any:
         """Let torch do it."""

@@ -19,19 +19,20 @@ from torch import nn
 from ..batch.rules.losses import LOSSES
 
 
-def _is_used() -> bool:
+def is_used() -> bool:
+    """Tell whether this program compiles anything."""
     return "torch._dynamo.trace_rules" in sys.modules
 
 
 def stance(kind: Literal["force_eager", "default"]) -> AbstractContextManager[Any]:
     """Surround what is not to be compiled, or what is, inside that."""
-    return torch.compiler.set_stance(kind) if _is_used() else nullcontext()
+    return torch.compiler.set_stance(kind) if is_used() else nullcontext()
 
 
 @contextmanager
 def losses_break_graphs() -> Iterator[None]:
     """Surround a forward on rows that computes a loss."""
-    if not _is_used():
+    if not is_used():
         yield
         return
     ids: Any = sys.modules["torch._dynamo.trace_rules"]._disallowed_callable_ids  # torch 2.13
@@ -53,6 +54,6 @@ def needs_one_graph(error: BaseException) -> bool:
 
 def writings(layers: list[nn.Module]) -> int | None:
     """Count how often the buffers of layers were written, if code is compiled."""
-    if not _is_used():
+    if not is_used():
         return None
     return sum(buffer._version for layer in layers for buffer in layer._buffers.values() if buffer is not None)

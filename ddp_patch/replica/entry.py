@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..structure import leaves, map_leaves
+from .calls import Call
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class Entry:
     is_of_several: bool = False  # it has rows of several batches, and is not cut
     unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
+    @functools.cached_property
+    def leaves(self) -> list[tuple[str, Any]]:
+        """What is in its arguments, and where, as in those of the call."""
+        return leaves((self.args, self.kwargs))
+
 
 def enter(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     rows: int | None,
     batch_dims: Mapping[str, int | None],
     memory: dict[tuple[str, int], int | None],
@@ -47,9 +52,7 @@ def enter(
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
     Args:
-        module: the module called, for argument names.
-        args: positional arguments.
-        kwargs: keyword arguments.
+        call: of a module.
         rows: size of the batch the script is working on, as far as it is known.
         batch_dims: the option, by argument name.
         memory: the batch dimensions that this module's plain arguments had before, by name and number of dimensions:
@@ -59,12 +62,12 @@ def enter(
         is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
             passes on may be positions, or a table.
     """
-    found = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
     if found:
-        return _enter_with(found, module, args, kwargs, batch_dims, memory, None if is_named else dim)
-    for count in (rows, _own_rows(module, args, kwargs, batch_dims, dim or 0) if is_scripts else None):
+        return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
+    for count in (rows, _own_rows(call, batch_dims, dim or 0) if is_scripts else None):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
-        entry = None if layout is None else _enter_plain(layout, module, args, kwargs, batch_dims, count != rows)
+        entry = None if layout is None else _enter_plain(layout, call, batch_dims, count != rows)
         if entry is not None:
             return entry if count == rows else dataclasses.replace(entry, is_scripts_own=True)
     return None
@@ -72,16 +75,16 @@ def enter(
 
 def _enter_with(
     found: list[BatchTensor],
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     batch_dims: Mapping[str, int | None],
     memory: dict[tuple[str, int], int | None],
     dim: int | None,
 ) -> Entry:
     layout = found[0]._layout
     if any(batch._layout.counts != layout.counts for batch in found):
-        return Entry(args, kwargs, layout, is_of_several=True)
+        return Entry(call.args, call.kwargs, layout, is_of_several=True)
+    if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
+        return Entry(map_leaves(_cut, call.args), map_leaves(_cut, call.kwargs), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []
@@ -95,7 +98,7 @@ def _enter_with(
         if name not in batch_dims and key in memory:
             known = memory[key]
             at = known if known is not None and leaf.shape[known] == layout.total else None
-        elif name not in batch_dims and dim not in dims and (why := _unclear(name, leaf, layout.total, dims, module)):
+        elif name not in batch_dims and dim not in dims and (why := _unclear(name, leaf, layout.total, dims, call)):
             unclear.append(why)
             return leaf
         else:
@@ -104,7 +107,7 @@ def _enter_with(
                 guessed.append(key)
         return spread(leaf) if at is None else scatter(leaf, layout.at(at))
 
-    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout, tuple(guessed), unclear="".join(unclear[:1]))
 
 
@@ -120,12 +123,12 @@ def _plain_dim(name: str, leaf: Tensor, rows: int, dims: set[int], batch_dims: M
     return expected[0]
 
 
-def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Module) -> str:
+def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -> str:
     fitting = [dim for dim, size in enumerate(leaf.shape) if size == rows]
     if len(fitting) < 2 or dims.isdisjoint(fitting):
         return ""
     return (
-        f"{type(module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+        f"{type(call.module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
         f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
         f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
     )
@@ -133,9 +136,7 @@ def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], module: nn.Modu
 
 def _enter_plain(
     layout: Layout,
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     batch_dims: Mapping[str, int | None],
     anyway: bool,
 ) -> Entry | None:
@@ -143,9 +144,7 @@ def _enter_plain(
 
     Args:
         layout: of the rows.
-        module: as for ``enter``.
-        args: as for ``enter``.
-        kwargs: as for ``enter``.
+        call: as for ``enter``.
         batch_dims: as for ``enter``.
         anyway: also where another dimension has the same size. Which one is dealt costs speed, never exactness, since
             a call runs on rows only once it was seen to keep them apart.
@@ -170,19 +169,17 @@ def _enter_plain(
         dealt = True
         return scatter(leaf, layout.at(at))
 
-    new_args, new_kwargs = _cut_all(cut, module, args, kwargs)
+    new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None
 
 
-def _own_rows(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch_dims: Mapping[str, int | None], dim: int
-) -> int | None:
+def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int) -> int | None:
     """Tell how many rows a call on plain tensors has, by the first of them."""
-    tensors = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
     if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
         return None  # rows of a sparse matrix are no tensors that every function takes
-    names = [*argument_names(module, len(args)), *kwargs]
-    for name, value in zip(names, (*args, *kwargs.values()), strict=True):
+    names = [*argument_names(call.module, len(call.args)), *call.kwargs]
+    for name, value in zip(names, (*call.args, *call.kwargs.values()), strict=True):
         for _, leaf in leaves(value):
             if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
                 continue
@@ -192,24 +189,25 @@ def _own_rows(
     return None
 
 
-def _cut_all(
-    cut: Callable[[str, Any], Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _cut(leaf: Any) -> Any:
+    return rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+
+
+def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def cut_one(name: str, value: Any) -> Any:
         return map_leaves(lambda leaf: cut(name, leaf), value)
 
-    names = argument_names(module, len(args))
-    new_args = tuple(cut_one(name, arg) for name, arg in zip(names, args, strict=True))
-    new_kwargs = {name: cut_one(name, arg) for name, arg in kwargs.items()}
+    names = argument_names(call.module, len(call.args))
+    new_args = tuple(cut_one(name, arg) for name, arg in zip(names, call.args, strict=True))
+    new_kwargs = {name: cut_one(name, arg) for name, arg in call.kwargs.items()}
     return new_args, new_kwargs
 
 
-def plain_targets(args: Any, kwargs: Any, entry: Entry) -> list[tuple[Tensor, Tensor]]:
+def plain_targets(call: Call, entry: Entry) -> list[tuple[Tensor, Tensor]]:
     """Whole numbers among a call's plain arguments, each with this rank's rows of it."""
-    given, cut = leaves((args, kwargs)), leaves((entry.args, entry.kwargs))
     return [
         (whole, rows)
-        for (_, whole), (_, rows) in zip(given, cut, strict=True)
+        for (_, whole), (_, rows) in zip(call.leaves, entry.leaves, strict=True)
         if type(whole) is Tensor and rows is not whole and not whole.is_floating_point()
     ]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
-from ..structure import leaves
+from .calls import Call
 from .census import Held
 from .entry import Entry
 from .guards import OF_TORCH, PLAIN, Guards
@@ -135,30 +135,24 @@ class Fingerprints:
         self._layer_states.clear()
         self._layer_contents.clear()
 
-    def of_arguments(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry
-    ) -> tuple[Any, ...]:
+    def of_arguments(self, call: Call, entry: Entry) -> tuple[Any, ...]:
         """Fingerprint the form of a call: its structure, values, and what is a batch; not sizes.
 
         Args:
-            module: whose state was asked for.
-            args: of the call.
-            kwargs: of the call.
-            entry: how they are cut.
+            call: of a module whose state was asked for.
+            entry: how its arguments are cut.
         """
-        cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
-        given = leaves((args, kwargs))
-        guards = self._seen[id(module)].guards
+        guards = self._seen[id(call.module)].guards
         assert guards is not None
-        return tuple((path, self._form(leaf, own, guards)) for (path, leaf), own in zip(given, cut, strict=True))
+        pairs = zip(call.leaves, entry.leaves, strict=True)
+        return tuple((path, self._form(leaf, own, guards)) for (path, leaf), (_, own) in pairs)
 
     @staticmethod
-    def sizes(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> tuple[Any, ...]:
+    def sizes(call: Call, entry: Entry) -> tuple[Any, ...]:
         """Sizes of a call's tensors, but for the number of rows."""
-        cut = [leaf for _, leaf in leaves((entry.args, entry.kwargs))]
         return tuple(
-            tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, own.shape, strict=True))
-            for (_, leaf), own in zip(leaves((args, kwargs)), cut, strict=True)
+            _sizes(leaf, own)
+            for (_, leaf), (_, own) in zip(call.leaves, entry.leaves, strict=True)
             if isinstance(leaf, Tensor)
         )
 
@@ -188,10 +182,17 @@ class Fingerprints:
     @staticmethod
     def _form(leaf: Any, own: Any, guards: Guards) -> Any:
         if isinstance(leaf, Tensor):
-            wants_grad = leaf.requires_grad and torch.is_grad_enabled()
-            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else -1
-            return at, own.shape != leaf.shape, leaf.dim(), leaf.dtype, wants_grad
+            # Of a batch, its rows are asked: they answer without a detour.
+            at, is_cut = (leaf._layout.dim, True) if isinstance(leaf, BatchTensor) else (-1, own.shape != leaf.shape)
+            return at, is_cut, own.dim(), own.dtype, own.requires_grad and torch.is_grad_enabled()
         return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
+
+
+def _sizes(leaf: Tensor, own: Tensor) -> tuple[int, ...]:
+    if isinstance(leaf, BatchTensor):
+        at = leaf._layout.dim
+        return (*own.shape[:at], -1, *own.shape[at + 1 :])
+    return tuple(size if size == rows else -1 for size, rows in zip(leaf.shape, own.shape, strict=True))
 
 
 def _number_of(state: Any, known: dict[Any, int], contents: dict[int, Any], most: int, counter: Iterator[int]) -> int:

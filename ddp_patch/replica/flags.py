@@ -8,6 +8,7 @@ buckets. A loss whose sum nobody has asked for travels with them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from ..batch.world import World
 from .watch import grad_of, set_grad
 
 _ROOM = 16  # numbers of losses that travel with them
-_backward = torch.autograd.backward  # below the door for the script's
+_engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13; below the door for the script's backwards
 
 
 class Flags:
@@ -55,6 +56,7 @@ class Flags:
         Returns:
             whether DDP has reduced all of its buckets with that.
         """
+        self._rider = None
         used = [grad_of(parameter) is not None for parameter in self._parameters]
         self._lacks = not all(used)
         own = self._all_used.clone()
@@ -68,9 +70,8 @@ class Flags:
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
                 self._rider = rider, part
                 own[len(used) : len(used) + part.numel()] = part
-        own *= self._world.size  # DDP averages
         set_grad(self.parameter, None)
-        _backward(self.parameter, own)
+        _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)
         self._total = grad_of(self.parameter)
         return True
 
@@ -81,7 +82,8 @@ class Flags:
         assert total is not None
         if riding is not None:
             rider, part = riding
-            rider.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
+            mean = total[count : count + part.numel()]  # DDP averages
+            rider.arrived((mean * self._world.size).to(part.dtype))
         # What had a gradient here had one somewhere; looking at the flags waits for a device.
         if not self._lacks:
             return []
@@ -90,4 +92,4 @@ class Flags:
 
 def at_the_end(function: Callable[[], None]) -> None:
     """Call a function when the backward that is running has visited everything that it comes to."""
-    torch.autograd.Variable._execution_engine.queue_callback(function)  # torch 2.13
+    _engine.queue_callback(function)

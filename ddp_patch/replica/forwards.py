@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from ..batch.packed import PackedRows
@@ -23,6 +23,7 @@ from .rows import as_batches, leave, whole_arguments, writing_back
 from .streams import RankStream
 
 REFUSED = object()
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 Place = tuple[int, int, bool]
 ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
 
@@ -66,41 +67,51 @@ class Forwards:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         losses = None
         if verdict.losses:
-            plain = plain_targets(call.args, call.kwargs, entry)
+            plain = plain_targets(call, entry)
             losses = Reductions(verdict.losses, entry.layout, self._world.rank, plain)
         written = None if losses is None else compiled.writings(held.layers)
-        with ExitStack() as around:
-            around.enter_context(self.closed())
-            around.enter_context(self._stream.entered())
-            if self.opened:
-                around.enter_context(compiled.stance("default"))
-            if losses is not None:
-                around.enter_context(self._world.reducing(losses))
-                around.enter_context(compiled.losses_break_graphs())
-            self.computes_rows = True
-            self.count += 1
-            try:
+        is_outermost = self._stream.enter_torch()
+        self._depth += 1
+        self.computes_rows = True
+        self.count += 1
+        try:
+            with self._around_rows(losses):
                 if replica is None or replica.module is not call.module:
                     outputs = call.run(*entry.args, **entry.kwargs)
                 else:
-                    with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
-                        outputs = replica.run(entry)
-                if losses is not None:
-                    losses.check()
-            except DdpPatchError:
-                raise
-            except Exception as error:
-                if losses is not None and compiled.needs_one_graph(error):
-                    return self._refused(call, held, written, error)
-                self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
-                raise
-            finally:
-                self.computes_rows = False
+                    outputs = replica.run(call, entry)
+            if losses is not None:
+                losses.check()
+        except DdpPatchError:
+            raise
+        except Exception as error:
+            if losses is not None and compiled.needs_one_graph(error):
+                return self._refused(call, held, written, error)
+            self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
+            raise
+        finally:
+            self.computes_rows = False
+            self._depth -= 1
+            if is_outermost:
+                self._stream.leave()
         try:
+            if replica is not None:  # before they are batches: a rank's own tensors are tied at once
+                outputs = replica.anchored(outputs, entry.leaves)
             return leave(call.module, outputs, entry, verdict.dims, call.vector)
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
+
+    def _around_rows(self, losses: Reductions | None) -> AbstractContextManager[Any]:
+        if losses is None and not (self.opened and compiled.is_used()):
+            return _NOTHING
+        around = ExitStack()
+        if self.opened:
+            around.enter_context(compiled.stance("default"))
+        if losses is not None:
+            around.enter_context(self._world.reducing(losses))
+            around.enter_context(compiled.losses_break_graphs())
+        return around
 
     def _refused(self, call: Call, held: Held, written: int | None, error: Exception) -> Any:
         if written == compiled.writings(held.layers):

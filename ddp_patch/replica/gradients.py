@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.promise import Derived, Promise
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .anchors import anchor
@@ -78,12 +79,21 @@ class GradientSync:
             output: of the forward: batches, tensors that every rank has, losses that are not summed yet.
             only_parameters: nothing that came in as an argument wants a gradient.
         """
-        found = [leaf for _, leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        if not found or not self.parameters:
+        if not self.parameters:
+            return output
+        forms = [
+            form
+            for _, leaf in leaves(output)
+            if isinstance(leaf, Tensor)
+            for form in (leaf.forms if isinstance(leaf, BatchTensor) else (leaf,))
+            # What left a forward on rows was tied there.
+            if form.requires_grad and getattr(form.grad_fn, "sync", None) is not self
+        ]
+        if not forms:
             return output
         if self._anchor is None:
             self._anchor = anchor(*self.parameters)
-        return map_leaves(Ties(self, self._anchor, only_parameters, found).of, output)
+        return map_leaves(Ties(self, self._anchor, only_parameters, forms).of, output)
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""

@@ -12,8 +12,9 @@ from ..batch.world import World
 from ..diagnosis.lockstep import compare_parameters
 from ..launch.job import Job
 from ..options import Options
-from ..structure import leaves
+from . import compiled
 from .backwards import Backwards
+from .calls import Call
 from .census import Census, Held
 from .compression import compress
 from .entry import Entry
@@ -46,22 +47,38 @@ class Replica:
 
     def prepare(self, held: Held) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
-        if torch.is_grad_enabled() and not (self.sync is not None and self.sync.in_backward):
+        if torch.is_grad_enabled() and not self.in_backward:
             self._renew(held)
 
-    def run(self, entry: Entry) -> Any:
-        """Compute this rank's rows, as DDP calls a module."""
+    def run(self, call: Call, entry: Entry) -> Any:
+        """Compute this rank's rows: through DDP where TorchDynamo asks it at which layers gradients leave."""
+        ddp = self._ddp
         # Activation checkpointing computes a forward again, for its values only.
-        trains = torch.is_grad_enabled() and self.sync is not None and not self.sync.in_backward
-        return (self._ddp if trains and self._ddp is not None else self.module)(*entry.args, **entry.kwargs)
+        if ddp is None or not self._needs_ddp() or not torch.is_grad_enabled() or self.in_backward:
+            return call.run(*entry.args, **entry.kwargs)
+        with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
+            return ddp(*entry.args, **entry.kwargs)
 
-    def anchored(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Tie every parameter to a call's outputs, so that a backward from them brings DDP to each."""
+    def _needs_ddp(self) -> bool:
+        return compiled.is_used() or self._options.static_graph
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward of the script is running."""
+        return self.sync is not None and self.sync.in_backward
+
+    def anchored(self, outputs: Any, given: list[tuple[str, Any]]) -> Any:
+        """Tie every parameter to a call's outputs, so that a backward from them brings DDP to each.
+
+        Args:
+            outputs: of a call, tied already or not.
+            given: what it was called with.
+        """
         sync = self.sync
         if sync is None or sync.in_backward or not torch.is_grad_enabled():
             return outputs
-        inputs = (leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-        return sync.anchored(outputs, only_parameters=not any(leaf.requires_grad for leaf in inputs))
+        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in given)
+        return sync.anchored(outputs, only_parameters=not wanted)
 
     def holds(self, module: nn.Module) -> bool:
         """Tell whether a module is inside."""

@@ -182,10 +182,10 @@ class Replicas:
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            return replica.anchored(self._entered(call, entry, held, replica), call.args, call.kwargs)
+            return replica.anchored(self._entered(call, entry, held, replica), call.leaves)
         with self._shares.counted(call.module, entry.layout, lambda: self._news):
             result = self._entered(call, entry, held, replica)
-        return replica.anchored(result, call.args, call.kwargs)
+        return replica.anchored(result, call.leaves)
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):

@@ -45,7 +45,18 @@ class RankStream:
         """Put the rank's generators in place; False if they already are."""
         if self._script is not None:
             return False
-        self._swap_in()
+        self._swap_in(beside_torch=True)
+        return True
+
+    def enter_torch(self) -> bool:
+        """Put those of torch in place; False if the rank's generators already are.
+
+        For a forward on rows: one that draws from Python's or NumPy's runs on batches, so what it may draw after all is
+        what one process would draw.
+        """
+        if self._script is not None:
+            return False
+        self._swap_in(beside_torch=False)
         return True
 
     def leave(self) -> None:
@@ -75,17 +86,18 @@ class RankStream:
         if seed != self._seeded_from:  # the script seeded anew
             self._seed(seed)
 
-    def _swap_in(self) -> None:
+    def _swap_in(self, beside_torch: bool) -> None:
         self._keep_seed()
-        numpy = _numpy()
+        numpy = _numpy() if beside_torch else None
         self._script = [
             torch.get_rng_state(),
-            random.getstate(),
+            random.getstate() if beside_torch else None,
             numpy and numpy.random.get_bit_generator(),
             self._device and self._device.get_rng_state(),
         ]
         torch.set_rng_state(self._torch)
-        random.setstate(self._python)
+        if beside_torch:
+            random.setstate(self._python)
         if numpy:
             numpy.random.set_bit_generator(self._numpy)
         if self._device:
@@ -94,9 +106,11 @@ class RankStream:
     def _swap_out(self) -> None:
         script, self._script = self._script, None
         assert script is not None
-        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        self._torch = torch.get_rng_state()
         torch.set_rng_state(script[0])
-        random.setstate(script[1])
+        if script[1] is not None:
+            self._python = random.getstate()
+            random.setstate(script[1])
         if script[2] is not None:
             # Swapping the generator object costs 1 µs, copying its state 50.
             sys.modules["numpy"].random.set_bit_generator(script[2])

@@ -15,19 +15,16 @@ from .anchors import tie
 class Ties:
     """Outputs of one forward, passed through a node that arms DDP when a backward comes by."""
 
-    def __init__(self, sync: Any, anchor: Tensor, only_parameters: bool, outputs: list[Tensor]) -> None:
+    def __init__(self, sync: Any, anchor: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
         """Tie them.
 
         Args:
             sync: is told when a backward comes by.
             anchor: depends on every parameter.
             only_parameters: nothing that came in as an argument wants a gradient.
-            outputs: those that want a gradient.
+            forms: of those that want a gradient.
         """
-        held: dict[int, Tensor] = {}  # each form once, and alive
-        for output in outputs:
-            forms = output.forms if isinstance(output, BatchTensor) else [output]
-            held |= {id(form): form for form in forms if form.requires_grad and not form.is_leaf}
+        held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays a promise
             tied = tie(sync, anchor, only_parameters, *held.values()) if held else ()
             for form, node in zip(held.values(), tied, strict=True):

@@ -75,7 +75,7 @@ class Verdicts:
         memory = self._memory.setdefault(call.module, {})
         dim = self._dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
-        return enter(call.module, call.args, call.kwargs, rows, self._batch_dims, memory, dim, is_named, is_scripts)
+        return enter(call, rows, self._batch_dims, memory, dim, is_named, is_scripts)
 
     def close(self) -> None:
         """Let go of what was judged: classes and functions of the script, which would outlive it."""
@@ -87,7 +87,7 @@ class Verdicts:
     def form(self, call: Call, entry: Entry, held: Held) -> Any:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, held)
-        arguments = self.fingerprints.of_arguments(call.module, call.args, call.kwargs, entry)
+        arguments = self.fingerprints.of_arguments(call, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
         return state, arguments, torch.is_grad_enabled(), call.vector, is_single, entry.layout.dim
 
@@ -109,7 +109,7 @@ class Verdicts:
         return forms
 
     def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
-        sizes = self.fingerprints.sizes(call.args, call.kwargs, entry)
+        sizes = self.fingerprints.sizes(call, entry)
         return (sizes, entry.layout.total) if form.is_sized else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
