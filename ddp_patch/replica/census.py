@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+_wants_grad: Callable[[Any], bool] = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CONTAINERS = ("_modules", "_parameters", "_buffers")
 
 
@@ -58,7 +59,7 @@ class Held:
 
     def trainable(self) -> frozenset[int]:
         """Identities of the parameters that want gradients."""
-        flags = [parameter.requires_grad for parameter in self.parameters]
+        flags = list(map(_wants_grad, self.parameters))
         if flags != self._flags:
             self._flags = flags
             self._trainable = frozenset(id(p) for p, wanted in zip(self.parameters, flags, strict=True) if wanted)

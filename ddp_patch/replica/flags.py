@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..batch.promise import Derived, Promise
 from ..batch.world import World
-from .watch import grad_of, set_grad
+from .watch import grad_of, set_grad, with_grad
 
 _ROOM = 16  # numbers of losses that travel with them
 _engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13; below the door for the script's backwards
@@ -57,7 +57,7 @@ class Flags:
             whether DDP has reduced all of its buckets with that.
         """
         self._rider = None
-        used = [grad_of(parameter) is not None for parameter in self._parameters]
+        used = with_grad(self._parameters)
         self._lacks = not all(used)
         own = self._all_used.clone()
         if self._lacks:

@@ -27,7 +27,7 @@ from .averages import average, average_flat, average_sparse, in_parts
 from .flags import Flags, at_the_end
 from .rhythm import Rhythm
 from .ties import Ties
-from .watch import grad_of, set_grad
+from .watch import grad_of, set_grad, with_grad
 
 _IDLE = object()
 
@@ -184,9 +184,9 @@ class GradientSync:
         average_sparse(self.sparse, self._world)
 
     def _signature(self) -> list[tuple[int, int]] | None:
-        grads = [grad_of(parameter) for parameter in (*self.parameters, *self.sparse)]
-        if not any(grad is not None for grad in grads):
+        if not any(with_grad(self.parameters)) and not any(with_grad(self.sparse)):
             return None
+        grads = [grad_of(parameter) for parameter in (*self.parameters, *self.sparse)]
         return [(id(grad), grad._version) if grad is not None else (0, 0) for grad in grads]
 
     def may_be_scaled(self, source: Any) -> bool:

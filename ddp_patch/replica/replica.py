@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -23,6 +24,7 @@ from .gradients import GradientSync
 from .rhythm import Rhythm
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
+_dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _DDPS_OWN = 25.0  # MiB
 _REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
@@ -36,6 +38,7 @@ class Replica:
         """Defer DDP to the first forward that trains."""
         self.module = module
         self.sync: GradientSync | None = None
+        self._fitting: frozenset[int] | None = None  # the parameters that DDP was seen to stand for
         self._options = options
         self._job = job
         self._world = world
@@ -90,17 +93,17 @@ class Replica:
             self._backwards.remove(self.sync, settle)
             self.sync.let_go()
         self._ddp = None
-        self.sync = None
+        self.sync = self._fitting = None
 
     def fits(self, held: Held) -> bool:
         """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
-        return (
-            sync is not None
-            and not sync.broken
-            and held.trainable() == sync.ids
-            and [parameter.dtype for parameter in sync.parameters] == sync.dtypes
-        )
+        if sync is None or sync.broken or list(map(_dtype, sync.parameters)) != sync.dtypes:
+            return False
+        trainable = held.trainable()
+        if trainable is not self._fitting and trainable == sync.ids:
+            self._fitting = trainable
+        return trainable is self._fitting
 
     def _renew(self, held: Held) -> None:
         if self.fits(held):

@@ -6,7 +6,9 @@ nothing is patched, and nothing costs anything, unless gradients are waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +19,11 @@ _slot: Any = torch._C.TensorBase.grad  # below the property
 grad_of: Callable[[Tensor], Tensor | None] = _slot.__get__
 set_grad: Callable[[Tensor, Tensor | None], None] = _slot.__set__
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def with_grad(parameters: Sequence[Tensor]) -> list[bool]:
+    """Tell of each parameter whether it has a gradient; without a step of Python's for each, since every step asks."""
+    return list(map(operator.is_not, map(grad_of, parameters), itertools.repeat(None)))
 
 
 class Watch:
