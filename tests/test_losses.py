@@ -25,6 +25,8 @@ def one_by_one(z, y):
 
 LOSSES = {  # name -> loss of outputs and classes, batches in a step, whether every rank has all rows, sums beside gradients
     "as it is": (F.cross_entropy, 1, False, 0),
+    "of a view": (lambda z, y: F.cross_entropy(z.view(-1, 1, 3).transpose(1, 2), y.view(-1, 1)), 1, False, 0),
+    "of what became of it": (lambda z, y: F.cross_entropy(z.relu() * 2, y), 1, False, 0),
     "divided": (lambda z, y: F.cross_entropy(z, y) / 2, 1, False, 0),
     "scaled": (lambda z, y: torch.tensor(8.0) * F.cross_entropy(z, y) * torch.tensor(8.0), 1, False, 1),
     "scaled by GradScaler": (lambda z, y: F.cross_entropy(z, y) * torch.tensor(8.0), 1, False, 0),
@@ -82,3 +84,50 @@ def below_overrides():
 def test_what_cannot_wait_for_a_loss_sees_no_number(ranks):
     for seen in ranks.call(below_overrides, 2).ok().results:
         assert all(value != value for value in seen)
+
+
+class Fixed(torch.autograd.Function):
+    """Passes a value on, and no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+SOURCES = {  # what a loss is computed of
+    "a view": lambda z: z.view(-1, 3),
+    "half of it": lambda z: torch.cat([z[:, :2], z[:, 2:] * 2], 1),
+    "what passes no gradient on": lambda z: Fixed.apply(z) + 0 * z.detach(),
+}
+
+
+def ignoring(kind):
+    """Train on targets of which some are ignored, more of them on one rank; the losses and gradients of each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    targets = torch.randint(0, 3, (40,))
+    targets[::5] = targets[1::5] = -100
+    said = []
+    for x, y in DataLoader(TensorDataset(torch.randn(40, 4).double(), targets), 10):
+        loss = F.cross_entropy(SOURCES[kind](model(x)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        grad = model.weight.grad
+        said.append([loss.item(), None if grad is None else grad.sum(1).tolist()])
+        optimizer.step()
+    return said
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_loss_of_what_became_of_outputs_ignores_targets(ranks, kind):
+    wanted = ignoring(kind)
+    for nproc in (2, 3, 4):
+        for seen in ranks.call(ignoring, nproc, kind).ok().results:
+            for (loss, grad), (its_loss, its_grad) in zip(seen, wanted, strict=True):
+                assert loss == pytest.approx(its_loss, rel=1e-10)
+                assert grad == (None if its_grad is None else pytest.approx(its_grad, rel=1e-9, abs=1e-12))

@@ -21,13 +21,14 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate all ranks' rows."""
+        ctx.set_materialize_grads(False)  # what passes no gradient on leaves a parameter's None
         ctx.layout = layout
         return World.get().all_gather_rows(rows, layout)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Take the own slice."""
-        return scatter(grads[0], ctx.layout) * World.get().size, None
+        return None if grads[0] is None else scatter(grads[0], ctx.layout) * World.get().size, None
 
 
 class Scatter(torch.autograd.Function):

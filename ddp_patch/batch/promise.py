@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .world import World
 
+_LONGEST = 64  # functions between what a model returned and a loss
+
 
 class Promise:
     """A sum over the ranks, and the mean that it becomes."""
@@ -87,7 +89,7 @@ class Promise:
         """The node that a backward from it comes by, before it comes to any parameter."""
         if self._tie is not None:
             return self._tie
-        return None if self.rows is None else self.rows.grad_fn
+        return None if self.rows is None else _way_of(self.rows.grad_fn)
 
     @property
     def is_open(self) -> bool:
@@ -155,6 +157,18 @@ class Derived:
         meet(self.promises)
         value: Tensor = self._func(*map(_known, self._operands))
         return value
+
+
+def _way_of(node: Any) -> Any:
+    """Follow a graph, past functions of torch's that have one operand, to a node that has another, or is ours."""
+    for _ in range(_LONGEST):
+        if node is None or isinstance(node, torch.autograd.function.BackwardCFunction):  # the script's may stop there
+            break
+        further = [other for other, _ in node.next_functions if other is not None]
+        if len(further) != 1:
+            break
+        node = further[0]
+    return node
 
 
 def distinct(promises: Iterable[list[Promise]]) -> list[Promise]:
