@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from .batch.world import World
 from .effects.blame import Blame
@@ -76,7 +76,7 @@ class Outward:
         return [
             *checkpoint.patches(self._checkpoints, places),
             *state_dict.patches(),
-            *device.patches(places),
+            *device.patches(places, self._agreed),
             *entropy.patches(self._entropy),
             *files.patches(self._files),
             *native_files.patches(self._files),
@@ -88,6 +88,10 @@ class Outward:
             *debuggers.patches(self._debugger),
             *warned.patches(self._blame),
         ]
+
+    def _agreed(self, own: Any) -> list[Any]:
+        """What each rank measured, where all are at the same point; else this rank alone."""
+        return [given[0] for given in self._world.share([own])] if self._turns.are_taken() else [own]
 
     def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
         """Take over libraries as soon as the script imports them."""

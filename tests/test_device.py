@@ -182,3 +182,97 @@ def test_only_calls_that_are_given_a_device_are_intercepted():
     finally:
         patcher.undo()
     assert sorted(calls) == ["Tensor.to", "Tensor.to", "ones_like"]  # the last one is backward's
+
+
+# --- on accelerators, with functions that stand in for CUDA's ---------------------------------------------------------
+
+
+class Drawn:
+    """The state of each device's generator."""
+
+    def __init__(self, count):
+        self.states = {index: torch.tensor([index], dtype=torch.uint8) for index in range(count)}
+
+    def get(self, device="cuda"):
+        return self.states[self._index(device)]
+
+    def set(self, new_state, device="cuda"):
+        self.states[self._index(device)] = new_state
+
+    def _index(self, device):
+        return torch.device(device).index if not isinstance(device, int) else device
+
+
+@pytest.fixture
+def on_second_of_three(monkeypatch):
+    """What a rank whose device is the second of three does with the names in ``torch.cuda``."""
+    drawn = Drawn(3)
+    for where in (torch.cuda, torch.cuda.random):
+        monkeypatch.setattr(where, "get_rng_state", drawn.get)
+        monkeypatch.setattr(where, "set_rng_state", drawn.set)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 3, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    patcher = Patcher()
+    patcher.apply(device.patches(Places(torch.device("cuda", 1))))
+    yield drawn
+    patcher.undo()
+
+
+def test_states_of_all_devices_are_those_of_this_ranks(on_second_of_three):
+    """torch's own reads device 0, which this rank never draws on, and a resumed job's ranks part."""
+    drawn = on_second_of_three
+    drawn.states[1] = torch.tensor([7], dtype=torch.uint8)
+    saved = torch.cuda.get_rng_state_all()
+    assert [state.tolist() for state in saved] == [[7]] * 3
+    drawn.states[1] = torch.tensor([9], dtype=torch.uint8)
+    torch.cuda.set_rng_state_all(saved)
+    assert drawn.states[1].tolist() == [7]
+    # One process with three devices saved these, and drew on its first.
+    torch.cuda.random.set_rng_state_all([torch.tensor([n], dtype=torch.uint8) for n in (5, 1, 2)])
+    assert drawn.states[1].tolist() == [5]
+    assert drawn.states[0].tolist() == [0]
+
+
+def measured_by_a_stand_in():
+    """What a script decides by, where each rank measures something else."""
+    import ddp_patch
+    from ddp_patch.batch.world import World
+
+    own = World.get().rank
+    places = Places(torch.device("cuda", own))
+    of = device.measuring(places, lambda value: [given[0] for given in World.get().share([value])])
+    asked = []
+
+    def measure(device=None):
+        asked.append(str(device))
+        return (100 + own, 200)
+
+    free = of(min)(measure, None, (0,), {})
+    used = of(max)(lambda device=None: measure(device)[0], None, (), {"device": "cuda"})
+    return [free, used, asked, ddp_patch.rank()]
+
+
+def test_memory_is_measured_alike_on_all_ranks(ranks):
+    for rank, result in enumerate(ranks.call(measured_by_a_stand_in, 3).ok().results):
+        assert result == [[100, 200], 102, [f"cuda:{rank}"] * 2, rank]
+
+
+def recorded_on_a_stream():
+    """An Apex-style prefetcher's ``record_stream``, on a batch."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import ddp_patch
+    from ddp_patch.batch.tensor import RULES
+
+    (x,) = next(iter(DataLoader(TensorDataset(torch.arange(8.0)), 8)))
+    x.record_stream(torch.cuda.current_stream())  # nothing on a host without CUDA
+    seen = []
+    RULES[torch.Tensor.record_stream](lambda form, stream: seen.append([form.tolist(), stream]), (x, "side"), {})
+    return [seen, ddp_patch.report().ledger.collectives["all_gather"]]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="calls what stands for CUDA on a host without")
+def test_a_stream_is_recorded_on_the_rows(ranks):
+    rows = [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]
+    assert ranks.call(recorded_on_a_stream, 2).ok().results == [[[[own, "side"]], 0] for own in rows]

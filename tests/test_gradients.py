@@ -125,6 +125,19 @@ def reading_a_metric():
     return per_step(step)
 
 
+def with_hooks_on_parameters():
+    clipped = set()
+
+    def step(model, spare, x, y):
+        for parameter in model.parameters():
+            if parameter not in clipped:
+                clipped.add(parameter)
+                parameter.register_hook(lambda grad: grad.clamp(-0.01, 0.01))
+        F.cross_entropy(model(x), y).backward()
+
+    return per_step(step)
+
+
 class Spare(nn.Module):
     def __init__(self, spare):
         super().__init__()
@@ -175,6 +188,8 @@ def adversaries(warm=5, steps=5):
     [
         (plain_loop, {"gradient bucket": 1}),  # the loss travels with it
         (with_unused_parameters, {"gradient bucket": 1}),
+        # The shares of all hooked parameters at once; their order, the loss, and what is left of the gradients.
+        (with_hooks_on_parameters, {"all_gather_object": 1, "all_reduce": 3, "gradient average": 1}),
         (reading_a_metric, {"all_reduce": 1, "gradient bucket": 1}),
         # Three losses that nobody looks at. The generator's adds to gradients of the critic that were there to be kept.
         (adversaries, {"gradient bucket": 3}),

@@ -6,8 +6,11 @@ that was not given a device.
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +33,10 @@ _NEW = ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full", "new_emp
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 # torch.cuda's functions whose first argument, or ``device``, is a device.
 _OF_DEVICES = (
-    *("set_device", "synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved", "mem_get_info"),
-    *("max_memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
+    *("set_device", "synchronize", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
     *("default_stream", "get_rng_state", "utilization", "reset_accumulated_memory_stats", "stream"),
 )
+_MEASURED = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 # Without CUDA -> what these give.
 _QUIET: dict[str, Any] = {
     **dict.fromkeys(("synchronize", "empty_cache", "ipc_collect", "set_device", "set_rng_state", "set_rng_state_all")),
@@ -55,8 +58,13 @@ _QUIET: dict[str, Any] = {
 }
 
 
-def patches(places: Places) -> list[Patch]:
-    """Rows for what takes a device."""
+def patches(places: Places, agreed: Callable[[Any], list[Any]] = lambda own: [own]) -> list[Patch]:
+    """Rows for what takes a device.
+
+    Args:
+        places: where devices are.
+        agreed: gives what each rank measured, so that all decide alike.
+    """
 
     def with_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
@@ -104,7 +112,7 @@ def patches(places: Places) -> list[Patch]:
         Patch("torch.jit", "load", with_location(places), here),
     ]
     if torch.cuda.is_available():
-        return rows + _on_accelerators(places, context)
+        return rows + _on_accelerators(places, context, agreed)
     types = [Patch("torch", name, as_type, "on the host") for name in ("Tensor.type", "set_default_tensor_type")]
     return [*rows, *types, *_without_cuda()]
 
@@ -135,7 +143,7 @@ def _host_type(given: Any) -> Any:
     return given
 
 
-def _on_accelerators(places: Places, context: Any) -> list[Patch]:
+def _on_accelerators(places: Places, context: Any, agreed: Callable[[Any], list[Any]]) -> list[Patch]:
     def stream(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def bind(kind: type, device: Any = None, *rest: Any, **options: Any) -> Any:
             return wrapped(kind, None if device is None else places.of(device), *rest, **options)
@@ -148,14 +156,50 @@ def _on_accelerators(places: Places, context: Any) -> list[Patch]:
 
         return bind(*args, **kwargs)
 
-    here = "this rank's device"
+    def states(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        own = torch.cuda.get_rng_state(places.device)
+        return [own.clone() for _ in range(torch.cuda.device_count())]
+
+    def set_states(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def bind(new_states: Any) -> None:
+            for first in itertools.islice(new_states, 1):  # one process draws on its first device
+                torch.cuda.set_rng_state(first, places.device)
+
+        bind(*args, **kwargs)
+
+    here, decide = "this rank's device", "the ranks' agreed, so that what a script decides by it is the same on all"
+    measured = measuring(places, agreed)
     return [
         *(Patch("torch.cuda", name, context, here) for name in _OF_DEVICES),
         Patch("torch.cuda", "set_rng_state", state, here),
+        Patch("torch.cuda", "get_rng_state_all", states, here, also=("torch.cuda.random:get_rng_state_all",)),
+        Patch("torch.cuda", "set_rng_state_all", set_states, here, also=("torch.cuda.random:set_rng_state_all",)),
+        Patch("torch.cuda", "mem_get_info", measured(min), decide),
+        *(Patch("torch.cuda", name, measured(max), decide) for name in _MEASURED),
         Patch("torch.cuda", "device.__init__", context, here),
         Patch("torch.cuda.streams", "Stream.__new__", stream, here),
         *(Patch("torch.accelerator", name, context, here) for name in ("set_device_index", "synchronize")),
     ]
+
+
+def measuring(places: Places, agreed: Callable[[Any], list[Any]]) -> Callable[[Callable[..., Any]], Any]:
+    """Give a wrapper for what measures a device: each number becomes the least or the greatest of all ranks'.
+
+    Args:
+        places: where devices are.
+        agreed: gives what each rank measured.
+    """
+
+    def of(choose: Callable[..., Any]) -> Any:
+        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            own = wrapped(*map(places.of, args), **{name: places.of(value) for name, value in kwargs.items()})
+            is_torchs = str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.")  # a compiler's, say
+            every = [own] if is_torchs else agreed(own)
+            return tuple(map(choose, zip(*every, strict=True))) if isinstance(own, tuple) else choose(every)
+
+        return call
+
+    return of
 
 
 def _without_cuda() -> list[Patch]:
@@ -193,6 +237,7 @@ def _without_cuda() -> list[Patch]:
         Patch("torch.cuda.streams", "Stream.__new__", stream, nothing),
         Patch("torch.cuda.streams", "Event.__new__", event, nothing),
         Patch("torch", "Tensor.pin_memory", pinned, nothing),
+        Patch("torch", "Tensor.record_stream", giving(None), nothing),
     ]
 
 

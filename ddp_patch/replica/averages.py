@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from ..batch.crossings import total
 from ..batch.world import Layout, World
 from .watch import grad_of, set_grad
 
+_T = TypeVar("_T", bound=Tensor)
 _AT_ONCE = 25 * 2**20  # bytes, DDP's own bucket size
 
 
@@ -65,32 +67,38 @@ def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: W
     flags = torch.tensor([float(value is not None) for value in values], device=world.device)
     used = world.all_reduce(flags).tolist()
     means: list[Tensor | None] = [None] * len(sources)
-    kinds: dict[torch.dtype, list[int]] = {}
-    for index, (source, anywhere) in enumerate(zip(sources, used, strict=True)):
-        if anywhere:
-            kinds.setdefault(source.dtype, []).append(index)
-    for indices in kinds.values():
-        parts = [values[index] for index in indices]
-        flat = torch.cat(
-            [
-                (torch.zeros_like(sources[index]) if part is None else part).reshape(-1)
-                for index, part in zip(indices, parts, strict=True)
-            ]
-        )
-        flat = total(flat) / world.size
-        sizes = [sources[index].numel() for index in indices]
-        for index, piece in zip(indices, flat.split(sizes), strict=True):
-            means[index] = piece.view(sources[index].shape).clone()  # the script may write to it
+    indices = [index for index, anywhere in enumerate(used) if anywhere]
+    parts = [values[index] for index in indices]
+    wanted = [torch.zeros_like(sources[i]) if part is None else part for i, part in zip(indices, parts, strict=True)]
+    for index, mean in zip(indices, means_of(wanted, world, recorded=True), strict=True):
+        means[index] = mean
     return means
 
 
-def in_parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters of one dtype and device, as many as are averaged at once."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+def means_of(values: list[Tensor], world: World, recorded: bool) -> list[Tensor]:
+    """Average tensors over the ranks, which have all of them; one all_reduce for 25 MB of one dtype and device.
+
+    Args:
+        values: this rank's.
+        world: the ranks.
+        recorded: differentiably.
+    """
+    means: dict[int, Tensor] = {}
+    for part in in_parts(values):
+        flat = torch.cat([value.reshape(-1) for value in part])
+        flat = (total(flat) if recorded else world.all_reduce(flat)) / world.size
+        for value, piece in zip(part, flat.split([value.numel() for value in part]), strict=True):
+            means[id(value)] = piece.view(value.shape).clone()  # the script may write to it
+    return [means[id(value)] for value in values]
+
+
+def in_parts(parameters: Sequence[_T]) -> Iterator[list[_T]]:
+    """Tensors of one dtype and device, as many as are averaged at once."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[_T]] = {}
     for parameter in parameters:
         kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for same in kinds.values():
-        part: list[nn.Parameter] = []
+        part: list[_T] = []
         size = 0
         for parameter in same:
             part.append(parameter)

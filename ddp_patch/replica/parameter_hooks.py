@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..batch.crossings import total
 from ..batch.world import World
 from ..errors import BatchError
+from .averages import means_of
 from .watch import grad_of, set_grad
 
 # As they were before the session patched them.
@@ -157,10 +157,10 @@ class ParameterHooks:
         if not self.any:
             return
         hooked = [p for p in parameters if self._kind(p, "before")]
-        for parameter in self._in_order(hooked, self._held):
-            own = self._held.pop(parameter, None)
-            share = torch.zeros_like(parameter) if own is None else own
-            mean = total(share) / self._world.size if recorded else self._world.all_reduce(share) / self._world.size
+        due = self._in_order(hooked, self._held)
+        held = [self._held.pop(parameter, None) for parameter in due]
+        shares = [torch.zeros_like(p) if own is None else own for p, own in zip(due, held, strict=True)]
+        for parameter, mean in zip(due, means_of(shares, self._world, recorded), strict=True):
             with torch.set_grad_enabled(recorded):
                 changed = self._hooks[parameter].on(mean)
                 before = grad_of(parameter)

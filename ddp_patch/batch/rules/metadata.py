@@ -58,6 +58,12 @@ def is_shared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(rows_of(args[0]), *args[1:], **kwargs)
 
 
+def of_every_form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """What is said of memory, such as which stream uses it, is said of all that this rank has of the batch."""
+    for form in args[0].forms:
+        func(form, *args[1:], **kwargs)
+
+
 def nbytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Bytes of the whole batch."""
     batch: BatchTensor = args[0]
@@ -75,5 +81,6 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.is_inference, is_shared),
         (Tensor.is_conj, is_shared),
         (Tensor.is_neg, is_shared),
+        (Tensor.record_stream, of_every_form),
         (Tensor.nbytes.__get__, nbytes),  # type: ignore[attr-defined]
     ]
