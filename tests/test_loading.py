@@ -665,3 +665,28 @@ def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(r
     (alone,) = ranks.call(more_than_it_said, 1, workers, persistent).ok().results
     assert len(alone[1]) == 2
     assert ranks.call(more_than_it_said, 2, workers, persistent).ok().results == [alone] * 2
+
+
+def small_batches():
+    """Batches of fewer rows than ranks, which workers augment; what was exchanged for each."""
+    seen = []
+    for (x,) in DataLoader(Noisy(), batch_size=1, num_workers=1):
+        seen.append(x.item())
+    sent = ddp_patch.report().ledger.collectives
+    return [seen, sent["broadcast_object"], sent["all_gather"]]
+
+
+class Noisy(Dataset):
+    """Rows with noise of the worker's own."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return (torch.rand(()) + index,)
+
+
+def test_batches_that_are_not_split_are_those_of_rank_0(ranks):
+    results = ranks.call(small_batches, 3).ok().results
+    assert results[0] == results[1] == results[2]
+    assert results[0][1:] == [3, 0]

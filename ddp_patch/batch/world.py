@@ -227,6 +227,14 @@ class World:
             dist.all_gather_object(gathered, values, group=self.group)
         return gathered
 
+    def leaders(self, value: Any) -> Any:
+        """Give every rank the Python object that rank 0 has."""
+        given = [value if self.rank == 0 else None]
+        self.ledger.count("broadcast_object", 0)
+        with self.collective("an object of rank 0"):
+            dist.broadcast_object_list(given, src=0, group=self.group)
+        return given[0]
+
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Exchange Python objects under a name that is used once, from whichever thread; slower than ``share``."""
         self.post(name, pickle.dumps(value))

@@ -72,11 +72,17 @@ class Apart:
         rows, layout = self._sampler.sizes.popleft()
         if layout is None and self._has_workers:
             # Fewer rows than ranks: all hold all of them, but their workers draw from streams of their own.
-            data = self._share(data)[0]
+            data = self._leaders(data)
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]
             return as_dealt(self._collate(samples), self._world, len(samples))[0], len(samples)
         return (data if layout is None else as_batch(data, layout, self._share)), rows
+
+    def _leaders(self, data: Any) -> Any:
+        """What rank 0 has."""
+        if in_main_thread():
+            return self._world.leaders(data)
+        return self._share(data if self._world.rank == 0 else None)[0]
 
     def _share(self, part: Any) -> list[Any]:
         if in_main_thread():
