@@ -200,6 +200,26 @@ def test_collectives_per_step(ranks, loop, wanted):
         assert result == wanted
 
 
+def whole_numbers():
+    """Losses and gradients of whole numbers, as bits tell them."""
+    model = nn.Linear(2, 1, bias=False).double()
+    nn.init.constant_(model.weight, 3.0)
+    x = torch.arange(70.0, dtype=torch.float64).view(35, 2)
+    said = []
+    for (rows,) in DataLoader(TensorDataset(x), 7):
+        model.zero_grad()
+        loss = model(rows).sum()
+        loss.backward()
+        said += [loss.item(), *model.weight.grad.flatten().tolist()]
+    return said
+
+
+@pytest.mark.parametrize("nproc", [2, 3, 5])
+def test_whole_numbers_stay_whole(ranks, nproc):
+    (wanted,) = ranks.call(whole_numbers, 1).ok().results
+    assert ranks.call(whole_numbers, nproc).ok().results == [wanted] * nproc
+
+
 # --- what DDP is told -------------------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ class Flags:
             part = rider.part
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
                 self._rider = rider, part
-                own[len(used) : len(used) + part.numel()] = part
+                own[len(used) : len(used) + part.numel()] = part * self._world.size  # DDP averages
         set_grad(self.parameter, None)
         _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)
         self._total = grad_of(self.parameter)
@@ -82,8 +82,7 @@ class Flags:
         assert total is not None
         if riding is not None:
             rider, part = riding
-            mean = total[count : count + part.numel()]  # DDP averages
-            rider.arrived((mean * self._world.size).to(part.dtype))
+            rider.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
         # What had a gradient here had one somewhere; looking at the flags waits for a device.
         if not self._lacks:
             return []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -138,6 +139,9 @@ class Replica:
                 self._ddp = self._job.wrap(self.module, flags.parameter, without=sparse, **chosen)
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
+            if flags.parameter is not None and self._world.size & (self._world.size - 1):
+                # By itself it multiplies by 1 / N, which is rounded: a whole number would not stay one. This divides.
+                self._ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
         self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._rhythm, flags)
         if self._ddp is not None and flags is not None and flags.parameter is None:
             compress(options.comm_hook, self._ddp, self.sync.bucket_left)
