@@ -218,30 +218,30 @@ def report() -> Report:
 def _start(options: Options) -> None:
     from .launch import launcher, relaunch  # noqa: PLC0415
 
-    placement = launcher.detect(os.environ)
-    if placement is None:
+    told = launcher.detect(os.environ)
+    if told is None:
         nproc = options.nproc
         if nproc != 1:
-            from .launch.job import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
+            from .launch.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
 
             nproc = relaunch.worker_count(nproc, accelerator_count())
         if nproc > 1:
             relaunch.start_workers(nproc, options.as_variables())
-    elif options.nproc not in (None, placement.world_size):
+    elif options.nproc not in (None, told.world_size):
         raise OptionError(
-            f"nproc={options.nproc}, but the launcher started {placement.world_size} ranks. "
+            f"nproc={options.nproc}, but the launcher started {told.world_size} ranks. "
             "Leave nproc out where a launcher is used, or start the script with plain python."
         )
-    if placement is None or placement.world_size == 1:
+    if told is None or told.world_size == 1:
         _report_alone(options)
         return
     if _State.joined is None:
         relaunch.refuse_other_group()
-        relaunch.agree_on_hashes(placement)
+        relaunch.agree_on_hashes(told)
     from .launch.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
 
-    job = _State.joined = Job.current or Job(placement, options.timeout)
+    job = _State.joined = Job.current or Job(told, options.timeout, options.share_devices)
     _State.session = Session(options, job, _stopped)
 
 

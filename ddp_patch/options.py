@@ -49,6 +49,9 @@ class Options:
     comm_hook: str | None = None
     """Send gradients as "fp16", "bf16" or "powersgd": fewer bytes, and no longer one process's numbers."""
 
+    share_devices: bool = False
+    """Let several ranks have one accelerator, to try a script out; they talk by gloo."""
+
     timeout: float = 1800.0
     """Seconds a collective may take before the job is ended with an error."""
 
@@ -151,7 +154,9 @@ def _parse_flag(text: str) -> bool:
     ]
 
 
-_FLAGS = ("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
+_FLAGS = (
+    *("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "share_devices"),
+)
 _PARSERS: dict[str, Any] = {
     **dict.fromkeys(_FLAGS, _parse_flag),
     "accumulate": int,

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 # Written for a host of two: this one may have one.
 ON_ONE = HARD_CODED.replace('"0,1"', '"0"').replace("cuda:1", "cuda:0").replace("device(1)", "device(0)")
+SHARED = {"share_devices": True}
 WHERE = """
 import torch
 print(torch.cuda.current_device(), torch.cuda.device_count(), torch.zeros(1, device="cuda").device)
@@ -33,7 +34,8 @@ def run(command, folder, **environ):
 
 def started(script, folder, nproc):
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(nproc)] if nproc else []
-    return run([sys.executable, *launch, "-m", "ddp_patch", str(script)] if nproc else [sys.executable, script], folder)
+    command = [sys.executable, *launch, "-m", "ddp_patch", str(script)] if nproc else [sys.executable, script]
+    return run(command, folder, DDP_PATCH_SHARE_DEVICES="1")
 
 
 @pytest.mark.parametrize("nproc", [1, 2])
@@ -74,7 +76,7 @@ def moved():
 
 def test_loaders_pin_and_move(ranks):
     alone = ranks.call(moved, 1).ok().results[0]
-    assert ranks.call(moved, 2).ok().results == [alone] * 2
+    assert ranks.call(moved, 2, enable=SHARED).ok().results == [alone] * 2
 
 
 def test_ranks_see_the_devices_that_one_process_sees(tmp_path):
@@ -97,7 +99,7 @@ def streams():
 
 def test_draws_on_the_accelerator_are_those_of_one_process(ranks):
     alone = ranks.call(streams, 1).ok().results[0]
-    assert ranks.call(streams, 2).ok().results == [alone] * 2
+    assert ranks.call(streams, 2, enable=SHARED).ok().results == [alone] * 2
 
 
 def checkpoint():
@@ -111,4 +113,4 @@ def checkpoint():
 
 
 def test_checkpoints_come_back_to_this_ranks_device(ranks):
-    assert ranks.call(checkpoint, 2).ok().results == [[["cuda", "cuda", "cpu"], True]] * 2
+    assert ranks.call(checkpoint, 2, enable=SHARED).ok().results == [[["cuda", "cuda", "cpu"], True]] * 2

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.launch import launcher, relaunch
+from ddp_patch.launch import hosts, launcher, relaunch
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -48,7 +49,7 @@ def test_torchrun_variables_place_a_rank():
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR, MASTER_PORT is not"),
         ({**RANK, "RANK": "2"}, "contradict each other"),
         ({**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE='two' is not a number"),
         ({**RANK, "OMPI_COMM_WORLD_SIZE": "4"}, "WORLD_SIZE=2 but mpirun (Open MPI) says OMPI_COMM_WORLD_SIZE=4"),
@@ -84,20 +85,147 @@ def test_workers_share_hashes_and_cores():
     assert relaunch.worker_environment({"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}, 3, 8)["PYTHONHASHSEED"] == "7"
 
 
-def test_cuda_used_on_another_ranks_device_is_refused(monkeypatch):
-    import torch
-
+def test_cuda_used_on_another_ranks_device_is_refused():
     from ddp_patch.errors import OrderError
     from ddp_patch.launch import job
 
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    job._check_order(launcher.Placement(0, 2, 0, 2))
+    job._check_order(hosts.Place(launcher.Placement(0, 2, 0, 2), 0, False), 0)
+    job._check_order(hosts.Place(launcher.Placement(1, 2, 1, 2), None, False), None)
     with pytest.raises(OrderError, match=r"device 0, but this is local rank 1.*Move ddp_patch\.enable"):
-        job._check_order(launcher.Placement(1, 2, 1, 2))
+        job._check_order(hosts.Place(launcher.Placement(1, 2, 1, 2), 1, False), 0)
+
+
+# --- where ranks are, by what they see --------------------------------------------------------------------------------
+
+
+def gpus(host, count):
+    return tuple(f"GPU-{host}-{index}" for index in range(count))
+
+
+def seen(host, devices=(), kind=None, local_rank=None):
+    return hosts.Seen(host, f"node-{host}", kind or ("cuda" if devices else "cpu"), tuple(devices), local_rank)
+
+
+def placed(ranks, may_share=False):
+    """Local rank, ranks on the host, index of the device, and whether any is shared, of each rank."""
+    found = [
+        hosts.place(launcher.Told(rank, len(ranks), its.local_rank, None), ranks, may_share)
+        for rank, its in enumerate(ranks)
+    ]
+    return [(p.placement.local_rank, p.placement.local_world_size, p.device, p.shares) for p in found]
+
+
+RECIPES = {
+    # RANK and WORLD_SIZE alone, as SLURM recipes have it: 128 ranks are not taken for 128 of one host.
+    "all visible": ([seen(r // 8, gpus(r // 8, 8)) for r in range(128)], [(r % 8, 8, r % 8) for r in range(128)]),
+    "one visible for each task": (
+        [seen(0, [f"GPU-{r}"], local_rank=r) for r in range(8)],
+        [(r, 8, 0) for r in range(8)],
+    ),
+    "tasks whose local rank is always 0": (
+        [seen(0, [f"GPU-{r}"], local_rank=0) for r in range(4)],
+        [(r, 4, 0) for r in range(4)],
+    ),
+    "slices of one": ([seen(0, ["MIG-a", "MIG-b"]) for _ in range(2)], [(0, 2, 0), (1, 2, 1)]),
+    "ranks dealt round over hosts": (
+        [seen(r % 2, gpus(r % 2, 2)) for r in range(4)],
+        [(0, 2, 0), (0, 2, 0), (1, 2, 1), (1, 2, 1)],
+    ),
+    "the launcher's order": (
+        [seen(0, gpus(0, 2), local_rank=1), seen(0, gpus(0, 2), local_rank=0)],
+        [(1, 2, 1), (0, 2, 0)],
+    ),
+    "visible in another order": ([seen(0, ["a", "b"]), seen(0, ["b", "a"])], [(0, 2, 0), (1, 2, 0)]),
+    "overlapping": (
+        [seen(0, ["a", "b"]), seen(0, ["a", "b", "c"]), seen(0, ["c", "a", "b"])],
+        [(0, 3, 0), (1, 3, 1), (2, 3, 0)],
+    ),
+    "hosts of different sizes": (
+        [seen(0, gpus(0, 1)), seen(1, gpus(1, 2)), seen(1, gpus(1, 2))],
+        [(0, 1, 0), (0, 2, 0), (1, 2, 1)],
+    ),
+    "no accelerators": ([seen(r // 2) for r in range(4)], [(0, 2, None), (1, 2, None)] * 2),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_rank_gets_a_device_of_its_own(recipe):
+    ranks, wanted = RECIPES[recipe]
+    assert placed(ranks) == [(*its, False) for its in wanted]
+
+
+def test_ranks_that_would_share_a_device_say_so():
+    for ranks, words in (
+        ([seen(0, gpus(0, 1))] * 2, "Ranks 0, 1 on node-0 would share one cuda device.*nproc-per-node=1"),
+        ([seen(r // 4, gpus(r // 4, 2)) for r in range(8)], "Ranks 0, 2 on node-0.*nproc-per-node=2"),
+    ):
+        for rank in range(len(ranks)):
+            with pytest.raises(LaunchError, match=words):
+                hosts.place(launcher.Told(rank, len(ranks), None, None), ranks, may_share=False)
+    assert placed([seen(0, gpus(0, 1))] * 3, may_share=True) == [(r, 3, 0, True) for r in range(3)]
+
+
+def test_one_kind_of_device():
+    ranks = [seen(0, gpus(0, 2)), seen(0, gpus(0, 2)), seen(1)]
+    for rank in range(3):
+        with pytest.raises(LaunchError, match=r"cuda on ranks 0, 1 \(node-0\); cpu on rank 2 \(node-1\)"):
+            hosts.place(launcher.Told(rank, 3, None, None), ranks, may_share=True)
 
 
 # --- real launches ----------------------------------------------------------------------------------------------------
+
+PLACED = """
+import ddp_patch; ddp_patch.enable()
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+(x,) = next(iter(DataLoader(TensorDataset(torch.arange(7.0)), 7)))
+print(x.sum().item())
+from ddp_patch.launch.job import Job
+with ddp_patch.per_rank():
+    open(f"place.{ddp_patch.rank()}", "w").write(str(Job.current.placement))
+"""
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return str(held.getsockname()[1])
+
+
+def test_a_launcher_need_not_say_what_is_local(tmp_path):
+    """As recipes for SLURM have it: no LOCAL_RANK, no LOCAL_WORLD_SIZE, no agent's store."""
+    (tmp_path / "train.py").write_text(PLACED)
+    named = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env={**environ, **named, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=PATIENCE) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [out for out, _ in said] == ["21.0\n", ""]
+    for rank in range(2):
+        wanted = f"Placement(rank={rank}, world_size=2, local_rank={rank}, local_world_size=2)"
+        assert (tmp_path / f"place.{rank}").read_text() == wanted
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_the_others_do_not_come_to_says_so(tmp_path, rank):
+    (tmp_path / "train.py").write_text(PLACED)
+    port = free_port()
+    named = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = run("train.py", cwd=tmp_path, DDP_PATCH_TIMEOUT="2", **named)
+    assert done.returncode == 1
+    assert f"LaunchError: Rank {rank} of 2, on " in done.stderr
+    assert f"did not meet the others at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT): " in done.stderr
+
 
 SELF = """
 import ddp_patch; ddp_patch.enable({options})

@@ -340,8 +340,7 @@ def read_on_two_hosts(kind):
 
 @pytest.mark.parametrize("kind", ["collate", "stream"])
 def test_each_host_reads_once(ranks, kind):
-    env = {"LOCAL_WORLD_SIZE": "2"}
-    results = ranks.call(read_on_two_hosts, 4, kind, env=env, local_ranks=[0, 1, 0, 1]).ok().results
+    results = ranks.call(read_on_two_hosts, 4, kind, hosts=["a", "a", "b", "b"]).ok().results
     read = [row for batch in results[0][1] for row in batch]
     assert [loaded for loaded, _, _ in results] == [read, [], read, []]
     assert all(batches == results[0][1] for _, batches, _ in results)

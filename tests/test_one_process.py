@@ -688,4 +688,4 @@ def test_the_variables_of_half_a_launcher_are_refused(tmp_path):
         [sys.executable, write(tmp_path, source)], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert "LaunchError: RANK, WORLD_SIZE is set but LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not" in done.stderr
+    assert "LaunchError: RANK, WORLD_SIZE is set but MASTER_ADDR, MASTER_PORT is not" in done.stderr

@@ -29,6 +29,7 @@ def test_nothing_given_means_the_defaults():
         "static_graph": False,
         "find_unused_parameters": False,
         "comm_hook": None,
+        "share_devices": False,
         "timeout": 1800.0,
     }
 
@@ -56,6 +57,7 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_STATIC_GRAPH",
         "DDP_PATCH_FIND_UNUSED_PARAMETERS",
         "DDP_PATCH_COMM_HOOK",
+        "DDP_PATCH_SHARE_DEVICES",
         "DDP_PATCH_TIMEOUT",
     ]
 
@@ -72,6 +74,7 @@ def test_keyword_arguments_are_taken():
         "static_graph": True,
         "find_unused_parameters": True,
         "comm_hook": "bf16",
+        "share_devices": True,
         "timeout": 5,
     }
     options = Options.resolve(given_by_keyword, {})
@@ -90,6 +93,7 @@ def test_variables_are_taken():
         "DDP_PATCH_STATIC_GRAPH": "true",
         "DDP_PATCH_FIND_UNUSED_PARAMETERS": "1",
         "DDP_PATCH_COMM_HOOK": "powersgd",
+        "DDP_PATCH_SHARE_DEVICES": "on",
         "DDP_PATCH_TIMEOUT": "2.5",
     }
     assert Options.resolve({}, environ) == Options(
@@ -103,6 +107,7 @@ def test_variables_are_taken():
         static_graph=True,
         find_unused_parameters=True,
         comm_hook="powersgd",
+        share_devices=True,
         timeout=2.5,
     )
 
@@ -238,7 +243,7 @@ def test_an_unknown_option_is_met_with_the_list():
         Options.resolve({"zzz": 1}, {})
     assert str(caught.value) == (
         "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, accumulate, "
-        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, timeout."
+        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout."
     )
 
 

@@ -71,7 +71,7 @@ def run_rank(request, rank, port):
     if nproc > 1:
         os.environ.update(
             RANK=str(rank),
-            LOCAL_RANK=str(request.get("local_ranks", range(nproc))[rank]),
+            LOCAL_RANK=str(rank),
             WORLD_SIZE=str(nproc),
             LOCAL_WORLD_SIZE=str(nproc),
             MASTER_ADDR="127.0.0.1",
@@ -80,6 +80,10 @@ def run_rank(request, rank, port):
             TORCHELASTIC_RESTART_COUNT="0",
         )
     os.environ.update(request.get("env", {}))
+    if "hosts" in request:
+        from ddp_patch.launch import hosts
+
+        hosts.host = lambda: request["hosts"][rank]
     sys.path[0:0] = request.get("path", [])
     code = 0
     try:

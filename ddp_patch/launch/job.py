@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import gc
 import os
+import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
+from . import hosts
 from .attendance import Attendance
 from .crash import CrashHook
-from .launcher import Placement
+from .launcher import Told
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
@@ -39,11 +41,33 @@ from .watch import Watch
 _OWN_STORE = "ddp-patch://"
 
 
+_stores: list[Any] = []  # that the ranks met at, for their process group
+
+
+def _meet(told: Told, timeout: float) -> Any:
+    """Come to the store of the job, which rank 0 makes if the launcher made none.
+
+    Raises:
+        LaunchError: if the others do not come.
+    """
+    try:
+        store, _, _ = next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))
+    except dist.DistError as error:
+        at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise LaunchError(
+            f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()}, did not meet the others at {at} "
+            f"(MASTER_ADDR, MASTER_PORT): {why}. Start every rank, rank 0 on the host of that name, and let them "
+            "through to its port."
+        ) from None
+    _stores.append(store)
+    return store
+
+
 def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[Any, int, int]]:
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    yield PrefixStore(f"ddp_patch/{attempt}", store), rank, world_size
+    store = PrefixStore(f"ddp_patch/{attempt}", _stores.pop())
+    yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 register_rendezvous_handler("ddp-patch", _rendezvous)
@@ -69,28 +93,37 @@ class Job:
 
     current: ClassVar[Job | None] = None
 
-    def __init__(self, placement: Placement, timeout: float) -> None:
+    def __init__(self, told: Told, timeout: float, may_share: bool = False) -> None:
         """Join the other ranks through Accelerate.
+
+        Args:
+            told: by the launcher.
+            timeout: of collectives, in seconds.
+            may_share: several ranks may have one device.
 
         Raises:
             OrderError: when the script made a process group of its own, or used another rank's accelerator.
-            LaunchError: when something was asked of the launcher that is not applied.
+            LaunchError: when something was asked of the launcher that is not applied, or a rank has no device.
         """
-        _check_order(placement)
         end_with_launcher()
-        self.placement = placement
+        used = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+        store = _meet(told, timeout)
+        seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)
+        place = hosts.place(told, seen, may_share)
+        _check_order(place, used)
+        self.placement = placement = place.placement
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
-        # Ranks that share an accelerator: NCCL wants one each.
-        shares = placement.local_world_size > accelerator_count() > 0
         environ = dict(os.environ)  # Accelerate adds to them
+        # By its local rank it takes a device.
+        os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
         state = PartialState(
-            cpu=accelerator_count() == 0,
+            cpu=place.device is None,
             init_method=_OWN_STORE,
             timeout=timedelta(seconds=timeout),
-            **({"backend": "gloo"} if shares else {}),
+            **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
         )
         self.device: torch.device = state.device
         """This rank's device."""
@@ -227,14 +260,6 @@ class Job:
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
 
 
-def accelerator_count() -> int:
-    """Count the visible accelerators that ranks can have one each of, without touching any."""
-    if not torch.accelerator.is_available():
-        return 0
-    kind = torch.accelerator.current_accelerator()
-    return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
-
-
 def leave_at_once() -> NoReturn:
     """End this process without the exit functions, which would wait for other ranks."""
     for stream in (sys.stdout, sys.stderr):
@@ -243,13 +268,9 @@ def leave_at_once() -> NoReturn:
     os._exit(1)
 
 
-def _check_order(placement: Placement) -> None:
-    if not torch.cuda.is_initialized():
-        return
-    own = placement.local_rank % (torch.cuda.device_count() or placement.local_world_size)
-    if torch.cuda.current_device() != own:
+def _check_order(place: hosts.Place, used: int | None) -> None:
+    if used is not None and used != place.device:
         raise OrderError(
-            f"CUDA was initialised on device {torch.cuda.current_device()}, but this is local rank "
-            f"{placement.local_rank}, whose device is cuda:{own}. Move ddp_patch.enable() above the "
-            "first line that uses CUDA."
+            f"CUDA was initialised on device {used}, but this is local rank {place.placement.local_rank}, whose device "
+            f"is cuda:{place.device}. Move ddp_patch.enable() above the first line that uses CUDA."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import LaunchError
 
-_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 # Launchers that say how many processes they started but leave torch's variables to somebody else.
 _SIZE_VARIABLES = {
@@ -24,11 +24,21 @@ class Placement:
 
     rank: int
     world_size: int
-    local_rank: int  # index among the ranks of this host, and of this rank's accelerator
+    local_rank: int  # index among the ranks of this host
     local_world_size: int  # ranks on this host
 
 
-def detect(environ: Mapping[str, str]) -> Placement | None:
+@dataclass(frozen=True)
+class Told:
+    """What a launcher tells this process; what is local is left out by some, and found out by ``hosts``."""
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    local_world_size: int | None
+
+
+def detect(environ: Mapping[str, str]) -> Told | None:
     """Read the placement that torchrun or ``accelerate launch`` gave this process; None if nobody started ranks.
 
     Raises:
@@ -44,16 +54,20 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
             f"{', '.join(present)} is set but {', '.join(missing)} is not, so this process cannot find the others. "
             "Start the script with: torchrun --nproc-per-node=2 script.py"
         )
-    numbers = {name: _integer(environ, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    rank, world_size, local_rank = numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"]
-    local_world_size = _integer(environ, "LOCAL_WORLD_SIZE") if environ.get("LOCAL_WORLD_SIZE") else world_size
-    if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+    rank, world_size = _integer(environ, "RANK"), _integer(environ, "WORLD_SIZE")
+    local_rank, local_world_size = (
+        _integer(environ, name) if environ.get(name) else None for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    )
+    least, most = local_rank or 0, world_size if local_world_size is None else local_world_size
+    if not (0 <= rank < world_size and 0 <= least < most <= world_size):
+        given = {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size}
+        local = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
         raise LaunchError(
-            f"RANK={rank}, WORLD_SIZE={world_size}, LOCAL_RANK={local_rank}, LOCAL_WORLD_SIZE={local_world_size} "
-            "contradict each other: a rank is below its world size. Unset them, or let one launcher set them all."
+            f"RANK={rank}, WORLD_SIZE={world_size}{local} contradict each other: a rank is below its world size. "
+            "Unset them, or let one launcher set them all."
         )
     _refuse_other_size(environ, world_size)
-    return Placement(rank, world_size, local_rank, local_world_size)
+    return Told(rank, world_size, local_rank, local_world_size)
 
 
 def _refuse_unknown_launcher(environ: Mapping[str, str]) -> None:

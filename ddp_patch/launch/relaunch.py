@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
 from .debugged import hand_over
-from .launcher import Placement
+from .launcher import Told
 
 
 def worker_count(asked: int | None, accelerators: int) -> int:
@@ -86,11 +86,11 @@ def refuse_other_group() -> None:
         )
 
 
-def agree_on_hashes(placement: Placement) -> None:
+def agree_on_hashes(told: Told) -> None:
     """Restart this rank with the string hash every rank uses, if its interpreter drew a random one."""
-    if placement.world_size == 1 or not sys.flags.hash_randomization or os.environ.get("PYTHONHASHSEED", "").isdigit():
+    if told.world_size == 1 or not sys.flags.hash_randomization or os.environ.get("PYTHONHASHSEED", "").isdigit():
         return
-    environ = worker_environment(os.environ, placement.local_world_size, os.cpu_count() or 1)
+    environ = worker_environment(os.environ, told.local_world_size or told.world_size, os.cpu_count() or 1)
     _replace(own_command(sys.orig_argv, sys.executable), environ)
 
 

@@ -14,7 +14,8 @@ import wrapt
 
 from ..errors import OrderError
 from ..launch.conditions import is_expected, is_made_a_number
-from ..launch.job import Job, accelerator_count
+from ..launch.hosts import accelerator_count
+from ..launch.job import Job
 from ..ledger import Ledger, script_line
 from ..patcher import Patch, Wrapper
 

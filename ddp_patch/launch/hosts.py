@@ -1,0 +1,177 @@
+"""Where the ranks of a job are: which share a host, and which device each has, by what they find themselves.
+
+Launchers leave variables out (many SLURM recipes set RANK and WORLD_SIZE alone) or count in ways of their own (with one
+visible device for each task, every task's has index 0). So each rank leaves what it sees in the job's store, and all of
+them work out the same from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import LaunchError
+from .launcher import Placement, Told
+
+_PAUSE = 0.01  # seconds
+_NAMED = 8  # ranks in a message
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one rank sees."""
+
+    host: str  # the same for ranks that see each other's memory
+    name: str  # of the host, for messages
+    kind: str  # of its accelerators, or "cpu"
+    devices: tuple[str, ...]  # identities of the visible accelerators, in their order
+    local_rank: int | None  # as the launcher says
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is."""
+
+    placement: Placement
+    device: int | None  # index among the accelerators that it sees
+    shares: bool  # some ranks of the job have one device
+
+
+def look(local_rank: int | None) -> Seen:
+    """See this rank's host and accelerators.
+
+    Args:
+        local_rank: as the launcher says, if it does.
+    """
+    kind, devices = "cpu", []
+    if accelerator_count():
+        kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+        devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
+    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank)
+
+
+def host() -> str:
+    """Name what processes have in common that see each other's ids and shared memory."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/pid').st_ino} {os.stat('/dev/shm').st_dev}"
+    except OSError:
+        return socket.gethostname()
+
+
+def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
+    """Tell all ranks what each sees; entry r is what rank r does. Three requests to the store, and waiting.
+
+    Args:
+        own: what this rank sees.
+        store: of the job.
+        told: by the launcher.
+        timeout: seconds to wait for the others.
+
+    Raises:
+        LaunchError: naming the ranks that do not come.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    keys = [f"ddp_patch/seen/{attempt}/{rank}" for rank in range(told.world_size)]
+    came = f"ddp_patch/seen/{attempt}"
+    store.set(keys[told.rank], json.dumps(dataclasses.asdict(own)))
+    if store.add(came, 1) == told.world_size:
+        store.set(f"{came}/all", "")
+    end, pause = time.monotonic() + timeout, _PAUSE
+    while not store.check([f"{came}/all"]):
+        if time.monotonic() > end:
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise LaunchError(
+                f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
+                f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
+            )
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+    found = [json.loads(text) for text in store.multi_get(keys)]
+    return [Seen(**{**fields, "devices": tuple(fields["devices"])}) for fields in found]
+
+
+def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
+    """Work out where a rank is.
+
+    Args:
+        told: by the launcher.
+        seen: what each rank sees.
+        may_share: several ranks may have one device.
+
+    Raises:
+        LaunchError: on every rank: if only some see accelerators, or there are fewer than ranks and none may be shared.
+    """
+    _refuse_several_kinds(seen)
+    hosts: dict[str, list[int]] = {}
+    for rank, its in enumerate(seen):
+        hosts.setdefault(its.host, []).append(rank)
+    chosen: dict[int, int] = {}
+    for ranks in hosts.values():
+        by_launcher = {seen[rank].local_rank: rank for rank in ranks}
+        if by_launcher.keys() == {*range(len(ranks))}:
+            ranks[:] = [by_launcher[index] for index in range(len(ranks))]
+        taken: set[str] = set()
+        for position, rank in enumerate(ranks):
+            devices = seen[rank].devices
+            if devices:
+                free = (index for index, device in enumerate(devices) if device not in taken)
+                chosen[rank] = next(free, position % len(devices))
+                taken.add(devices[chosen[rank]])
+    owners: dict[str, list[int]] = {}
+    for rank, index in chosen.items():
+        owners.setdefault(seen[rank].devices[index], []).append(rank)
+    shared = next((ranks for ranks in owners.values() if len(ranks) > 1), None)
+    if shared is not None and not may_share:
+        name, kind = seen[shared[0]].name, seen[shared[0]].kind
+        raise LaunchError(
+            f"{_ranks(shared).capitalize()} on {name} would share one {kind} device, which makes none of them faster. "
+            f"Start one rank for each device (torchrun --nproc-per-node={len(seen[shared[0]].devices)}, or one task "
+            "for each), or write ddp_patch.enable(share_devices=True) to try a script out."
+        )
+    own = hosts[seen[told.rank].host]
+    placement = Placement(told.rank, told.world_size, own.index(told.rank), len(own))
+    return Place(placement, chosen.get(told.rank), shared is not None)
+
+
+def accelerator_count() -> int:
+    """Count the visible accelerators that ranks can have one each of, without touching any."""
+    if not torch.accelerator.is_available():
+        return 0
+    kind = torch.accelerator.current_accelerator()
+    return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
+
+
+def _identity(kind: str, index: int) -> str:
+    """Tell a device from all others, whatever its index is in this process: a slice of a GPU has one of its own."""
+    uuid = getattr(torch.get_device_module(kind).get_device_properties(index), "uuid", None)
+    return f"{host()} {index}" if uuid is None else str(uuid)
+
+
+def _refuse_several_kinds(seen: Sequence[Seen]) -> None:
+    kinds: dict[str, list[int]] = {}
+    for rank, its in enumerate(seen):
+        kinds.setdefault(its.kind, []).append(rank)
+    if len(kinds) > 1:
+        told = "; ".join(
+            f"{kind} on {_ranks(ranks)} ({', '.join(sorted({seen[rank].name for rank in ranks})[:_NAMED])})"
+            for kind, ranks in kinds.items()
+        )
+        raise LaunchError(
+            f"The ranks see devices of different kinds: {told}. One job computes on one kind: make accelerators "
+            'visible to all of its ranks, or to none (CUDA_VISIBLE_DEVICES="").'
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED])) + (", ..." if len(ranks) > _NAMED else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}"
