@@ -18,6 +18,7 @@ FULL = """
 mount -t tmpfs -o size=512k tmpfs "$1" && cd "$1" && mkdir read_only && mount -t tmpfs tmpfs read_only &&
 touch read_only/there.txt && mount -o remount,ro read_only && shift && exec "$@"
 """
+SMALL = 'mount -t tmpfs -o size=4m tmpfs /dev/shm && exec "$@"'
 APART = 'mount -t tmpfs tmpfs "$1" && cd "$1" && shift && exec "$@"'
 
 
@@ -53,6 +54,18 @@ def test_a_full_disk_is_one_processs(tmp_path, nproc):
     ranks = subprocess.run(command, env=environ(DDP_PATCH="1"), **options)
     assert ranks.stdout == alone.stdout, ranks.stderr
     assert "RuntimeError True" in ranks.stderr  # the old checkpoint is whole
+
+
+@needs_mounts
+def test_batches_may_be_larger_than_shared_memory():
+    """Docker gives a container 64 MB of it."""
+    script = str(HERE / "large.py")
+    options = {"capture_output": True, "text": True, "timeout": PATIENCE, "check": False}
+    alone = subprocess.run([sys.executable, script], env=environ(), **options)
+    inside = ["unshare", "-Urm", "sh", "-c", SMALL, "sh", sys.executable]
+    ranks = subprocess.run([*inside, *LAUNCH, "2", "-m", "ddp_patch", script], env=environ(DDP_PATCH="1"), **options)
+    assert ranks.returncode == 0, ranks.stderr
+    assert ranks.stdout == alone.stdout
 
 
 @needs_mounts

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -114,9 +114,7 @@ class Channel:
         descriptor = None
         if memory is None or len(memory) < size:
             room = max(size * 3 // 2, 1 << 16)
-            folder = str(_SHARED) if os.access(_SHARED, os.W_OK) else None
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.truncate(room)
+            with _file_of(room) as file:
                 memory = self._slots[slot] = mmap.mmap(file.fileno(), room)
                 descriptor = os.dup(file.fileno())
         for offset, block in zip(offsets, blocks, strict=True):
@@ -214,3 +212,27 @@ class Channel:
         why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
         known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
         return known if isinstance(known, LockstepError) else why
+
+
+def _file_of(size: int) -> IO[bytes]:
+    """Make a file with room for all of its bytes: in shared memory, or on disk where that is small (Docker's 64 MB).
+
+    Written to beyond its room, memory of a file that is merely as long ends the process (SIGBUS).
+    """
+    for folder in [str(_SHARED)] if os.access(_SHARED, os.W_OK) else []:
+        with contextlib.suppress(OSError):
+            return _reserved(folder, size)
+    return _reserved(None, size)
+
+
+def _reserved(folder: str | None, size: int) -> IO[bytes]:
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 — given to the caller
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+    except OSError:
+        file.close()
+        raise
+    return file
