@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +115,66 @@ def test_agents_that_would_part_the_ranks_are_refused(ranks):
     assert results[0] == results[1]
     assert "hyperparameters of its own" in results[0][0]
     assert "past the other ranks" in results[0][1]
+
+
+# --- what the store is asked ------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """A store that counts what the main thread asks it, but for whether something is there yet."""
+
+    def __init__(self, store):
+        self.store, self.count = store, 0
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+
+        def call(*args):
+            self.count += name != "check" and threading.current_thread() is threading.main_thread()
+            return method(*args)
+
+        return call
+
+
+def asked_for_files():
+    """Requests of this rank for each of ten files that are opened, appended to and closed; and what is left behind."""
+    from ddp_patch.launch.job import Job
+
+    attendance = Job.current.attendance
+    store = attendance._store
+
+    def append():
+        for _ in range(10):
+            with open("log.txt", "a") as file:
+                file.write("line\n")
+
+    append()
+    left, asked = store.num_keys(), Asked(store)
+    attendance._store = asked
+    append()
+    attendance._store = store
+    return [asked.count / 10, store.num_keys() - left]
+
+
+def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks):
+    few, many = ranks.call(asked_for_files, 2).ok().results, ranks.call(asked_for_files, 6).ok().results
+    assert many[0][0] == few[0][0] <= 10
+    assert max(asked for asked, _ in many[1:]) <= few[1][0]
+    assert abs(many[0][1]) <= 8  # of the last turn
+
+
+def seeded_often():
+    """Seeds from entropy: nothing makes all ranks come."""
+    from ddp_patch.launch.job import Job
+
+    most = 0
+    for _ in range(400):
+        torch.seed()
+        most = max(most, Job.current.attendance._store.num_keys())
+    return [most, torch.initial_seed()]
+
+
+def test_little_is_left_behind_where_ranks_are_not_waited_for(ranks):
+    results = ranks.call(seeded_often, 3).ok().results
+    assert max(most for most, _ in results) < 400
+    assert len({seed for _, seed in results}) == 1

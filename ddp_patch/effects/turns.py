@@ -22,6 +22,7 @@ from ..launch.parted import ADVICE
 from ..ledger import script_line
 
 _sessions = itertools.count(1)
+_MOST_SPENT = 256  # entries of the store that may be left behind
 
 
 class Turns:
@@ -105,15 +106,16 @@ class Turns:
         with self._at(what, paths) as name:
             if not self.is_leader:
                 return self._answer(name, what, paths, is_patient)
-            names = [f"{name}/{rank}" for rank in range(1, self._world.size)]
-            came = [told.decode().split("\n", 2) for told in self._attendance.get(names, what)]
+            self._attendance.get([f"{name}/all"], what)
+            told = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
+            came = [text.decode().split("\n", 2) for text in told]
             for rank, (other, count, where) in enumerate(came, 1):
                 if (other, int(count)) != (what, self._world.trail.count):
                     self._part(
                         _differ(_call(what, paths), self._world.trail.count, rank, f"{other}{where}", int(count))
                     )
-            self._attendance.drop([*self._spent, *names])
-            self._spent.clear()
+            self._attendance.drop(self._spent)
+            self._spent = [f"{name}/came", f"{name}/all"]
             return self._act(name, what, action, paths, hands_over)
 
     def follow(
@@ -134,7 +136,11 @@ class Turns:
         with self._at(what, paths) as name:
             if not self.is_leader:
                 return self._answer(name, what, paths)
-            self._spent.extend(f"{name}/{rank}" for rank in range(1, self._world.size))
+            self._spent += [f"{name}/came", f"{name}/all"]
+            if len(self._spent) > _MOST_SPENT:  # once they have come, they have read the answers before
+                self._attendance.get([f"{name}/all"], what)
+                self._attendance.drop(self._spent)
+                self._spent.clear()
             return self._act(name, what, action, paths, hands_over)
 
     def raise_pending(self) -> None:
@@ -167,12 +173,17 @@ class Turns:
         try:
             if not self.is_leader:
                 where = f"({', '.join(map(repr, paths))}) in {script_line()}"
-                self._attendance.put(f"{name}/{self._world.rank}", f"{what}\n{trail.count}\n{where}".encode())
+                self._attendance.put(self._place_of(self._world.rank), f"{what}\n{trail.count}\n{where}".encode())
+                self._attendance.come(name, self._world.size - 1)
             yield name
         finally:
             trail.detail = ()
             if counts:
                 trail.leave()
+
+    def _place_of(self, rank: int) -> str:
+        """Where a rank tells which turn it came to, in place of the one before."""
+        return f"turn of rank {rank} in session {self._session}"
 
     def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
         came = what, list(paths), self._world.trail.count

@@ -107,7 +107,21 @@ class Attendance:
                 raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
-        return self._store.multi_get(keys)
+        return self.read(names)
+
+    def read(self, names: list[str]) -> list[bytes]:
+        """Give what is there under these names, with one request."""
+        return self._store.multi_get([self._key(name) for name in names])
+
+    def come(self, name: str, count: int) -> None:
+        """Come to where so many ranks come; when all have, ``{name}/all`` is there, and one key is enough to wait for.
+
+        Args:
+            name: that is used once.
+            count: of the ranks that come.
+        """
+        if self._store.add(self._key(f"{name}/came"), 1) == count:
+            self._store.set(self._key(f"{name}/all"), "")
 
     def drop(self, names: list[str]) -> None:
         """Forget what nobody asks for any more."""
@@ -159,6 +173,7 @@ class Attendance:
     def post(self, name: str, own: bytes) -> None:
         """Leave this rank's part of what ``collect`` gives."""
         self.put(f"{name}/{self._rank}", own)
+        self.come(name, self._world_size)
 
     def collect(self, name: str) -> list[bytes]:
         """Wait until every rank has posted under a name: entry r is what rank r did.
@@ -167,9 +182,10 @@ class Attendance:
             LockstepError: if some rank does not come.
         """
         names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        posted = self.get(names, name)
+        self.get([f"{name}/all"], name)
+        posted = self.read(names)
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            self.drop([*names, f"{name}/read"])
+            self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
         return posted
 
     def explained(self, error: RuntimeError) -> Exception:
