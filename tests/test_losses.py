@@ -2,6 +2,7 @@
 
 import functools
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.replica.backwards import Backwards
 
 
 def squared(z):
@@ -72,6 +74,16 @@ def test_a_loss_travels_with_the_gradients(collectives, name):
     sums = LOSSES[name][-1]
     for rank in collectives():
         assert rank[name] == {"gradient bucket": 1} | ({"all_reduce": sums} if sums else {})
+
+
+@pytest.mark.parametrize(("device", "may"), [("cpu", True), ("meta", False)])
+def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(device, may):
+    """On an accelerator it would wait for the device in every step; a sum of eight bytes does not."""
+    backwards = Backwards(SimpleNamespace(may_assume=True, ledger=None), lambda: None)
+    sync = SimpleNamespace(may_be_scaled=lambda source: True, parameters=[])
+    backwards._syncs.append(sync)
+    promise = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2, device=device))
+    assert backwards._assume(promise) is (sync if may else None)
 
 
 def below_overrides():

@@ -131,6 +131,8 @@ class Backwards:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
         if not (self._world.may_assume and promise.has_count and promise.expected == promise.expected):
             return None
+        if promise.part.device.type != "cpu":
+            return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in self._syncs:
             if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
                 promise.assumed = True
