@@ -7,6 +7,9 @@ from parity.habits import data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ddp_patch.ledger import Ledger
+from ddp_patch.replica.loss_scale import LossScale
+
 GRADIENTS = ("gradient bucket", "gradient average")
 
 
@@ -253,6 +256,7 @@ def as_ddp_sees_it():
         "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20,
         "gradient_as_bucket_view": [ddp.gradient_as_bucket_view, shared],
         "static_graph": ddp.static_graph,
+        "device_ids": ddp.device_ids,
         "find_unused_parameters": ddp.find_unused_parameters,
         "called": sorted(set(called)),
         "losses": losses,
@@ -365,3 +369,28 @@ def marked(ties):
 def test_buckets_leave_while_backward_goes_on(ranks, ties):
     for events in ranks.call(marked, 2, ties, enable={"bucket_cap_mb": 0.0001}).ok().results:
         assert events == [*([f"layer {4 - i}", i] for i in range(5)), ["end", 6]]  # the flags have one of their own
+
+
+# --- waiting for a device ---------------------------------------------------------------------------------------------
+
+
+def test_gradients_in_half_precision_are_looked_at_once(monkeypatch):
+    """Each look waits for the device: one for all parameters, not one for each."""
+    parameters = [nn.Parameter(torch.ones(3)) for _ in range(12)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+    looks, real = [], torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda tensor: looks.append(1) or real(tensor))
+    scale = LossScale(Ledger())
+    scale.before_step(torch.optim.SGD(parameters, 0.1))
+    assert len(looks) == 1
+    parameters[7].grad[1] = torch.inf
+    scale.before_step(torch.optim.SGD(parameters, 0.1))
+    assert len(looks) == 2
+    assert all(parameter.grad is None for parameter in parameters)
+
+
+def test_ddp_leaves_arguments_where_they_are(ranks):
+    """Lengths of packed sequences stay on the host, and a model may be there beside a GPU."""
+    for result in ranks.call(as_ddp_sees_it, 2).ok().results:
+        assert result["device_ids"] is None

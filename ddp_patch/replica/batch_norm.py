@@ -73,7 +73,7 @@ def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     world = World.get()
     # One sum collects every rank's moments in a row of its own: a gather in one small all-reduce.
     table = own_mean.new_zeros(world.size, 2 * own_mean.numel() + 1)
-    table[world.rank] = torch.cat([own_mean, own_var, own_mean.new_tensor([own_count])])
+    table[world.rank] = torch.cat([own_mean, own_var, own_mean.new_full((1,), own_count)])
     table = world.all_reduce(table)
     counts = table[:, -1:]
     means, variances = table[:, :-1].chunk(2, dim=1)
@@ -143,7 +143,7 @@ def composite(rows: Tensor, weight: Tensor | None, bias: Tensor | None, eps: flo
     """The same normalisation out of differentiable steps: slower, and differentiable as often as wanted."""
     shape = [1, -1] + [1] * (rows.dim() - 2)
     dims = [0, *range(2, rows.dim())]
-    count = World.get().all_reduce(rows.new_tensor([rows.numel() // rows.shape[1]]))
+    count = World.get().all_reduce(rows.new_full((1,), rows.numel() // rows.shape[1]))
     mean = total(rows.sum(dims)) / count
     centred = rows - spread(mean).view(shape)
     var = total((centred**2).sum(dims)) / count

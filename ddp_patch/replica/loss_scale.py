@@ -73,7 +73,7 @@ class LossScale:
             for parameter in group["params"]
             if (grad := grad_of(parameter)) is not None
         ]
-        if not held or all(bool(torch.isfinite(_values(grad)).all()) for _, grad in held):
+        if not held or _are_finite([grad for _, grad in held]):
             self._good_steps += bool(held)
             if self._good_steps == _GROWTH_INTERVAL:
                 self.value, self._good_steps = self.value * 2, 0
@@ -95,6 +95,14 @@ class LossScale:
         if grads and math.isfinite(factor):
             with torch.no_grad():
                 torch._foreach_mul_(grads, factor)
+
+
+def _are_finite(grads: list[Tensor]) -> bool:
+    """Tell whether no gradient overflowed; each device is waited for once."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for grad in grads:
+        found.setdefault(grad.device, []).append(torch.isfinite(_values(grad)).all())
+    return all(bool(torch.stack(flags).all()) for flags in found.values())
 
 
 def _values(grad: Tensor) -> Tensor:
