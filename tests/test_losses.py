@@ -143,3 +143,26 @@ def test_a_loss_of_what_became_of_outputs_ignores_targets(ranks, kind):
             for (loss, grad), (its_loss, its_grad) in zip(seen, wanted, strict=True):
                 assert loss == pytest.approx(its_loss, rel=1e-10)
                 assert grad == (None if its_grad is None else pytest.approx(its_grad, rel=1e-9, abs=1e-12))
+
+
+def read_at_the_end():
+    """Losses that nobody looks at before the last step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for x, y in DataLoader(TensorDataset(torch.randn(40, 4).double(), torch.randint(0, 3, (40,))), 8):
+        loss = F.cross_entropy(model(x).view(-1, 3), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+    return [loss.item() for loss in losses]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_travelled_with_a_bucket_is_not_written_over_by_the_next(ranks, shared):
+    """With ``gradient_as_bucket_view`` the memory that the loss came in is the next step's."""
+    (wanted,) = ranks.call(read_at_the_end, 1).ok().results
+    for seen in ranks.call(read_at_the_end, 3, enable={"gradient_as_bucket_view": shared}).ok().results:
+        assert seen == pytest.approx(wanted, rel=1e-12)
