@@ -56,6 +56,7 @@ bench: .venv/package
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/devices.py
+	$(BIN)/python benchmarks/turns.py
 	$(BIN)/python benchmarks/share.py
 
 # Measures again how this and the others shard every kind of loader.
