@@ -69,6 +69,19 @@ def test_batches_may_be_larger_than_shared_memory():
 
 
 @needs_mounts
+def test_a_batch_that_fits_nowhere_is_an_error_on_every_rank():
+    """Shared memory and the temporary folder are small: the other ranks would wait for the batch."""
+    script = str(HERE / "large.py")
+    small = "mount -t tmpfs -o size=4m tmpfs /dev/shm && " + 'export TMPDIR=/dev/shm && exec "$@"'
+    inside = ["unshare", "-Urm", "sh", "-c", small, "sh", sys.executable, *LAUNCH, "2", "-m", "ddp_patch", script]
+    options = {"capture_output": True, "text": True, "timeout": PATIENCE, "check": False}
+    ranks = subprocess.run(inside, env=environ(DDP_PATCH="1"), **options)
+    assert ranks.returncode == 1
+    assert "LockstepError: A batch of " in ranks.stderr
+    assert "neither /dev/shm nor /dev/shm has room for it" in ranks.stderr
+
+
+@needs_mounts
 def test_hosts_that_share_no_disk_are_told(tmp_path):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

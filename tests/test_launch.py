@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
@@ -170,6 +171,20 @@ def test_one_kind_of_device():
     for rank in range(3):
         with pytest.raises(LaunchError, match=r"cuda on ranks 0, 1 \(node-0\); cpu on rank 2 \(node-1\)"):
             hosts.place(launcher.Told(rank, 3, None, None), ranks, may_share=True)
+
+
+def test_a_rank_that_cannot_use_its_accelerators_is_named_on_all(monkeypatch):
+    def too_old(kind, index):
+        raise RuntimeError("The NVIDIA driver on your system is too old")
+
+    monkeypatch.setattr(hosts, "accelerator_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(hosts, "_identity", too_old)
+    ranks = [seen(0, gpus(0, 1)), hosts.look(None)]
+    for rank in range(2):
+        with pytest.raises(LaunchError, match=r"Rank 1 on .* cannot use its accelerators: RuntimeError: The NVIDIA"):
+            hosts.place(launcher.Told(rank, 2, None, None), ranks, may_share=True)
 
 
 # --- real launches ----------------------------------------------------------------------------------------------------

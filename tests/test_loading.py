@@ -5,7 +5,6 @@ import os
 import queue
 import random
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -329,8 +328,6 @@ def test_a_generator_used_by_hand_on_one_rank_is_an_error_on_every_rank(ranks):
 
 
 def read_on_two_hosts(kind):
-    rank = ddp_patch.rank()
-    socket.gethostname = lambda: f"host{rank // 2}"  # all that tells hosts apart
     data = CountedStream() if kind == "stream" else Counted()
     torch.manual_seed(0)
     loader = DataLoader(data, 6, **({} if kind == "stream" else {"shuffle": True, "collate_fn": collate}))
@@ -689,3 +686,22 @@ def test_batches_that_are_not_split_are_those_of_rank_0(ranks):
     results = ranks.call(small_batches, 3).ok().results
     assert results[0] == results[1] == results[2]
     assert results[0][1:] == [3, 0]
+
+
+def given_by_rank_0():
+    """What cannot be pickled, on rank 0 alone, and what can."""
+    from ddp_patch.batch.world import World
+
+    world, said = World.get(), []
+    for value in ((lambda: 0) if world.rank == 0 else 1, world.rank):
+        try:
+            said.append(world.leaders(value))
+        except Exception as error:
+            said.append(type(error).__name__)
+    return said
+
+
+def test_what_rank_0_cannot_give_is_an_error_on_every_rank(ranks):
+    results = ranks.call(given_by_rank_0, 3).ok().results
+    assert results[0][0] in ("PicklingError", "AttributeError")
+    assert results == [[results[0][0], 0]] * 3

@@ -228,12 +228,24 @@ class World:
         return gathered
 
     def leaders(self, value: Any) -> Any:
-        """Give every rank the Python object that rank 0 has."""
-        given = [value if self.rank == 0 else None]
+        """Give every rank the Python object that rank 0 has.
+
+        Raises:
+            Exception: on every rank, if it cannot be pickled.
+        """
+        given: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                given = [(True, pickle.dumps(value))]
+            except Exception as error:  # noqa: BLE001 — the other ranks wait: all raise it below
+                given = [(False, portable(error))]
         self.ledger.count("broadcast_object", 0)
         with self.collective("an object of rank 0"):
             dist.broadcast_object_list(given, src=0, group=self.group)
-        return given[0]
+        is_good, told = given[0]
+        if not is_good:
+            raise told
+        return pickle.loads(told)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Exchange Python objects under a name that is used once, from whichever thread; slower than ``share``."""

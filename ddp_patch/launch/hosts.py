@@ -35,6 +35,7 @@ class Seen:
     kind: str  # of its accelerators, or "cpu"
     devices: tuple[str, ...]  # identities of the visible accelerators, in their order
     local_rank: int | None  # as the launcher says
+    error: str = ""  # why it cannot see its accelerators
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,14 @@ def look(local_rank: int | None) -> Seen:
     Args:
         local_rank: as the launcher says, if it does.
     """
-    kind, devices = "cpu", []
-    if accelerator_count():
-        kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
-        devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
-    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank)
+    kind, devices, why = "cpu", [], ""
+    try:
+        if accelerator_count():
+            kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+            devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
+    except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
+        why = f"{type(error).__name__}: {error}"
+    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank, why)
 
 
 def host() -> str:
@@ -109,8 +113,15 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
         may_share: several ranks may have one device.
 
     Raises:
-        LaunchError: on every rank: if only some see accelerators, or there are fewer than ranks and none may be shared.
+        LaunchError: on every rank: if one cannot see its accelerators or only some have any, or there are fewer than
+            ranks and none may be shared.
     """
+    failed = next((rank for rank, its in enumerate(seen) if its.error), None)
+    if failed is not None:
+        raise LaunchError(
+            f"Rank {failed} on {seen[failed].name} cannot use its accelerators: {seen[failed].error}. Mend that, or "
+            'compute on the host (CUDA_VISIBLE_DEVICES="").'
+        )
     _refuse_several_kinds(seen)
     hosts: dict[str, list[int]] = {}
     for rank, its in enumerate(seen):

@@ -7,9 +7,9 @@ import os
 import select
 import signal
 from pathlib import Path
-from typing import Any
 
 from ..trail import Trail, others_words, own_words
+from . import hosts
 from .attendance import Attendance
 
 
@@ -36,10 +36,10 @@ class Peers:
             trail.words = own_words(memory)
             self._own.append(memory)
         name = "where the ranks run"
-        attendance.post(name, json.dumps([_host(), os.getpid(), memory]).encode())
+        attendance.post(name, json.dumps([hosts.host(), os.getpid(), memory]).encode())
         told = [json.loads(text) for text in attendance.collect(name)]
         for other, (host, pid, descriptor) in enumerate(told):
-            if other != rank and descriptor is not None and host is not None and host == told[rank][0]:
+            if other != rank and descriptor is not None and host == told[rank][0]:
                 self._meet(other, pid, descriptor, trail)
 
     def wait(self, seconds: float) -> None:
@@ -88,11 +88,3 @@ class Peers:
         except OSError:
             return ""
         return stat.rpartition(")")[2].split()[0]
-
-
-def _host() -> Any:
-    """Name what processes have in common that see each other by their ids."""
-    try:
-        return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.stat("/proc/self/ns/pid").st_ino]
-    except OSError:
-        return None

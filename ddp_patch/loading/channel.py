@@ -25,6 +25,7 @@ from torch import Tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import Layout, World
 from ..errors import LockstepError
+from ..launch import hosts
 from .batches import own_copy
 from .pickling import pickled, placed, unpickled
 
@@ -65,8 +66,8 @@ class Channel:
             server.listen(world.size)
         try:
             # Not by a collective: a thread of the script's may be the first to read.
-            given = world.exchange(f"hosts of channel {next(_counts)}", [socket.gethostname(), local_rank, folder])
-            here = [entry for entry in given if entry[0] == socket.gethostname()]
+            given = world.exchange(f"hosts of channel {next(_counts)}", [hosts.host(), local_rank, folder])
+            here = [entry for entry in given if entry[0] == hosts.host()]
             if server is not None:
                 for _ in range(len(here) - 1):
                     connection, _ = server.accept()
@@ -114,7 +115,7 @@ class Channel:
         descriptor = None
         if memory is None or len(memory) < size:
             room = max(size * 3 // 2, 1 << 16)
-            with _file_of(room) as file:
+            with self._file_of(room) as file:
                 memory = self._slots[slot] = mmap.mmap(file.fileno(), room)
                 descriptor = os.dup(file.fileno())
         for offset, block in zip(offsets, blocks, strict=True):
@@ -134,6 +135,26 @@ class Channel:
                 os.close(descriptor)
         self._unread[slot] = True
         self._turn += 1
+
+    def _file_of(self, size: int) -> IO[bytes]:
+        """Make a file with room for all its bytes: in shared memory, or on disk where that is small (Docker's 64 MB).
+
+        Written to beyond its room, memory of a file that is merely as long ends the process (SIGBUS).
+
+        Raises:
+            LockstepError: on every rank, when there is no room: the others wait for the batch.
+        """
+        if os.access(_SHARED, os.W_OK):
+            with contextlib.suppress(OSError):
+                return _reserved(str(_SHARED), size)
+        try:
+            return _reserved(None, size)
+        except OSError as error:
+            raise self._world.one_thread.refuse(
+                f"A batch of {size:,} bytes could not be handed to the other ranks of this host, since neither "
+                f"{_SHARED} nor {tempfile.gettempdir()} has room for it ({error}). Make room there, or write "
+                "loader = ddp_patch.deal(loader), so that each rank loads its own rows."
+            ) from error
 
     # --- the others' end --------------------------------------------------------------------------------------------
 
@@ -212,17 +233,6 @@ class Channel:
         why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
         known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
         return known if isinstance(known, LockstepError) else why
-
-
-def _file_of(size: int) -> IO[bytes]:
-    """Make a file with room for all of its bytes: in shared memory, or on disk where that is small (Docker's 64 MB).
-
-    Written to beyond its room, memory of a file that is merely as long ends the process (SIGBUS).
-    """
-    for folder in [str(_SHARED)] if os.access(_SHARED, os.W_OK) else []:
-        with contextlib.suppress(OSError):
-            return _reserved(folder, size)
-    return _reserved(None, size)
 
 
 def _reserved(folder: str | None, size: int) -> IO[bytes]:

@@ -174,8 +174,10 @@ def _on_accelerators(places: Places, context: Any, agreed: Callable[[Any], list[
         Patch("torch.cuda", "set_rng_state", state, here),
         Patch("torch.cuda", "get_rng_state_all", states, here, also=("torch.cuda.random:get_rng_state_all",)),
         Patch("torch.cuda", "set_rng_state_all", set_states, here, also=("torch.cuda.random:set_rng_state_all",)),
-        Patch("torch.cuda", "mem_get_info", measured(min), decide),
-        *(Patch("torch.cuda", name, measured(max), decide) for name in _MEASURED),
+        *(
+            Patch("torch.cuda", name, measured(choose), decide, also=(f"torch.cuda.memory:{name}",))
+            for name, choose in {"mem_get_info": min, **dict.fromkeys(_MEASURED, max)}.items()
+        ),
         Patch("torch.cuda", "device.__init__", context, here),
         Patch("torch.cuda.streams", "Stream.__new__", stream, here),
         *(Patch("torch.accelerator", name, context, here) for name in ("set_device_index", "synchronize")),
