@@ -25,18 +25,17 @@ START = 600.0  # seconds
 
 
 class Asked:
-    """A store that counts what it is asked."""
+    """A store, or the waits at it, that counts what is asked of it."""
 
-    def __init__(self, store: Any) -> None:
-        self.store, self.looks, self.others = store, 0, 0
+    def __init__(self, asked: Any) -> None:
+        self.asked, self.count = asked, 0
 
     def __getattr__(self, name: str) -> Any:
         """Count a method's calls."""
-        method = getattr(self.store, name)
+        method = getattr(self.asked, name)
 
         def call(*args: Any) -> Any:
-            self.looks += name == "check"
-            self.others += name != "check"
+            self.count += 1
             return method(*args)
 
         return call
@@ -49,23 +48,27 @@ def measure() -> None:
 
     assert Job.current is not None
     attendance = Job.current.attendance
-    asked = attendance._store = Asked(attendance._store)  # type: ignore[assignment]
-    seconds = []
+    store = attendance._store = Asked(attendance._store)  # type: ignore[assignment]
+    waiting = attendance._waiting = Asked(attendance._waiting)  # type: ignore[assignment]
+    seconds, spent = [], 0.0
     for number in range(WARM + FILES):
         if number == WARM:
-            asked.looks = asked.others = 0
+            store.count = waiting.count = 0
+            spent = time.process_time()
         start = time.perf_counter()
         with open("log.txt", "a") as file:
             file.write("line\n")
         seconds.append(time.perf_counter() - start)
-    attendance._store = asked.store
+    spent = time.process_time() - spent
+    attendance._store, attendance._waiting = store.asked, waiting.asked
     median = statistics.median(seconds[WARM:])
-    print(f"{ddp_patch.world_size():5d} {median * 1e3:9.2f} {asked.others / FILES:9.1f} {asked.looks / FILES:9.1f}")
+    counts = f"{store.count / FILES:9.1f} {waiting.count / FILES:9.1f}"
+    print(f"{ddp_patch.world_size():5d} {median * 1e3:9.2f} {counts} {spent / FILES * 1e3:9.2f}")
 
 
 def main(counts: list[int]) -> None:
     """Measure with each number of ranks."""
-    print("ranks  ms (median)  requests of rank 0, and looks whether something is there")
+    print("ranks  ms (median)  rank 0: requests, waits, ms of a core")
     for count in counts:
         environ = {**os.environ, "DDP_PATCH_NPROC": str(count), "OMP_NUM_THREADS": "1", "TURNS_RANK": "1"}
         with tempfile.TemporaryDirectory() as folder:

@@ -121,7 +121,7 @@ def test_agents_that_would_part_the_ranks_are_refused(ranks):
 
 
 class Asked:
-    """A store that counts what the main thread asks it, but for whether something is there yet."""
+    """A store, or the waits at it, that counts what the main thread asks of it."""
 
     def __init__(self, store):
         self.store, self.count = store, 0
@@ -130,7 +130,7 @@ class Asked:
         method = getattr(self.store, name)
 
         def call(*args):
-            self.count += name != "check" and threading.current_thread() is threading.main_thread()
+            self.count += threading.current_thread() is threading.main_thread()
             return method(*args)
 
         return call
@@ -149,11 +149,11 @@ def asked_for_files():
                 file.write("line\n")
 
     append()
-    left, asked = store.num_keys(), Asked(store)
-    attendance._store = asked
+    left, asked, awaited = store.num_keys(), Asked(store), Asked(attendance._waiting)
+    attendance._store, attendance._waiting = asked, awaited
     append()
-    attendance._store = store
-    return [asked.count / 10, store.num_keys() - left]
+    attendance._store, attendance._waiting = store, awaited.store
+    return [(asked.count + awaited.count) / 10, store.num_keys() - left]
 
 
 def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks):

@@ -22,7 +22,7 @@ from ..launch.parted import ADVICE
 from ..ledger import script_line
 
 _sessions = itertools.count(1)
-_MOST_SPENT = 256  # entries of the store that may be left behind
+_MOST_FOLLOWED = 128  # turns after which the ranks are waited for, and the answers dropped from the store
 
 
 class Turns:
@@ -41,7 +41,9 @@ class Turns:
         self._world = world
         self._session = next(_sessions)  # the store keeps the last answers of a session that ended
         self._count = 0
-        self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next turn
+        self._meetings = 0  # turns to which all ranks have come
+        self._followed = 0  # turns since, for which nobody waited
+        self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next meeting
         self._process = os.getpid()
         self._running = True
         self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next turn
@@ -104,19 +106,8 @@ class Turns:
             BaseException: on every rank, what the action raised.
         """
         with self._at(what, paths) as name:
-            if not self.is_leader:
-                return self._answer(name, what, paths, is_patient)
-            self._attendance.get([f"{name}/all"], what)
-            told = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
-            came = [text.decode().split("\n", 2) for text in told]
-            for rank, (other, count, where) in enumerate(came, 1):
-                if (other, int(count)) != (what, self._world.trail.count):
-                    self._part(
-                        _differ(_call(what, paths), self._world.trail.count, rank, f"{other}{where}", int(count))
-                    )
-            self._attendance.drop(self._spent)
-            self._spent = [f"{name}/came", f"{name}/all"]
-            return self._act(name, what, action, paths, hands_over)
+            self._meet(name, what, paths)
+            return self._act_or_get(name, what, action, paths, hands_over, is_patient)
 
     def follow(
         self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True
@@ -134,14 +125,10 @@ class Turns:
             BaseException: on every rank, what the action raised.
         """
         with self._at(what, paths) as name:
-            if not self.is_leader:
-                return self._answer(name, what, paths)
-            self._spent += [f"{name}/came", f"{name}/all"]
-            if len(self._spent) > _MOST_SPENT:  # once they have come, they have read the answers before
-                self._attendance.get([f"{name}/all"], what)
-                self._attendance.drop(self._spent)
-                self._spent.clear()
-            return self._act(name, what, action, paths, hands_over)
+            self._followed += 1
+            if self._followed > _MOST_FOLLOWED:
+                self._meet(name, what, paths)
+            return self._act_or_get(name, what, action, paths, hands_over)
 
     def raise_pending(self) -> None:
         """Raise what happened to a file that was written to before.
@@ -171,19 +158,48 @@ class Turns:
         trail.detail = paths
         counts = trail.enter(what)
         try:
-            if not self.is_leader:
-                where = f"({', '.join(map(repr, paths))}) in {script_line()}"
-                self._attendance.put(self._place_of(self._world.rank), f"{what}\n{trail.count}\n{where}".encode())
-                self._attendance.come(name, self._world.size - 1)
             yield name
         finally:
             trail.detail = ()
             if counts:
                 trail.leave()
 
+    def _meet(self, name: str, what: str, paths: Sequence[str]) -> None:
+        """Come to a turn; rank 0 waits for all and looks whether it is the same one."""
+        self._meetings += 1
+        self._followed = 0
+        own = self._world.trail.count
+        if not self.is_leader:
+            where = f"({', '.join(map(repr, paths))}) in {script_line()}"
+            self._attendance.put(self._place_of(self._world.rank), f"{what}\n{own}\n{where}".encode())
+            others = self._world.size - 1
+            self._attendance.come(f"session {self._session}", others * self._meetings, f"{name}/all")
+            return
+        self._attendance.get(f"{name}/all", what)
+        told = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
+        for rank, text in enumerate(told, 1):
+            other, count, where = text.decode().split("\n", 2)
+            if (other, int(count)) != (what, own):
+                self._part(_differ(_call(what, paths), own, rank, f"{other}{where}", int(count)))
+        self._attendance.drop(self._spent)
+        self._spent = [f"{name}/all"]
+
     def _place_of(self, rank: int) -> str:
         """Where a rank tells which turn it came to, in place of the one before."""
         return f"turn of rank {rank} in session {self._session}"
+
+    def _act_or_get(
+        self,
+        name: str,
+        what: str,
+        action: Callable[[], Any],
+        paths: Sequence[str],
+        hands_over: bool,
+        is_patient: bool = False,
+    ) -> Any:
+        if self.is_leader:
+            return self._act(name, what, action, paths, hands_over)
+        return self._answer(name, what, paths, is_patient)
 
     def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
         came = what, list(paths), self._world.trail.count
@@ -202,8 +218,8 @@ class Turns:
         self._attendance.put(f"{name}/answer", told)
         self._spent.append(f"{name}/answer")
 
-    def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool = False) -> Any:
-        (told,) = self._attendance.get([f"{name}/answer"], what, is_patient=is_patient)
+    def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
+        told = self._attendance.get(f"{name}/answer", what, is_patient=is_patient)
         done, leaders, count, is_good, result = pickle.loads(told)
         own = self._world.trail.count
         if (done, count) != (what, own):

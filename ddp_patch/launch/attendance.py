@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -14,6 +13,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined] 
 
 from ..errors import LockstepError
 from ..ledger import script_line
+from .waiting import Waiting
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
@@ -47,6 +47,7 @@ class Attendance:
             is_master=False,
             timeout=timedelta(seconds=_EXIT_WAIT),
         )
+        self._waiting = Waiting(self._store, lambda: self.out_of_step is not None)
         # A restarted job finds the keys of the attempt before in the agent's store.
         self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store.compare_set(self._key("out_of_step"), "", "")  # there, so that it can be read along with others
@@ -87,41 +88,38 @@ class Attendance:
         """Leave something under a name that is used once, from whichever thread."""
         self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
-    def get(self, names: list[str], point: str, *, is_patient: bool = False) -> list[bytes]:
-        """Wait for what others leave under these names.
+    def get(self, name: str, point: str, *, is_patient: bool = False) -> bytes:
+        """Wait for what another rank leaves under a name.
 
         Args:
-            names: to wait for.
+            name: to wait for.
             point: of the script, for the message.
             is_patient: wait without end, for a person.
 
         Raises:
             LockstepError: if it does not come.
         """
-        keys = [self._key(name) for name in names]
-        end, pause = time.monotonic() + (math.inf if is_patient else self._timeout), 0.0001
-        while not self._store.check(keys):
+        value = self._waiting.get(self._key(name), math.inf if is_patient else self._timeout)
+        if value is None:
             if self.out_of_step is not None:  # this rank's watch asks the others
                 raise self.told()
-            if time.monotonic() > end:
-                raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.01)  # seconds; ranks that work in step come within the first few
-        return self.read(names)
+            raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
+        return value
 
     def read(self, names: list[str]) -> list[bytes]:
         """Give what is there under these names, with one request."""
         return self._store.multi_get([self._key(name) for name in names])
 
-    def come(self, name: str, count: int) -> None:
-        """Come to where so many ranks come; when all have, ``{name}/all`` is there, and one key is enough to wait for.
+    def come(self, counter: str, count: int, name: str) -> None:
+        """Come to where so many ranks come; the last one leaves an entry, so that it is enough to wait for that.
 
         Args:
-            name: that is used once.
-            count: of the ranks that come.
+            counter: of all that came.
+            count: that it has when all have come.
+            name: of the entry.
         """
-        if self._store.add(self._key(f"{name}/came"), 1) == count:
-            self._store.set(self._key(f"{name}/all"), "")
+        if self._store.add(self._key(counter), 1) == count:
+            self._store.set(self._key(name), "1")
 
     def drop(self, names: list[str]) -> None:
         """Forget what nobody asks for any more."""
@@ -136,6 +134,7 @@ class Attendance:
         """
         with contextlib.suppress(RuntimeError):
             why = self._store.compare_set(self._key("out_of_step"), "", why).decode()
+            self._store.set(self._key("parted"), "1")
         self.out_of_step = why
         return why
 
@@ -173,7 +172,7 @@ class Attendance:
     def post(self, name: str, own: bytes) -> None:
         """Leave this rank's part of what ``collect`` gives."""
         self.put(f"{name}/{self._rank}", own)
-        self.come(name, self._world_size)
+        self.come(f"{name}/came", self._world_size, f"{name}/all")
 
     def collect(self, name: str) -> list[bytes]:
         """Wait until every rank has posted under a name: entry r is what rank r did.
@@ -182,7 +181,7 @@ class Attendance:
             LockstepError: if some rank does not come.
         """
         names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        self.get([f"{name}/all"], name)
+        self.get(f"{name}/all", name)
         posted = self.read(names)
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
             self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
@@ -191,18 +190,13 @@ class Attendance:
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""
         is_lost = self.lost = is_lost_connection(error)
-        end = time.monotonic() + (_REASON_WAIT if is_lost else 0.0)
-        while not self._is_known() and time.monotonic() < end:
-            time.sleep(0.02)
+        with contextlib.suppress(RuntimeError):
+            if is_lost:
+                self._waiting.get(self._key("parted"), _REASON_WAIT)
+            self.look([])
         if self.out_of_step is None and is_lost:
             self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
         return error if self.out_of_step is None else self.told()
-
-    def _is_known(self) -> bool:
-        if self.out_of_step is None:
-            with contextlib.suppress(RuntimeError):
-                self.look([])
-        return self.out_of_step is not None
 
     def is_first_failure(self, error: str) -> bool:
         """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
@@ -210,14 +204,9 @@ class Attendance:
             leaders = self._key("failure of rank 0")
             if self._rank == 0:
                 self._store.set(leaders, error)
-            end = time.monotonic() + _LEADER_WAIT
             # All say the same once they know why: nobody is waited for, since the launcher may end this rank next.
-            while self._rank > 0 and self.out_of_step is None and time.monotonic() < end:
-                if self._store.check([leaders]):
-                    if self._store.get(leaders).decode() == error:
-                        return False
-                    break
-                time.sleep(0.01)
+            elif self.out_of_step is None and self._waiting.get(leaders, _LEADER_WAIT) == error.encode():
+                return False
             return bool(self._store.add(self._key("failed"), 1) == 1)
         except RuntimeError:  # the store went with the process that held it: nobody else will speak
             return True
@@ -238,16 +227,12 @@ class Attendance:
         Raises:
             RuntimeError: if the store is gone.
         """
-        key = self._key(where)
-        if self._store.add(key, 1) == self._world_size:
-            self._store.set(f"{key}/all", "")
-        end = time.monotonic() + wait
-        # Not TCPStore.wait (torch 2.13): it writes a warning to stderr when its time is over.
-        while not (came := self._store.check([f"{key}/all"])) and time.monotonic() < end:
-            if self.out_of_step is not None:
-                return False
-            time.sleep(0.02)
-        return bool(came)
+        self.come(where, self._world_size, f"{where}/all")
+        return wait > 0 and self._waiting.get(self._key(f"{where}/all"), wait) is not None
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._waiting.close()
 
     def _key(self, name: str) -> str:
         return f"ddp_patch/{name}/{self._attempt}"

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,8 @@ import torch
 
 from ..errors import LaunchError
 from .launcher import Placement, Told
+from .waiting import Waiting
 
-_PAUSE = 0.01  # seconds
 _NAMED = 8  # ranks in a message
 
 
@@ -89,17 +88,18 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
     came = f"ddp_patch/seen/{attempt}"
     store.set(keys[told.rank], json.dumps(dataclasses.asdict(own)))
     if store.add(came, 1) == told.world_size:
-        store.set(f"{came}/all", "")
-    end, pause = time.monotonic() + timeout, _PAUSE
-    while not store.check([f"{came}/all"]):
-        if time.monotonic() > end:
-            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            raise LaunchError(
-                f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
-                f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
-            )
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.1)
+        store.set(f"{came}/all", "1")
+    waiting = Waiting(store)
+    try:
+        have_come = waiting.get(f"{came}/all", timeout)
+    finally:
+        waiting.close()
+    if have_come is None:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise LaunchError(
+            f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
+            f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
+        )
     found = [json.loads(text) for text in store.multi_get(keys)]
     return [Seen(**{**fields, "devices": tuple(fields["devices"])}) for fields in found]
 

@@ -219,6 +219,7 @@ class Job:
         Job.current = None
         atexit.unregister(self.close)
         self.watch.stop()
+        self.attendance.close()
         self.crash.uninstall()
         set_states(self._own_generators)
         self.one_process.show()
@@ -239,6 +240,7 @@ class Job:
         if self.attendance.out_of_step and not self.crash.failed:
             self._say_out_of_step()
         self.watch.stop()
+        self.attendance.close()
         for call in reversed(self.closing):
             call()
         gc.collect()

@@ -1,0 +1,118 @@
+"""Waiting for what another rank leaves in the job's store: one request, however long it takes.
+
+A thread with a connection of its own waits inside torch, which holds it there until the entry comes (torch 2.13): in
+the main thread no signal handler would run, Ctrl-C would do nothing, and nothing else could be asked meanwhile.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import Any
+
+_LOOK = 0.25  # seconds between two looks whether waiting makes sense any more; nobody is asked
+_ENDLESS = timedelta(days=20)  # torch counts milliseconds in 32 bits
+_END_WAIT = 5.0  # seconds, in which a thread ends that is told to
+
+
+class Waiting:
+    """The waits of one process. They end by themselves, or when it closes."""
+
+    def __init__(self, store: Any, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Begin without a thread.
+
+        Args:
+            store: of the job.
+            is_over: tells that nothing will come any more.
+        """
+        self._store = store
+        self._is_over = is_over
+        self._lines: list[_Line] = []
+        self._free: list[_Line] = []
+
+    def get(self, key: str, seconds: float = math.inf) -> bytes | None:
+        """Wait for an entry.
+
+        Args:
+            key: of it.
+            seconds: to wait.
+
+        Returns:
+            what it holds; None if it does not come in time, or will not come.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        try:
+            line = self._free.pop()
+        except IndexError:
+            line = _Line(self._store, self._free)
+            self._lines.append(line)
+        found = line.ask(key)
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                value = found.get(timeout=max(min(_LOOK, end - time.monotonic()), 0.0))
+            except Empty:
+                if self._is_over() or time.monotonic() >= end:
+                    return None
+                continue
+            if isinstance(value, RuntimeError):
+                raise value
+            return value or None
+
+    def close(self) -> None:
+        """End the threads: one that is inside torch when the interpreter goes aborts the process (CPython 3.11)."""
+        lines, self._lines, self._free = self._lines, [], []
+        for line in lines:
+            line.end(self._store)
+
+
+class _Line:
+    """A connection, and the thread that waits at it."""
+
+    def __init__(self, store: Any, free: list[_Line]) -> None:
+        self._store = store.clone()
+        self._store.set_timeout(_ENDLESS)
+        self._free = free
+        self._asked: SimpleQueue[tuple[str, SimpleQueue[Any]] | None] = SimpleQueue()
+        self._awaited: str | None = None
+        # Not threading's: the script counts its own threads.
+        self._running = _thread.allocate_lock()
+        self._running.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def ask(self, key: str) -> SimpleQueue[Any]:
+        """Have the thread wait; the entry, or the error that was met, comes to the queue."""
+        found: SimpleQueue[Any] = SimpleQueue()
+        self._awaited = key
+        self._asked.put((key, found))
+        return found
+
+    def end(self, store: Any) -> None:
+        """End the thread, whatever it waits for: nobody else will leave it, so it is left empty."""
+        self._asked.put(None)
+        if self._awaited is not None:
+            with contextlib.suppress(RuntimeError):
+                store.compare_set(self._awaited, "", "")
+        self._running.acquire(timeout=_END_WAIT)
+
+    def _run(self) -> None:
+        try:
+            while (asked := self._asked.get()) is not None:
+                key, found = asked
+                value: Any
+                try:
+                    value = self._store.get(key)
+                except RuntimeError as error:
+                    value = error
+                self._awaited = None
+                self._free.append(self)  # before it is told, so that the next wait finds this one
+                found.put(value)
+        finally:
+            self._running.release()
