@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+
+logger = logging.getLogger(__name__)
 
 _LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
 _PACKAGES = "site-packages"
@@ -62,6 +65,12 @@ class Ledger:
     def note(self, text: str) -> None:
         """Write down something the script's author should know, once."""
         self.notes[text] = None
+
+    def warn(self, text: str) -> None:
+        """Write it down, and say it at once, once."""
+        if text not in self.notes:
+            logger.warning("ddp_patch: %s.", text)
+        self.note(text)
 
 
 def script_line(frame: FrameType | None = None) -> str:

@@ -76,7 +76,7 @@ class Outward:
         return [
             *checkpoint.patches(self._checkpoints, places),
             *state_dict.patches(),
-            *device.patches(places, self._agreed),
+            *device.patches(places, self._agreed, self._world.ledger.warn),
             *entropy.patches(self._entropy),
             *files.patches(self._files),
             *native_files.patches(self._files),

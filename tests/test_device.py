@@ -1,5 +1,6 @@
 """Scripts that name accelerators run on this rank's device, whatever it is."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -214,7 +215,8 @@ def on_second_of_three(monkeypatch):
     monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 3, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     patcher = Patcher()
-    patcher.apply(device.patches(Places(torch.device("cuda", 1))))
+    drawn.notes = []
+    patcher.apply(device.patches(Places(torch.device("cuda", 1)), note=drawn.notes.append))
     yield drawn
     patcher.undo()
 
@@ -232,6 +234,19 @@ def test_states_of_all_devices_are_those_of_this_ranks(on_second_of_three):
     torch.cuda.random.set_rng_state_all([torch.tensor([n], dtype=torch.uint8) for n in (5, 1, 2)])
     assert drawn.states[1].tolist() == [5]
     assert drawn.states[0].tolist() == [0]
+
+
+def test_a_choice_of_devices_that_comes_too_late_is_said(on_second_of_three, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    on_second_of_three.notes.clear()  # what was there before may have been none
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0,1,2"
+    assert not on_second_of_three.notes
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    (note,) = on_second_of_three.notes
+    assert "sets CUDA_VISIBLE_DEVICES to '0'" in note
+    assert "Set it above ddp_patch.enable()" in note
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def measured_by_a_stand_in():
