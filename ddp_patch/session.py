@@ -72,6 +72,7 @@ class Session:
         placement = job.placement
         self.ledger = Ledger()
         self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
+        self._world.may_drift = job.device.type != "cpu"
         self._replicas = Replicas(options, job, self._world)
         self._world.compare_failures = job.attendance.compare_failures
         self._world.post = job.attendance.post

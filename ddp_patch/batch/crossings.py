@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .world import Layout, World
+from .layout import Layout
+from .world import World
 
 
 class Gather(torch.autograd.Function):

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .layout import Layout
 from .tensor import BatchTensor
-from .world import Layout, World
+from .world import World
 
 
 def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:

@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..structure import Opaque
 from .forms import rows_of, whole_of
+from .layout import Layout
 from .tensor import BatchTensor
-from .world import Layout, World
+from .world import World
 
 # As they were before the session patched them.
 _pack, _pad = rnn.pack_padded_sequence, rnn.pad_packed_sequence

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..errors import BatchError
 from .forms import version
+from .layout import Layout
 from .tensor import BatchTensor
-from .world import Layout
 
 Where = tuple[int, int] | None  # the dimension of an argument's rows, and how many each row of the batch became
 

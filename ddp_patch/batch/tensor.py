@@ -14,9 +14,10 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .forms import EXPORTS, hand_out, take_whole, version, whole_of
+from .layout import Layout
 from .likeness import LikeTensor
 from .names import function_name
-from .world import Layout, World
+from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 

@@ -1,4 +1,4 @@
-"""The ranks that share a batch, their collectives, and how its rows are dealt to them."""
+"""The ranks that share a batch, and their collectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import torch.distributed as dist
 
 from ..errors import BatchError
 from ..ledger import Ledger
+from ..portable import portable
 from ..trail import Trail
+from .layout import Layout
 from .names import function_name
 from .observation import Observation
 from .one_thread import OneThread
@@ -43,6 +45,9 @@ class World:
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
     # Surrounds what draws random numbers for this rank's rows.
     own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    # Ranks that compute the same may get other last digits: accelerators add in any order.
+    may_drift: bool = False
 
     # A loss may count on having no targets to ignore. False once one had, or once somebody looks at gradients on their
     # way, which could not be corrected afterwards.
@@ -142,6 +147,13 @@ class World:
         with self.collective("a sum over the ranks", total.numel()):
             dist.all_reduce(total, group=self.group)
         return total
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Give every rank rank 0's tensor, in place."""
+        self.ledger.count("broadcast", tensor.numel() * tensor.element_size())
+        with self.collective("a tensor of rank 0", tensor.numel()):
+            dist.broadcast(tensor, 0, group=self.group)
+        return tensor
 
     def check(self) -> None:
         """Raise if this rank is out of step with the others."""
@@ -275,66 +287,3 @@ def _named(work: Any) -> str:
     if work is None:
         return "a gradient or a value that was asked for"
     return work if isinstance(work, str) else function_name(work)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How one dimension of a global tensor is dealt: rank r holds ``counts[r]`` consecutive rows of it."""
-
-    counts: tuple[int, ...]
-    dim: int
-    total: int
-
-    @classmethod
-    def deal(cls, rows: int, dim: int, size: int) -> Layout | None:
-        """Deal rows in contiguous runs whose sizes differ by at most one; None if a rank would get none."""
-        if rows < size:
-            return None
-        counts = tuple(rows // size + (rank < rows % size) for rank in range(size))
-        return cls(counts, dim, rows)
-
-    def at(self, dim: int) -> Layout:
-        """The same rows along another dimension."""
-        return self if dim == self.dim else Layout(self.counts, dim, self.total)
-
-    def times(self, factor: int, dim: int) -> Layout:
-        """Every row became ``factor`` rows."""
-        return Layout(tuple(count * factor for count in self.counts), dim, self.total * factor)
-
-    def divided(self, factor: int, dim: int) -> Layout | None:
-        """Every ``factor`` rows became one; None where that would cut across ranks."""
-        if factor == 0 or any(count % factor for count in self.counts):
-            return None
-        return Layout(tuple(count // factor for count in self.counts), dim, self.total // factor)
-
-    def span(self, rank: int) -> tuple[int, int]:
-        """First row of a rank, and how many it holds."""
-        return sum(self.counts[:rank]), self.counts[rank]
-
-
-def portable(error: BaseException | None) -> Any:
-    """Keep an exception that survives pickling as it is, rebuild one whose ``__init__`` wants more, or describe it."""
-    for form in (error, _Rebuilt(error)):
-        try:
-            pickle.loads(pickle.dumps(form))
-        except Exception:  # noqa: BLE001 — pickling runs foreign code
-            continue
-        return form
-    return RuntimeError(f"{type(error).__name__} on another rank: {error}")
-
-
-class _Rebuilt:
-    """An exception that is made without its ``__init__`` where it is unpickled."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self._error = error
-
-    def __reduce__(self) -> Any:
-        return _rebuild, (type(self._error), getattr(self._error, "args", ()), vars(self._error))
-
-
-def _rebuild(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
-    error = kind.__new__(kind)
-    error.args = args
-    vars(error).update(attributes)
-    return error

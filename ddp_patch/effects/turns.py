@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ..batch.world import World, portable
+from ..batch.world import World
 from ..launch.attendance import Attendance
 from ..launch.parted import ADVICE
 from ..ledger import script_line
+from ..portable import portable
 
 _sessions = itertools.count(1)
 _MOST_FOLLOWED = 128  # turns after which the ranks are waited for, and the answers dropped from the store

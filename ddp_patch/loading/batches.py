@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..structure import leaves, map_items, map_leaves
 
 

@@ -22,8 +22,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..errors import LockstepError
 from ..launch import hosts
 from .batches import own_copy

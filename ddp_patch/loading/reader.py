@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..batch.tensor import BatchTensor
-from ..batch.world import World, portable
+from ..batch.world import World
 from ..errors import BatchError
 from ..generators import same, states
+from ..portable import portable
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
 from .generators import in_main_thread, own_generators, state_of

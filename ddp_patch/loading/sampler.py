@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..batch.world import Layout, World
+from ..batch.layout import Layout
+from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches
 
 

@@ -1,4 +1,4 @@
-"""Averaging gradients outside DDP's pass: in flat parts, differentiably, and sparse."""
+"""Averaging gradients outside DDP's pass: in flat parts, differentiably, and sparse; and aligning equal ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.crossings import total
-from ..batch.world import Layout, World
+from ..batch.layout import Layout
+from ..batch.world import World
 from .watch import grad_of, set_grad
 
 _T = TypeVar("_T", bound=Tensor)
@@ -90,6 +91,15 @@ def means_of(values: list[Tensor], world: World, recorded: bool) -> list[Tensor]
         for value, piece in zip(part, flat.split([value.numel() for value in part]), strict=True):
             means[id(value)] = piece.view(value.shape).clone()  # the script may write to it
     return [means[id(value)] for value in values]
+
+
+def align(parameters: Sequence[nn.Parameter | Tensor], world: World) -> None:
+    """Give gradients that every rank computed by itself the digits that rank 0 got. One broadcast for 25 MB."""
+    grads = [grad for grad in map(grad_of, parameters) if grad is not None and not grad.is_sparse]
+    for part in in_parts(grads):
+        flat = world.broadcast(torch.cat([grad.detach().reshape(-1) for grad in part]))
+        for grad, piece in zip(part, flat.split([grad.numel() for grad in part]), strict=True):
+            grad.detach().copy_(piece.view_as(grad))
 
 
 def in_parts(parameters: Sequence[_T]) -> Iterator[list[_T]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..batch.promise import Derived, Promise, meet
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
+from .averages import align
 from .gradients import GradientSync
 from .loss_scale import LossScale, leaves_below
 from .parameter_hooks import ParameterHooks
@@ -36,7 +37,7 @@ class Backwards:
         self._watch = Watch(self._before_reading)
         self._waiting: dict[int, GradientSync] = {}  # parameters whose gradients are this rank's own
         self._running = False
-        self._stepping = False
+        self._stepping: Any = None  # the optimizer that is
         self._count = 0  # backwards so far, the same number on every rank
         self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
@@ -80,7 +81,7 @@ class Backwards:
             return
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.parameters)
-            sync.begin(everywhere and not recorded and not hooked, self._stepping, promise)
+            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, promise)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if promise is None else promise.multiple_of
         if (
@@ -181,23 +182,26 @@ class Backwards:
                 self._settle(sync)
                 self.hooks.release_after(sync.parameters)
             self._note(sync)
+        if self._stepping is not None and not failed:
+            self._align(self._stepping)  # a closure's
 
     # --- who looks at gradients -------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer is about to step: what it reads must be global."""
-        self._stepping = True
+        self._stepping = optimizer
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
                 self._settle(sync)
                 sync.rhythm.step()
+        self._align(optimizer)
         if self.loss_scale.active and not has_closure:
             self.loss_scale.before_step(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
         """A step ended. The backwards of its closure, if it has one, were each looked at."""
-        self._stepping = False
+        self._stepping = None
         self.loss_scale.after_step()
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
@@ -224,6 +228,12 @@ class Backwards:
         """Make every gradient global."""
         for sync in self._syncs:
             self._settle(sync)
+
+    def _align(self, optimizer: Any) -> None:
+        """Keep parameters alike that no replica keeps global, since every rank computes all of their gradients."""
+        if self._world.may_drift:
+            kept = set().union(*(sync.ids for sync in self._syncs))
+            align([p for group in optimizer.param_groups for p in group["params"] if id(p) not in kept], self._world)
 
     def _before_reading(self, tensor: Tensor) -> None:
         sync = self._waiting.get(id(tensor))

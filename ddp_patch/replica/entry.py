@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from ..batch.crossings import scatter, spread
 from ..batch.forms import rows_of
+from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .calls import Call
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import whole_of
+from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor, writes_in_place
-from ..batch.world import Layout
 from ..structure import leaves, map_leaves
 from .comparison import Dims, Span, compare
 from .trial import Trial

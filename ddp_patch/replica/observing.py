@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..batch.layout import Layout
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws
 from ..structure import leaves

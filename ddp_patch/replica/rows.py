@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ..batch.crossings import gather
 from ..batch.forms import version, whole_of
+from ..batch.layout import Layout
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
-from ..batch.world import Layout, World
+from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .comparison import Dims

@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ..batch.world import Layout, World
+from ..batch.layout import Layout
+from ..batch.world import World
 from .calls import described
 from .forwards import Forwards
 

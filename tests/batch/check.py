@@ -9,8 +9,9 @@ import torch
 
 from ddp_patch.batch.crossings import own_rows
 from ddp_patch.batch.forms import whole_of
+from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
-from ddp_patch.batch.world import Layout, World
+from ddp_patch.batch.world import World
 
 CASES = {**cases.CASES, **network_cases.CASES}
 REPEATS = {**cases.REPEATS, **network_cases.REPEATS}

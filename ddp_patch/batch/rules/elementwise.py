@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..crossings import scatter, spread
 from ..forms import forget_whole, rows_of, whole_is_seen
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule, Unanswered
-from ..world import Layout
 
 
 def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..crossings import scatter
 from ..forms import rows_of
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
-from ..world import Layout, World
+from ..world import World
 from .dims import named_dims
 from .elementwise import common_layout
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..crossings import scatter, spread, total
 from ..forms import known_whole, rows_of
+from ..layout import Layout
 from ..promised import promised
 from ..tensor import BatchTensor, Rule
-from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..crossings import scatter, spread
 from ..forms import rows_of
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule
-from ..world import Layout
 from .dims import wrap
 from .losses import bound
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..crossings import scatter, spread
 from ..forms import rows_of
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule
-from ..world import Layout
 from .elementwise import broadcast_dims, common_layout, cutter
 from .networks import aligned
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..crossings import spread
 from ..forms import rows_of
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule
-from ..world import Layout, World
+from ..world import World
 from .elementwise import common_layout, cutter
 from .losses import bound
 from .networks import aligned

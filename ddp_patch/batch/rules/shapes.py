@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..forms import rows_of
+from ..layout import Layout
 from ..tensor import BatchTensor, Rule
-from ..world import Layout
 
 
 def follow(shape: Sequence[int], layout: Layout, new_shape: Sequence[int]) -> Layout | None:
