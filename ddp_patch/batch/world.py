@@ -49,6 +49,9 @@ class World:
     # Ranks that compute the same may get other last digits: accelerators add in any order.
     may_drift: bool = False
 
+    # NCCL gathers a list by way of a further tensor; gloo gathers into one tensor four times slower (torch 2.13).
+    gathers_flat: bool = False
+
     # A loss may count on having no targets to ignore. False once one had, or once somebody looks at gradients on their
     # way, which could not be corrected afterwards.
     may_assume: bool = True
@@ -216,19 +219,26 @@ class World:
         whole = rows.new_empty([*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]])
         if row_bytes == 0:
             return whole
-        padded = torch.zeros(longest * row_bytes, dtype=torch.uint8, device=own.device)
         # A contiguous tensor of one element may have any stride, which view() refuses.
         flat = own.reshape(-1).clone(memory_format=torch.contiguous_format) if own.numel() == 1 else own.reshape(-1)
-        padded[: own.shape[0] * row_bytes] = flat.view(torch.uint8)
-        parts = [torch.empty_like(padded) for _ in layout.counts]
-        self.ledger.gathered(_named(self.at_work), padded.numel())
-        with self.collective("a gather of a batch", padded.numel()):
-            dist.all_gather(parts, padded, group=self.group)
-        # Written into fresh memory: a view made inside an autograd function refuses in-place writes.
-        for rank, part in enumerate(parts):
-            start, count = layout.span(rank)
-            piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
-            whole.narrow(layout.dim, start, count).copy_(piece.movedim(0, layout.dim))
+        sent = flat.view(torch.uint8)
+        if own.shape[0] < longest:
+            sent = torch.cat([sent, sent.new_zeros((longest - own.shape[0]) * row_bytes)])
+        # Into memory of its own: a view made inside an autograd function refuses in-place writes.
+        fits = layout.dim == 0 and longest * self.size == layout.total
+        gathered = whole.view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
+        parts = gathered.view(self.size, -1).unbind()
+        self.ledger.gathered(_named(self.at_work), sent.numel())
+        with self.collective("a gather of a batch", sent.numel()):
+            if self.gathers_flat:
+                dist.all_gather_single(gathered, sent, group=self.group)
+            else:
+                dist.all_gather(list(parts), sent, group=self.group)
+        if not fits:
+            for rank, part in enumerate(parts):
+                start, count = layout.span(rank)
+                piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
+                whole.narrow(layout.dim, start, count).copy_(piece.movedim(0, layout.dim))
         return whole
 
     def share(self, values: list[Any]) -> list[list[Any]]:

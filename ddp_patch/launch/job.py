@@ -112,6 +112,7 @@ class Job:
         place = hosts.place(told, seen, may_share)
         _check_order(place, used)
         self.placement = placement = place.placement
+        self.shares_device = place.shares
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
