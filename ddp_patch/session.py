@@ -72,8 +72,8 @@ class Session:
         placement = job.placement
         self.ledger = Ledger()
         self._world = World(placement.rank, placement.world_size, job.group, job.device, self.ledger, job.explain)
-        self._world.may_drift = job.device.type != "cpu"
-        self._world.gathers_flat = self._world.may_drift and not job.shares_device
+        self._world.accelerated = job.device.type != "cpu"
+        self._world.gathers_flat = self._world.accelerated and not job.shares_device
         self._replicas = Replicas(options, job, self._world)
         self._world.compare_failures = job.attendance.compare_failures
         self._world.post = job.attendance.post

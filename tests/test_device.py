@@ -314,7 +314,7 @@ def drifted(kind):
 
     torch.manual_seed(0)
     if ddp_patch.world_size() > 1:
-        World.get().may_drift = True
+        World.get().accelerated = True
     if kind in ("one row", "dealt"):
         model = torch.nn.Linear(4, 2).double()
         x = torch.randn(1 if kind == "one row" else 6, 4).double()

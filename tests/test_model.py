@@ -20,7 +20,63 @@ def one_batch(*shape, seed=0):
     return next(iter(DataLoader(TensorDataset(values), batch_size=shape[0])))[0]
 
 
-def norm_case(kind, mode):
+class Kernels:
+    """What CUDA's kernels for SyncBatchNorm compute (``aten/src/ATen/native/cuda/Normalization.cuh``, torch 2.13)."""
+
+    @staticmethod
+    def batch_norm_stats(rows, eps):
+        var, mean = torch.var_mean(rows, [0, *range(2, rows.dim())], correction=0)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_gather_stats_with_counts(rows, means, invstds, running_mean, running_var, momentum, eps, counts):
+        assert means.is_contiguous()
+        assert counts.shape == (len(means),)
+        count = counts.sum()
+        mean = (means * counts[:, None]).sum(0) / count
+        variances = invstds**-2 - eps
+        var = ((variances + (means - mean) ** 2) * counts[:, None]).sum(0) / count
+        if running_mean is not None:
+            running_mean.data.lerp_(mean, momentum)
+            running_var.data.lerp_(var * count / (count - 1), momentum)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_elemt(rows, weight, bias, mean, invstd, eps):
+        shape = [1, -1] + [1] * (rows.dim() - 2)
+        out = (rows - mean.view(shape)) * invstd.view(shape)
+        out = out if weight is None else out * weight.view(shape)
+        return out if bias is None else out + bias.view(shape)
+
+    @staticmethod
+    def batch_norm_backward_reduce(grad, rows, mean, invstd, weight, input_g, weight_g, bias_g):
+        shape, dims = [1, -1] + [1] * (rows.dim() - 2), [0, *range(2, rows.dim())]
+        products = (grad * (rows - mean.view(shape))).sum(dims)
+        return grad.sum(dims), products, products * invstd, grad.sum(dims)
+
+    @staticmethod
+    def batch_norm_backward_elemt(grad, rows, mean, invstd, weight, sums, products, counts):
+        assert counts.dtype == torch.int32
+        shape = [1, -1] + [1] * (rows.dim() - 2)
+        scale = invstd if weight is None else invstd * weight
+        count = counts.sum()
+        centred = (rows - mean.view(shape)) * (invstd**2 * products / count).view(shape)
+        return (grad - (sums / count).view(shape) - centred) * scale.view(shape)
+
+
+def with_kernels(by_kernels):
+    """Normalise as on CUDA, with functions that stand in for its kernels."""
+    from ddp_patch.replica import batch_norm
+
+    if by_kernels:
+        for name in [name for name in vars(Kernels) if name.startswith("batch_norm_")]:
+            setattr(torch, name, getattr(Kernels, name))
+        by = batch_norm.batch_norm_by_kernels
+        batch_norm.batch_norm = lambda x, mean, var, weight, bias, *rest: by(x, weight, bias, mean, var, *rest)
+
+
+def norm_case(kind, mode, by_kernels=False):
+    with_kernels(by_kernels)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     shapes = {1: (7, 4), 2: (7, 4, 3, 2), 3: (7, 4, 2, 2, 2)}
@@ -57,9 +113,10 @@ def norm_case(kind, mode):
 
 @pytest.mark.parametrize("mode", ["plain", "cumulative", "stateless", "no affine"])
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_batch_norm_sees_the_whole_batch(ranks, kind, mode):
-    wanted = norm_case(kind, mode)
-    outcome = ranks.call(norm_case, 3, kind, mode).ok()
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_batch_norm_sees_the_whole_batch(ranks, kind, mode, by_kernels):
+    wanted = ranks.call(norm_case, 1, kind, mode).ok().results[0]
+    outcome = ranks.call(norm_case, 3, kind, mode, by_kernels).ok()
     for result in outcome.results:
         assert result["hooked"]
         assert result["layer"]
@@ -69,8 +126,9 @@ def test_batch_norm_sees_the_whole_batch(ranks, kind, mode):
             assert result["values"][name] == pytest.approx(values, rel=1e-9, abs=1e-12), name
 
 
-def double_backward_of_batch_norm():
+def double_backward_of_batch_norm(by_kernels=False):
     """A gradient penalty through BatchNorm: second derivatives over all ranks' rows."""
+    with_kernels(by_kernels)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
@@ -88,9 +146,11 @@ def double_backward_of_batch_norm():
     return losses + [p.sum().item() for p in model.parameters()]
 
 
-def test_gradient_penalty_through_batch_norm(ranks):
-    wanted = double_backward_of_batch_norm()
-    for result in ranks.call(double_backward_of_batch_norm, 3).ok().results:
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_gradient_penalty_through_batch_norm(ranks, by_kernels):
+    """The kernels of SyncBatchNorm have no derivative: torch's own cannot do this."""
+    wanted = ranks.call(double_backward_of_batch_norm, 1).ok().results[0]
+    for result in ranks.call(double_backward_of_batch_norm, 3, by_kernels).ok().results:
         assert result == pytest.approx(wanted, rel=1e-9)
 
 

@@ -46,8 +46,9 @@ class World:
     # Surrounds what draws random numbers for this rank's rows.
     own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    # Ranks that compute the same may get other last digits: accelerators add in any order.
-    may_drift: bool = False
+    # On accelerators: they add in any order, so that ranks that compute the same get other last digits, and to look at a
+    # value is to wait for them.
+    accelerated: bool = False
 
     # NCCL gathers a list by way of a further tensor; gloo gathers into one tensor four times slower (torch 2.13).
     gathers_flat: bool = False

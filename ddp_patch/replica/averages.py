@@ -20,12 +20,15 @@ _AT_ONCE = 25 * 2**20  # bytes, DDP's own bucket size
 def average_flat(parameters: list[nn.Parameter], world: World) -> None:
     """Average the gradients of parameters of one dtype and device in place. One all_reduce."""
     grads = [grad_of(parameter) for parameter in parameters]
-    flags = torch.tensor([float(grad is not None) for grad in grads], device=parameters[0].device)
+    held = [grad is not None for grad in grads]
+    like = parameters[0].detach()
+    # Whoever has them all needs no other rank's flags: an accelerator would be waited for.
+    flags = like.new_ones(len(held)) if all(held) else like.new_tensor(held)
     parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
-    flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags.to(parameters[0].dtype)])
+    flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags])
     flat = world.all_reduce(flat)
     world.ledger.count("gradient average", flat.numel() * flat.element_size())
-    used = flat[-len(parameters) :].tolist()
+    used = held if all(held) else flat[-len(parameters) :].tolist()
     start = 0
     for parameter, grad, anywhere in zip(parameters, grads, used, strict=True):
         mean = flat[start : start + parameter.numel()].view_as(parameter) / world.size

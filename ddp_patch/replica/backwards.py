@@ -132,7 +132,7 @@ class Backwards:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
         if not (self._world.may_assume and promise.has_count and promise.expected == promise.expected):
             return None
-        if promise.part.device.type != "cpu":
+        if self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in self._syncs:
             if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
@@ -231,7 +231,7 @@ class Backwards:
 
     def _align(self, optimizer: Any) -> None:
         """Keep parameters alike that no replica keeps global, since every rank computes all of their gradients."""
-        if self._world.may_drift:
+        if self._world.accelerated:
             kept = set().union(*(sync.ids for sync in self._syncs))
             align([p for group in optimizer.param_groups for p in group["params"] if id(p) not in kept], self._world)
 

@@ -1,8 +1,8 @@
 """BatchNorm over the whole batch while each rank normalises its own rows.
 
-On CUDA this is torch's SyncBatchNorm. That refuses CPU tensors, so there is one of our own, which follows
-``torch/nn/modules/_functions.py`` and combines the ranks' moments with Chan's formula. Both stand in for
-``F.batch_norm``, through which every BatchNorm module goes: no module is replaced, and subclasses keep their forward.
+On CUDA with the kernels of torch's SyncBatchNorm (``torch/nn/modules/_functions.py``), elsewhere with what every
+device has, and Chan's formula for the ranks' moments. Both stand in for ``F.batch_norm``, through which every BatchNorm
+module goes: no module is replaced, and subclasses keep their forward.
 """
 
 from __future__ import annotations
@@ -28,15 +28,9 @@ def over_all_rows(
     eps: float,
 ) -> Tensor:
     """``F.batch_norm(training=True)`` on this rank's rows, with the whole batch's statistics."""
-    if not rows.is_cuda:
-        return batch_norm(rows, running_mean, running_var, weight, bias, momentum, eps)
-    from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415 — only where there is CUDA
-
-    world = World.get()
-    weight = rows.new_ones(rows.shape[1]) if weight is None else weight
-    bias = rows.new_zeros(rows.shape[1]) if bias is None else bias
-    apply: Callable[..., Tensor] = SyncBatchNorm.apply
-    return apply(rows, weight, bias, running_mean, running_var, eps, momentum, world.group, world.size)
+    if rows.is_cuda:
+        return batch_norm_by_kernels(rows, weight, bias, running_mean, running_var, momentum, eps)
+    return batch_norm(rows, running_mean, running_var, weight, bias, momentum, eps)
 
 
 def batch_norm(
@@ -56,7 +50,7 @@ def batch_norm(
     # Half precision counts and squares in float, as torch's kernels do.
     mean, var, count = moments(rows.detach().float() if rows.dtype.itemsize < 4 else rows.detach())
     if running_mean is not None and running_var is not None:
-        if int(count) < 2:
+        if rows.numel() // max(1, rows.shape[1]) < 2 and int(count) < 2:  # an accelerator would be waited for
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {rows.shape}")
         with torch.no_grad():
             # Through .data, as torch's kernel counts no version: another forward's backward may still need them.
@@ -127,6 +121,68 @@ class _Normalise(torch.autograd.Function):
 
 
 _normalise: Callable[..., Tensor] = _Normalise.apply
+
+
+class _ByKernels(torch.autograd.Function):
+    """SyncBatchNorm, whose backward can be differentiated, and which looks for no empty rank: none is."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        rows = _dense(rows)
+        weight = None if weight is None else weight.contiguous()
+        mean, invstd = torch.batch_norm_stats(rows, eps)
+        channels = mean.numel()
+        world = World.get()
+        table = mean.new_zeros(world.size, 2 * channels + 1)
+        table[world.rank] = torch.cat([mean, invstd, mean.new_full((1,), rows.numel() // rows.shape[1])])
+        means, invstds, counts = world.all_reduce(table).split([channels, channels, 1], dim=1)
+        given = counts.reshape(-1).to(mean.dtype if running_mean is None else running_mean.dtype)
+        mean, invstd = torch.batch_norm_gather_stats_with_counts(
+            rows, means.contiguous(), invstds.contiguous(), running_mean, running_var, momentum, eps, given
+        )
+        ctx.save_for_backward(rows, weight, bias, mean, invstd, counts.to(torch.int32))
+        ctx.eps = eps
+        return torch.batch_norm_elemt(rows, weight, bias, mean, invstd, eps)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        rows, weight, bias, mean, invstd, counts = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the kernels have no derivative
+            return (*_recorded(grads[0], rows, weight, bias, ctx.eps), None, None, None, None)
+        grad = _dense(grads[0])
+        wanted = ctx.needs_input_grad[:3]
+        sums, products, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+            grad, rows, mean, invstd, weight, *wanted
+        )
+        grad_rows = None
+        if wanted[0]:
+            sums, products = World.get().all_reduce(torch.cat([sums, products])).chunk(2)
+            scale = None if weight is None else weight.to(mean.dtype)
+            grad_rows = torch.batch_norm_backward_elemt(grad, rows, mean, invstd, scale, sums, products, counts)
+        return (
+            grad_rows,
+            grad_weight if weight is not None and wanted[1] else None,
+            grad_bias if bias is not None and wanted[2] else None,
+            *[None] * 4,
+        )
+
+
+batch_norm_by_kernels: Callable[..., Tensor] = _ByKernels.apply
+
+
+def _dense(rows: Tensor) -> Tensor:
+    is_last = rows.is_contiguous(memory_format=torch.channels_last) if rows.dim() == 4 else False
+    is_last = is_last or (rows.dim() == 5 and rows.is_contiguous(memory_format=torch.channels_last_3d))
+    return rows if is_last else rows.contiguous()
 
 
 def _recorded(grad: Tensor, rows: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> list[Any]:
