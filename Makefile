@@ -58,6 +58,7 @@ bench: .venv/package
 	$(BIN)/python benchmarks/devices.py
 	$(BIN)/python benchmarks/turns.py
 	$(BIN)/python benchmarks/share.py
+	$(BIN)/python benchmarks/looks.py
 
 # Measures again how this and the others shard every kind of loader.
 matrix: .venv/with-matrix

@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from looks import looked
 from share import KINDS, run_all
 from share_kinds import BATCH, DRAWN
 
@@ -61,3 +62,22 @@ def test_ranks_meet_once_for_gradients_and_exchange_no_decisions(job, kind, npro
 def test_a_loss_in_forward_costs_no_collective(job, kind):
     for rank in job(2):
         assert rank[kind][2] == {"gradient bucket": 1}
+
+
+ON_THE_HOST = {"gru over packed sequences": 2, "detection": 1}  # lengths, and the state of the host's generator
+
+
+@pytest.fixture(scope="module")
+def looks(ranks):
+    """Count in one job of each size how often steps look at values."""
+    return functools.cache(lambda nproc: ranks.call(looked, nproc, [*KINDS], timeout=600).ok().results)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_steady_step_looks_at_no_value_that_one_process_does_not(looks, kind):
+    """On an accelerator each look waits for it; what differs there from the CPU is as it is there."""
+    ((alone, losses),) = [found[kind] for found in looks(1)]
+    for own, found in [result[kind] for result in looks(2)]:
+        assert own[-1] <= alone[-1] + ON_THE_HOST.get(kind, 0)
+        if kind not in DRAWN:
+            assert found == pytest.approx(losses, rel=1e-9)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..structure import map_leaves
 from .forms import whole_of
@@ -13,6 +15,7 @@ from .promised import PromisedTensor, arrive
 from .tensor import BatchTensor
 from .world import World
 
+_counting: Any = WeakTensorKeyDictionary()  # made by torch.arange(n) -> the version that it had
 Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -43,9 +46,27 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
         with World.get().working_on_whole(f"torch.{name}"):
             return otherwise(wrapped, instance, map_leaves(_whole, args), map_leaves(_whole, kwargs))
 
+    def arange(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = otherwise(wrapped, instance, args, kwargs)
+        if len(args) == 1 and type(args[0]) is int:
+            _counting[made] = made._version
+        return made
+
     if name.startswith("sparse_"):
         return sparse
-    return {"tensor": tensor, "as_tensor": as_tensor}.get(name, otherwise)
+    return {"tensor": tensor, "as_tensor": as_tensor, "arange": arange}.get(name, otherwise)
+
+
+def counts(indices: Any, total: int) -> bool:
+    """Tell whether indices are 0, 1, 2, ... up to a total, without a look at them if ``torch.arange`` made them."""
+    if isinstance(indices, range):
+        return indices == range(total)
+    if not isinstance(indices, Tensor) or isinstance(indices, BatchTensor):
+        return False
+    if indices.dtype != torch.long or indices.shape != (total,):
+        return False
+    is_made_so = _counting.get(indices) == indices._version
+    return is_made_so or bool((indices == torch.arange(total, device=indices.device)).all())
 
 
 def as_subclass(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -46,8 +46,8 @@ class World:
     # Surrounds what draws random numbers for this rank's rows.
     own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    # On accelerators: they add in any order, so that ranks that compute the same get other last digits, and to look at a
-    # value is to wait for them.
+    # On accelerators, which add in any order, so that ranks that compute the same get other last digits, and which are
+    # waited for where a value is looked at.
     accelerated: bool = False
 
     # NCCL gathers a list by way of a further tensor; gloo gathers into one tensor four times slower (torch 2.13).

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import scatter
+from ..factories import counts
 from ..forms import rows_of
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
@@ -75,7 +76,7 @@ def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
     """``x[torch.arange(B), i]``: an entry of each row, such as the last step of each text."""
     first, rest = items[0] if items else None, items[1:]
     layout = batch._layout
-    if not rest or layout.dim != 0 or not _counts_rows(first, layout.total):
+    if not rest or layout.dim != 0 or not counts(first, layout.total):
         return None
     own: list[Any] = []
     for item in rest:
@@ -91,14 +92,6 @@ def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
             return None
     rows = rows_of(batch)
     return BatchTensor.from_rows(rows[(torch.arange(len(rows), device=rows.device), *own)], layout)
-
-
-def _counts_rows(item: Any, total: int) -> bool:
-    if isinstance(item, range):
-        return item == range(total)
-    if not isinstance(item, Tensor) or isinstance(item, BatchTensor) or item.shape != (total,):
-        return False
-    return item.dtype == torch.long and bool((item == torch.arange(total, device=item.device)).all())
 
 
 def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:
