@@ -8,6 +8,7 @@ import torch
 from parity.test_scripts import compare_text
 
 from ddp_patch.effects.places import Places
+from ddp_patch.errors import BatchError
 from ddp_patch.patcher import Patcher
 from ddp_patch.patches import device
 
@@ -247,6 +248,14 @@ def test_a_choice_of_devices_that_comes_too_late_is_said(on_second_of_three, mon
     assert "sets CUDA_VISIBLE_DEVICES to '0'" in note
     assert "Set it above ddp_patch.enable()" in note
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+@pytest.mark.parametrize("capture", [torch.cuda.graph.__enter__, torch.cuda.CUDAGraph.capture_begin])
+def test_a_cuda_graph_of_the_scripts_is_refused(on_second_of_three, capture):
+    with pytest.raises(BatchError, match=r'captures a CUDA graph.*torch\.compile\(model, mode="reduce-overhead"\)'):
+        getattr(getattr(torch.cuda, capture.__qualname__.split(".")[0]), capture.__name__)(object())
+    with pytest.raises(BatchError, match="captures a CUDA graph"):
+        torch.cuda.make_graphed_callables(torch.nn.Linear(1, 1), (torch.ones(1, 1),))
 
 
 def measured_by_a_stand_in():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from ..batch.factories import as_subclass, of_batches
 from ..batch.promised import PromisedTensor, arrive
 from ..effects.places import Places
+from ..errors import BatchError
 from ..ledger import script_line
 from ..patcher import Patch
 from . import without_cuda
@@ -35,6 +37,11 @@ _OF_DEVICES = (
     *("default_stream", "get_rng_state", "utilization", "reset_accumulated_memory_stats", "stream"),
 )
 _CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_CAPTURES = {
+    "graph.__enter__": (),
+    "CUDAGraph.capture_begin": (),
+    "make_graphed_callables": ("torch.cuda:make_graphed_callables",),
+}
 _MEASURED = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 
@@ -153,6 +160,14 @@ def _on_accelerators(
 
         bind(*args, **kwargs)
 
+    def captured(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _is_torchs(sys._getframe(1)):  # a compiler's, of what it compiled
+            return wrapped(*args, **kwargs)
+        raise BatchError(
+            f"{script_line()} captures a CUDA graph, which would hold this rank's rows and none of the other ranks'. Write "
+            'model = torch.compile(model, mode="reduce-overhead") instead, which captures what can be, on rows.'
+        )
+
     here, decide = "this rank's device", "the ranks' agreed, so that what a script decides by it is the same on all"
     measured = measuring(places, agreed)
     return [
@@ -166,6 +181,10 @@ def _on_accelerators(
             for name, choose in {"mem_get_info": min, **dict.fromkeys(_MEASURED, max)}.items()
         ),
         Patch("torch.cuda", "device.__init__", context, here),
+        *(
+            Patch("torch.cuda.graphs", name, captured, "refused: write torch.compile", also=also)
+            for name, also in _CAPTURES.items()
+        ),
         Patch("torch.cuda.streams", "Stream.__new__", stream, here),
         *(Patch("torch.accelerator", name, context, here) for name in ("set_device_index", "synchronize")),
     ]
@@ -182,10 +201,13 @@ def measuring(places: Places, agreed: Callable[[Any], list[Any]]) -> Callable[[C
     def of(choose: Callable[..., Any]) -> Any:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             own = wrapped(*map(places.of, args), **{name: places.of(value) for name, value in kwargs.items()})
-            is_torchs = str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.")  # a compiler's, say
-            every = [own] if is_torchs else agreed(own)
+            every = [own] if _is_torchs(sys._getframe(1)) else agreed(own)  # a compiler's, say
             return tuple(map(choose, zip(*every, strict=True))) if isinstance(own, tuple) else choose(every)
 
         return call
 
     return of
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("torch.")
