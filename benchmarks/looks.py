@@ -2,9 +2,9 @@
 
     python benchmarks/looks.py [--nproc 2]
 
-Counted on any machine: numbers read (``item``, ``tolist``, ``bool``), sizes that depend on values (``nonzero``, indexing
-by a mask), and tensors made of Python's numbers (a copy that the host waits for). Sessions of ddp_patch are told that
-they are on accelerators, whose ways through the code differ from the CPU's in this.
+Counted on any machine: numbers read (``item``, ``tolist``, ``bool``), sizes that depend on values (``nonzero``, an
+index that is a mask), and tensors made of Python's numbers (a copy that the host waits for). Sessions of ddp_patch are
+told that they are on accelerators, whose ways through the code differ from the CPU's in this.
 """
 
 from __future__ import annotations

@@ -164,8 +164,8 @@ def _on_accelerators(
         if _is_torchs(sys._getframe(1)):  # a compiler's, of what it compiled
             return wrapped(*args, **kwargs)
         raise BatchError(
-            f"{script_line()} captures a CUDA graph, which would hold this rank's rows and none of the other ranks'. Write "
-            'model = torch.compile(model, mode="reduce-overhead") instead, which captures what can be, on rows.'
+            f"{script_line()} captures a CUDA graph, which would hold this rank's rows and none of the other ranks'. "
+            'Write model = torch.compile(model, mode="reduce-overhead") instead, which captures what can be, on rows.'
         )
 
     here, decide = "this rank's device", "the ranks' agreed, so that what a script decides by it is the same on all"
