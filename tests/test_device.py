@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerator_habits import HABITS
 from parity.test_scripts import compare_text
 
 from ddp_patch.effects.places import Places
@@ -369,3 +370,11 @@ def test_gradients_that_are_averaged_are_not_sent_again(ranks):
     for trained, sent in ranks.call(drifted, 3, "dealt").ok().results:
         torch.testing.assert_close(torch.tensor(trained[0]), torch.tensor(alone[0]), rtol=0, atol=1e-12)
         assert sent == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/test_gpu.py tries them there")
+@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
+def test_habits_of_accelerators_do_on_the_cpu_what_one_process_does(ranks, habit):
+    alone = ranks.call(habit, 1).ok().results[0]
+    for found in ranks.call(habit, 2).ok().results:
+        assert found == pytest.approx(alone, rel=1e-4, abs=1e-6)
