@@ -1,9 +1,9 @@
 """What scripts do on accelerators. Each habit gives numbers that one process and several ranks must agree on.
 
-They name ``cuda`` throughout, which is the CPU where there is none: so they are tried on every machine, and on a GPU as
-well (``test_gpu.py``).
+On the CPU where there is no accelerator: so they are tried on every machine, and on a GPU as well (``test_gpu.py``).
 """
 
+import contextlib
 import itertools
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 4
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def images(rows=32, batch=8, **options):
@@ -33,16 +34,16 @@ def net():
             nn.BatchNorm2d(8),
         ),
         *(nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4)),
-    ).cuda()
+    ).to(DEVICE)
 
 
 def half_precision_with_a_scaler():
     """``GradScaler`` and float16, with a gradient norm that is clipped."""
-    model, scaler = net(), torch.amp.GradScaler("cuda", init_scale=256.0)
+    model, scaler = net(), torch.amp.GradScaler(DEVICE.type, init_scale=256.0)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     for x, y in images():
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = F.cross_entropy(model(x.cuda()), y.cuda())
+        with torch.autocast(DEVICE.type, dtype=torch.float16):
+            loss = F.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE))
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
@@ -57,8 +58,8 @@ def bfloat16():
     model = net()
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
     for x, y in images():
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = F.cross_entropy(model(x.cuda()).float(), y.cuda())
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x.to(DEVICE)).float(), y.to(DEVICE))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -70,9 +71,9 @@ def channels_last():
     model = net().to(memory_format=torch.channels_last)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     for x, y in images():
-        x = x.cuda().to(memory_format=torch.channels_last)
+        x = x.to(DEVICE).to(memory_format=torch.channels_last)
         assert x.is_contiguous(memory_format=torch.channels_last)
-        loss = F.cross_entropy(model(x), y.cuda())
+        loss = F.cross_entropy(model(x), y.to(DEVICE))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -84,7 +85,7 @@ class Prefetcher:
     """Copies the next batch on a stream of its own, as Apex's examples do."""
 
     def __init__(self, loader):
-        self.loader, self.stream = iter(loader), torch.cuda.Stream()
+        self.loader, self.stream = iter(loader), torch.cuda.Stream() if DEVICE.type == "cuda" else None
         self.preload()
 
     def preload(self):
@@ -93,14 +94,15 @@ class Prefetcher:
         except StopIteration:
             self.x = None
             return
-        with torch.cuda.stream(self.stream):
-            self.x, self.y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
+        with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():
+            self.x, self.y = x.to(DEVICE, non_blocking=True), y.to(DEVICE, non_blocking=True)
             self.x = self.x.float().sub_(0.1).div_(1.5)
 
     def next(self):
-        torch.cuda.current_stream().wait_stream(self.stream)
+        if self.stream:
+            torch.cuda.current_stream().wait_stream(self.stream)
         x, y = self.x, self.y
-        if x is not None:
+        if self.stream and x is not None:
             x.record_stream(torch.cuda.current_stream())
             y.record_stream(torch.cuda.current_stream())
         self.preload()
@@ -136,12 +138,12 @@ def recomputation_with_dropout():
     found = []
     for recomputes in (False, True):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 6), Layer(recomputes), nn.Linear(6, 1)).cuda()
+        model = nn.Sequential(nn.Linear(3, 6), Layer(recomputes), nn.Linear(6, 1)).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = torch.randn(16, 3, generator=torch.Generator().manual_seed(2))
         for (x,) in DataLoader(TensorDataset(data), 8):
             optimizer.zero_grad()
-            model(x.cuda()).pow(2).mean().backward()
+            model(x.to(DEVICE)).pow(2).mean().backward()
             optimizer.step()
         found.append([p.sum().item() for p in model.parameters()])
     return [abs(one - other) < 1e-6 for one, other in zip(*found, strict=True)]
@@ -149,11 +151,11 @@ def recomputation_with_dropout():
 
 def a_gradient_penalty_through_batch_norm():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).cuda()
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).to(DEVICE)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     data = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
     for (x,) in DataLoader(TensorDataset(data), 8):
-        x = x.cuda().requires_grad_()
+        x = x.to(DEVICE).requires_grad_()
         out = model(x)
         (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         loss = out.mean() + (grad.norm(2, dim=1) - 1).pow(2).mean()
@@ -168,21 +170,24 @@ def states_of_all_generators():
     """A resumed script draws on as if it had not stopped."""
     torch.manual_seed(3)
     states = torch.cuda.get_rng_state_all(), torch.get_rng_state()
-    first = torch.rand(2, device="cuda").tolist()
-    torch.rand(5, device="cuda")
+    first = torch.rand(2, device=DEVICE).tolist()
+    torch.rand(5, device=DEVICE)
     torch.cuda.set_rng_state_all(states[0])
     torch.set_rng_state(states[1])
-    return [one - other for one, other in zip(first, torch.rand(2, device="cuda").tolist(), strict=True)]
+    return [one - other for one, other in zip(first, torch.rand(2, device=DEVICE).tolist(), strict=True)]
 
 
 def a_graph_of_attention():
     """One row for a whole graph: every rank computes all of it, and scatters with atomic additions on a GPU."""
     torch.manual_seed(0)
-    first, last = nn.Linear(5, 8).cuda(), nn.Linear(8, 3).cuda()
+    first, last = nn.Linear(5, 8).to(DEVICE), nn.Linear(8, 3).to(DEVICE)
     optimizer, losses = torch.optim.Adam(itertools.chain(first.parameters(), last.parameters()), lr=0.01), []
     generator = torch.Generator().manual_seed(4)
-    x, y = torch.randn(30, 5, generator=generator).cuda(), torch.randint(0, 3, (30,), generator=generator).cuda()
-    edges = torch.randint(0, 30, (2, 200), generator=generator).cuda()
+    x, y = (
+        torch.randn(30, 5, generator=generator).to(DEVICE),
+        torch.randint(0, 3, (30,), generator=generator).to(DEVICE),
+    )
+    edges = torch.randint(0, 30, (2, 200), generator=generator).to(DEVICE)
     for _ in range(STEPS):
         hidden = first(x).relu()
         summed = torch.zeros_like(hidden).index_add_(0, edges[1], hidden[edges[0]])
