@@ -14,7 +14,7 @@ import torch
 def states() -> list[Any]:
     """Where they stand."""
     numpy = sys.modules.get("numpy")
-    return [torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()]
+    return [torch.default_generator.get_state(), random.getstate(), numpy and numpy.random.get_state()]
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
@@ -33,7 +33,7 @@ def same_beside_torch(left: list[Any], right: list[Any]) -> bool:
 
 def set_states(held: list[Any]) -> None:
     """Go on from there."""
-    torch.set_rng_state(held[0])
+    torch.default_generator.set_state(held[0])
     random.setstate(held[1])
     if held[2] is not None:
         sys.modules["numpy"].random.set_state(held[2])

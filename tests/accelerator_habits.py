@@ -209,3 +209,5 @@ HABITS = [
     states_of_all_generators,
     a_graph_of_attention,
 ]
+# Half precision keeps 11 and 8 bits: the order of additions shows.
+TOLERANCES = {half_precision_with_a_scaler: 2**-11, bfloat16: 2**-8}

@@ -133,3 +133,39 @@ def test_no_two_rows_have_a_mask_and_a_rank_draws_by_its_seed_alone(ranks):
     assert len({tuple(mask) for batch in six for mask in batch}) == 12
     # The first rank has 3 rows of 6 and 4 of 7, the second 3 of both, with masks that do not depend on the first.
     assert [batch[4:] for batch in seven] == [batch[3:] for batch in six]
+
+
+def drawn_again():
+    """What dropout does to the rows after a script comes back to where it was: each entry is True on one process."""
+    dropout = nn.DataParallel(nn.Dropout(0.5))
+    (x,) = next(iter(DataLoader(TensorDataset(torch.ones(12, 20)), 12)))
+
+    def mask():
+        return dropout(x).clone()
+
+    def same(one, other):
+        return torch.equal(one, other)
+
+    mask()  # decides how it is split
+    torch.manual_seed(5)
+    first, second = mask(), mask()
+    torch.manual_seed(5)
+    found = [same(mask(), first), same(mask(), second), not same(first, second)]
+    state = torch.get_rng_state()
+    first, second = mask(), mask()
+    torch.set_rng_state(state)
+    found += [same(mask(), first), same(mask(), second)]
+    torch.set_rng_state(state)
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        inside = mask()
+    found += [not same(inside, first), same(mask(), first)]
+    return [found, (first != 0).sum().item()]
+
+
+def test_rows_are_drawn_again_where_the_script_comes_back_to_a_seed_or_a_state(ranks):
+    alone = ranks.call(drawn_again, 1).ok().results[0]
+    assert alone[0] == [True] * 7
+    for found in ranks.call(drawn_again, 3).ok().results:
+        assert found[0] == [True] * 7
+        assert found[1] != 0

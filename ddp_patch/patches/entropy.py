@@ -19,8 +19,13 @@ _NUMPY = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _SEEDED = "rank 0's seed; without one, rank 0 draws it for all"
 
 
-def patches(entropy: Entropy) -> list[Patch]:
-    """Rows for what asks the system for random numbers."""
+def patches(entropy: Entropy, reseeded: Callable[[], None]) -> list[Patch]:
+    """Rows for what asks the system for random numbers.
+
+    Args:
+        entropy: shared by the ranks.
+        reseeded: is told that the script seeded torch's generators.
+    """
 
     def drawn(what: str) -> Wrapper:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -38,7 +43,9 @@ def patches(entropy: Entropy) -> list[Patch]:
     def manual(what: str) -> Wrapper:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             def bind(seed: Any) -> Any:
-                return wrapped(entropy.given(what, seed))
+                made = wrapped(entropy.given(what, seed))
+                reseeded()
+                return made
 
             return bind(*args, **kwargs)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _MASK = (1 << 64) - 1
 
@@ -29,6 +30,7 @@ class RankStream:
         self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
         self._seeded_from: int | None = None
         self._torch = self._python = self._numpy = self._accelerator = None  # type: Any
+        self._marks: Any = WeakTensorKeyDictionary()  # states that the script keeps -> where the rank's stood then
         self._script: list[Any] | None = None  # the script's generators while the rank's are in place
 
     @contextmanager
@@ -64,6 +66,22 @@ class RankStream:
         if self._script is not None:
             self._swap_out()
 
+    def reseeded(self) -> None:
+        """The script seeded torch's generator: the rank's begins anew too, whether or not the seed is another one."""
+        if self._script is None:
+            self._seeded_from = None
+
+    def marked(self, state: Any) -> None:
+        """The script keeps torch's state, to come back to what it draws now."""
+        if self._script is None:
+            self._marks[state] = self.taken()
+
+    def returned(self, state: Any) -> None:
+        """The script came back to a state that it kept."""
+        if self._script is None and state in self._marks:
+            self._torch, self._accelerator = self._marks[state]
+            self._seeded_from = torch.initial_seed()
+
     def taken(self) -> tuple[Any, Any]:
         """Where the rank's torch generators stand, to draw the same again later."""
         self._keep_seed()
@@ -90,12 +108,12 @@ class RankStream:
         self._keep_seed()
         numpy = _numpy() if beside_torch else None
         self._script = [
-            torch.get_rng_state(),
+            torch.default_generator.get_state(),
             random.getstate() if beside_torch else None,
             numpy and numpy.random.get_bit_generator(),
             self._device and self._device.get_rng_state(),
         ]
-        torch.set_rng_state(self._torch)
+        torch.default_generator.set_state(self._torch)
         if beside_torch:
             random.setstate(self._python)
         if numpy:
@@ -106,8 +124,8 @@ class RankStream:
     def _swap_out(self) -> None:
         script, self._script = self._script, None
         assert script is not None
-        self._torch = torch.get_rng_state()
-        torch.set_rng_state(script[0])
+        self._torch = torch.default_generator.get_state()
+        torch.default_generator.set_state(script[0])
         if script[1] is not None:
             self._python = random.getstate()
             random.setstate(script[1])
