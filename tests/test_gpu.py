@@ -6,6 +6,8 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
+from accelerator_habits import HABITS, TOLERANCES, images, net
 from conftest import PATIENCE
 from parity.test_scripts import SCRIPTS, compare_text, compare_values
 from test_device import HARD_CODED
@@ -114,3 +116,156 @@ def checkpoint():
 
 def test_checkpoints_come_back_to_this_ranks_device(ranks):
     assert ranks.call(checkpoint, 2, enable=SHARED).ok().results == [[["cuda", "cuda", "cpu"], True]] * 2
+
+
+# --- habits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
+def test_habits_do_what_one_process_does(ranks, habit):
+    """Two ranks that share a device and talk by gloo."""
+    alone = ranks.call(habit, 1).ok().results[0]
+    for found in ranks.call(habit, 2, enable=SHARED).ok().results:
+        assert found == pytest.approx(alone, rel=max(TOLERANCES.get(habit, 0), 2e-3), abs=1e-5)  # TF32, other kernels
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a GPU for each of two ranks")
+@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
+def test_habits_do_on_a_device_each_what_one_process_does(ranks, habit):
+    """Two ranks on NCCL."""
+    alone = ranks.call(habit, 1).ok().results[0]
+    for found in ranks.call(habit, 2).ok().results:
+        assert found == pytest.approx(alone, rel=max(TOLERANCES.get(habit, 0), 2e-3), abs=1e-5)
+
+
+def compiled_by_inductor():
+    model = net()
+    step = torch.compile(model)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    for x, y in images():
+        loss = F.cross_entropy(step(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_compiled_model_learns_what_one_process_learns(ranks):
+    alone = ranks.call(compiled_by_inductor, 1).ok().results[0]
+    for found in ranks.call(compiled_by_inductor, 2, enable=SHARED).ok().results:
+        assert found == pytest.approx(alone, rel=2e-3)
+
+
+def captured():
+    import ddp_patch
+
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.ones(2, device="cuda") * 2
+    except ddp_patch.BatchError as error:
+        return str(error)
+
+
+def test_a_cuda_graph_is_refused(ranks):
+    for said in ranks.call(captured, 2, enable=SHARED).ok().results:
+        assert "torch.compile" in said
+
+
+def first_steps():
+    """Bytes at most, after the first step and after the third, of a model of 25 million parameters."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(1600, 1600) for _ in range(10))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.utils.data.TensorDataset(torch.randn(6144, 1600))
+    peaks = []
+    for (x,) in torch.utils.data.DataLoader(data, 2048):
+        optimizer.zero_grad()
+        model(x.cuda()).pow(2).mean().backward()
+        optimizer.step()
+        peaks.append(torch.cuda.max_memory_allocated())
+    return peaks
+
+
+def test_the_first_step_takes_no_more_memory_than_a_later_one(ranks):
+    for first, *_, last in ranks.call(first_steps, 2, enable=SHARED).ok().results:
+        assert first <= 1.05 * last
+
+
+def steady_steps():
+    """How often a steady step of a classifier waits for the device, by CUDA's own warnings."""
+    import warnings
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    counts = []
+    for x, y in images(rows=48, pin_memory=True):
+        x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch.cuda.set_sync_debug_mode("default")
+        counts.append(sum("synchroniz" in str(warning.message) for warning in said))
+    return counts[-1]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="gloo waits for the device with each collective")
+def test_a_steady_step_waits_for_the_device_no_more_often_than_one_process(ranks):
+    (alone,) = ranks.call(steady_steps, 1).ok().results
+    assert max(ranks.call(steady_steps, 2).ok().results) <= alone
+
+
+# --- one rank on NCCL -------------------------------------------------------------------------------------------------
+
+ON_NCCL = """
+import torch, torch.distributed as dist, torch.nn.functional as F
+from ddp_patch.batch.layout import Layout
+from ddp_patch.batch.world import World
+from ddp_patch.replica.averages import align
+from ddp_patch.replica.batch_norm import batch_norm_by_kernels
+
+dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore(), device_id=torch.device("cuda", 0))
+world = World.current = World(0, 1, dist.group.WORLD, torch.device("cuda", 0), accelerated=True)
+for world.gathers_flat in (False, True):
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64):
+        whole = (torch.randn(6, 3, device="cuda") * 4).to(dtype)
+        for dim in (0, 1):
+            assert torch.equal(world.all_gather_rows(whole, Layout((whole.shape[dim],), dim, whole.shape[dim])), whole)
+values = torch.randn(5, device="cuda")
+assert torch.equal(world.all_reduce(values), values) and torch.equal(world.broadcast(values.clone()), values)
+parameter = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+parameter.grad = torch.ones(3, device="cuda")
+align([parameter], world)
+for shape in ((7, 4), (7, 4, 3), (7, 4, 3, 2), (7, 4, 2, 2, 2)):
+    for weighted in (True, False):
+        for layout in (torch.contiguous_format, *([torch.channels_last] if len(shape) == 4 else [])):
+            found = []
+            for ours in (True, False):
+                torch.manual_seed(0)
+                x = torch.randn(shape, device="cuda").to(memory_format=layout).requires_grad_()
+                weight = torch.rand(4, device="cuda").requires_grad_() if weighted else None
+                bias = torch.rand(4, device="cuda").requires_grad_() if weighted else None
+                mean, var = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
+                if ours:
+                    out = batch_norm_by_kernels(x, weight, bias, mean, var, 0.1, 1e-5)
+                else:
+                    out = F.batch_norm(x, mean, var, weight, bias, True, 0.1, 1e-5)
+                (first,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
+                (out.pow(2).sum() + first.pow(2).sum()).backward()
+                given = [] if weight is None else [weight.grad, bias.grad]
+                found.append([out, first, x.grad, mean, var, *given])
+            for one, other in zip(*found):
+                torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+print("same")
+dist.destroy_process_group()
+"""
+
+
+def test_collectives_and_kernels_of_one_rank_on_nccl(tmp_path):
+    script = tmp_path / "nccl.py"
+    script.write_text(ON_NCCL)
+    assert run([sys.executable, script], tmp_path) == "same\n"
