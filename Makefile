@@ -42,9 +42,10 @@ thorough: .venv/with-test
 kills: .venv/with-test
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
-# On a host with a GPU: one rank on NCCL, two that share it by gloo.
+# On a host with a GPU: one rank on NCCL, two that share it by gloo; then ResNet-50 and GPT-2 small against DDP.
 gpu: .venv/with-gpu
 	$(BIN)/python -m pytest -q tests/test_gpu.py
+	$(BIN)/python benchmarks/accelerator.py
 
 check: .venv/with-check
 	$(BIN)/ruff check .
