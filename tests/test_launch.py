@@ -1,5 +1,6 @@
 """How ranks come about: launchers that are joined, launches of our own, and clear words where neither works."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.launch import hosts, launcher, relaunch
+from ddp_patch.launch import hosts, interfaces, launcher, relaunch
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -490,3 +491,75 @@ def test_a_program_from_standard_input_says_what_to_write():
     )
     assert done.returncode != 0
     assert "python -m ddp_patch --nproc 2 script.py" in done.stderr
+
+
+# --- interfaces -------------------------------------------------------------------------------------------------------
+
+
+def at(network, address, misnamed=""):
+    return dataclasses.replace(seen(network), network=str(network), address=address, misnamed=misnamed)
+
+
+def test_addresses_that_the_others_reach_are_fine():
+    assert placed([at(0, "127.0.0.1"), at(0, "127.0.1.1")])  # one host
+    assert placed([at(0, "10.0.0.1"), at(1, "10.0.0.2")])
+    assert placed([at(0, ""), at(1, "")])  # not known
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([at(0, "10.0.0.1"), at(1, "127.0.1.1")], "Rank 1 on node-1 would tell the others to connect to 127.0.1.1"),
+        ([at(0, "", "GLOO_SOCKET_IFNAME='ib7' names no interface")], "Rank 0 on node-0: GLOO_SOCKET_IFNAME='ib7'"),
+    ],
+)
+def test_every_rank_says_which_host_the_others_cannot_reach(ranks, words):
+    for rank in range(len(ranks)):
+        with pytest.raises(LaunchError) as caught:
+            hosts.place(launcher.Told(rank, len(ranks), None, None), ranks, False)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "names", "is_fine"),
+    [
+        ("GLOO_SOCKET_IFNAME", "lo", True),
+        ("GLOO_SOCKET_IFNAME", "lo,ib7", False),
+        ("NCCL_SOCKET_IFNAME", "lo", True),
+        ("NCCL_SOCKET_IFNAME", "l", True),
+        ("NCCL_SOCKET_IFNAME", "=l", False),
+        ("NCCL_SOCKET_IFNAME", "=lo,ib7", True),
+        ("NCCL_SOCKET_IFNAME", "ib", False),
+        ("NCCL_SOCKET_IFNAME", "^docker", True),
+        ("NCCL_SOCKET_IFNAME", "", True),
+    ],
+)
+def test_interfaces_are_chosen_as_gloo_and_nccl_do(monkeypatch, variable, names, is_fine):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv(variable, names)
+    said = interfaces.misnamed()
+    assert said == "" if is_fine else said.startswith(f"{variable}={names!r} names no interface of this host")
+
+
+def test_gloo_is_asked_for_the_address_of_the_interface_that_is_named(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert interfaces.address() == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib7")
+    assert interfaces.address() == ""
+
+
+def test_an_interface_that_is_not_there_ends_every_rank_with_its_name(tmp_path):
+    (tmp_path / "train.py").write_text("import ddp_patch; ddp_patch.enable()\nprint('trained')\n")
+    environ = {**os.environ, "DDP_PATCH_NPROC": "2", "GLOO_SOCKET_IFNAME": "ib7"}
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "trained" not in done.stdout
+    assert "GLOO_SOCKET_IFNAME='ib7' names no interface of this host, which has " in done.stderr

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import LaunchError
+from . import interfaces
 from .launcher import Placement, Told
 from .waiting import Waiting
 
@@ -35,6 +36,9 @@ class Seen:
     devices: tuple[str, ...]  # identities of the visible accelerators, in their order
     local_rank: int | None  # as the launcher says
     error: str = ""  # why it cannot see its accelerators
+    network: str = ""  # the same for ranks that reach each other by 127.0.0.1
+    address: str = ""  # that the others are told, if it is known
+    misnamed: str = ""  # a variable that names an interface which the host has not
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,8 @@ def look(local_rank: int | None) -> Seen:
             devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
     except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
-    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank, why)
+    where = interfaces.network(), interfaces.address(), interfaces.misnamed()
+    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank, why, *where)
 
 
 def host() -> str:
@@ -114,8 +119,9 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
 
     Raises:
         LaunchError: on every rank: if one cannot see its accelerators or only some have any, or there are fewer than
-            ranks and none may be shared.
+            ranks and none may be shared; if one cannot be reached by the others.
     """
+    _refuse_interfaces(seen)
     failed = next((rank for rank, its in enumerate(seen) if its.error), None)
     if failed is not None:
         raise LaunchError(
@@ -166,6 +172,18 @@ def _identity(kind: str, index: int) -> str:
     """Tell a device from all others, whatever its index is in this process: a slice of a GPU has one of its own."""
     uuid = getattr(torch.get_device_module(kind).get_device_properties(index), "uuid", None)
     return f"{host()} {index}" if uuid is None else str(uuid)
+
+
+def _refuse_interfaces(seen: Sequence[Seen]) -> None:
+    for rank, its in enumerate(seen):
+        if its.misnamed:
+            raise LaunchError(f"Rank {rank} on {its.name}: {its.misnamed}. Name the one that reaches the other hosts.")
+        if interfaces.is_loopback(its.address) and any(other.network != its.network for other in seen):
+            raise LaunchError(
+                f"Rank {rank} on {its.name} would tell the others to connect to {its.address}, which only {its.name} "
+                "reaches. Name the interface that reaches the other hosts (ip -brief address lists them): export "
+                "GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME."
+            )
 
 
 def _refuse_several_kinds(seen: Sequence[Seen]) -> None:

@@ -73,6 +73,21 @@ def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[
 register_rendezvous_handler("ddp-patch", _rendezvous)
 
 
+@contextlib.contextmanager
+def _connecting(told: Told) -> Iterator[None]:
+    """Say where a rank could not reach the others."""
+    try:
+        yield
+    except RuntimeError as error:  # torch's DistError is one
+        names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
+        over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
+        raise LaunchError(
+            f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()}, could not reach the other ranks over "
+            f"{over}: {str(error).partition(chr(10))[0]}. Name the interface that reaches them (ip -brief address "
+            "lists them): export GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME for accelerators."
+        ) from error
+
+
 class _Called(torch.nn.Module):
     """What DDP may write attributes to in place of the script's module."""
 
@@ -120,12 +135,13 @@ class Job:
         environ = dict(os.environ)  # Accelerate adds to them
         # By its local rank it takes a device.
         os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
-        state = PartialState(
-            cpu=place.device is None,
-            init_method=_OWN_STORE,
-            timeout=timedelta(seconds=timeout),
-            **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
-        )
+        with _connecting(told):
+            state = PartialState(
+                cpu=place.device is None,
+                init_method=_OWN_STORE,
+                timeout=timedelta(seconds=timeout),
+                **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
+            )
         self.device: torch.device = state.device
         """This rank's device."""
         self.precision = Precision(self.device.type)
@@ -140,7 +156,8 @@ class Job:
         # which gradient is ready first.
         # Batches may live on the host as well as on the accelerator.
         both = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
-        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
+        with _connecting(told):
+            self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
         self.attendance = Attendance(placement.rank, placement.world_size, timeout)
         self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
         self.crash.install()
