@@ -1,9 +1,10 @@
-"""Run an untouched script: ``python -m ddp_patch [options] script.py [args]``, or ``-m module``."""
+"""Run an untouched script: ``python -m ddp_patch [options] script.py [args]``, or ``-m module``; or a command."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
+import importlib
 import importlib.util
 import os
 import runpy
@@ -21,8 +22,14 @@ from .options import Options, format_value, parse, variable
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
+       python -m ddp_patch (check | migrate | verify) ...
 
 Runs a script on several processes as if it were one. The script needs no change.
+
+commands (each with a --help of its own):
+  check               what in a script breaks under DDP, and what ddp_patch cannot follow
+  migrate             rewrite a script for ddp_patch, Accelerate or plain DDP
+  verify              run a script alone and on several ranks, and compare all numbers
 
 options (each also as a variable, for instance DDP_PATCH_NPROC):
   --nproc N           processes to start (default: one per visible accelerator)
@@ -32,6 +39,7 @@ options (each also as a variable, for instance DDP_PATCH_NPROC):
   --timeout SECONDS   time a collective may take (default: 1800)
   -h, --help          show this and exit
 """
+COMMANDS = ("check", "migrate", "verify")  # packages of ours; each has ``command(argv)``, which gives the exit code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +87,9 @@ def parse_command(argv: Sequence[str]) -> Command:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Enable ddp_patch and run the script as ``python`` would."""
+    """Enable ddp_patch and run the script as ``python`` would; or run a command."""
+    if argv and argv[0] in COMMANDS:
+        raise SystemExit(_command(argv[0])(argv[1:]))
     try:
         command = parse_command(argv)
         load = _module_loader(command.target) if command.module else _script_loader(command.target)
@@ -93,6 +103,15 @@ def main(argv: Sequence[str]) -> None:
     sys.modules["__main__"] = module
     _hide_own_frames()
     exec(code, vars(module))
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    try:
+        return importlib.import_module(f".{name}", __package__).command  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("ddp_patch"):
+            raise
+        _refuse(f"{name} needs {error.name}. Write pip install 'ddp_patch[migrate]'")
 
 
 def _script_loader(path: str) -> Callable[[], tuple[CodeType, types.ModuleType]]:
