@@ -1,0 +1,107 @@
+"""Which statements run on some ranks only: inside ``if rank == 0:``, after ``if rank != 0: return``, and so on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from .inference import Inference
+from .kinds import Kind
+from .names import dotted
+from .scopes import Scopes
+from .tree import Tree
+
+# Names of what is true on one rank only.
+_MAIN = re.compile(
+    r"(^|[._])(is_)?(main|master|primary|chief|root|coordinator|first|local_main|local_master)_?(process|rank|worker|proc|node)?$"
+    r"|is_(main|master|rank|primary|chief|local_main)|rank_?(zero|0)|on_main|main_process|is_log(ging|ger)?_(rank|process)",
+    re.I,
+)
+_ANY_RANK = re.compile(
+    r"(^|[._])(local_|global_|node_)?rank(_?id)?$|(get_|local_|global_)rank(\(|$)|process_index$", re.I
+)
+_DECORATORS = re.compile(r"(rank_zero_only|rank_?zero|main_process|master_only|one_rank_only|on_main_process)", re.I)
+
+
+class Guards:
+    """Answers ``of(node)``: the tests on the rank that a node is under."""
+
+    def __init__(self, tree: Tree, scopes: Scopes, inference: Inference) -> None:
+        self._tree, self._scopes, self._inference = tree, scopes, inference
+
+    def of(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """List the rank tests, early exits and decorators that keep a node from running on every rank."""
+        return list(self._guards(node, set()))
+
+    def is_rank_test(self, test: cst.CSTNode) -> bool:
+        """Tell whether a condition differs between ranks: ``rank == 0``, ``is_main_process()``."""
+        for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript):
+            name = dotted(part)
+            if name is not None and (_MAIN.search(name) or _ANY_RANK.search(name)) and not self._is_check(part):
+                return True
+            if Kind.RANK in self._inference.kinds(part) and not self._is_check(part):
+                return True
+        return False
+
+    def _is_check(self, node: cst.CSTNode) -> bool:
+        """``local_rank == -1`` and ``rank is None`` ask whether there are ranks, which is the same on all of them."""
+        outer = self._tree.parents.get(node)
+        while isinstance(outer, (cst.Call, cst.Arg)):
+            outer = self._tree.parents.get(outer)
+        if isinstance(outer, cst.ComparisonTarget):
+            outer = self._tree.parents.get(outer)
+        if not isinstance(outer, cst.Comparison):
+            return False
+        return any(
+            (isinstance(target.comparator, cst.Name) and target.comparator.value == "None")
+            or (
+                isinstance(target.comparator, cst.UnaryOperation)
+                and isinstance(target.operator, (cst.Equal, cst.NotEqual, cst.GreaterThan))
+            )
+            for target in outer.comparisons
+        )
+
+    def _guards(self, node: cst.CSTNode, seen: set[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+        inner = node
+        for outer in self._tree.ancestors(node):
+            if isinstance(outer, (cst.If, cst.IfExp)) and inner is not outer.test and self.is_rank_test(outer.test):
+                yield outer.test
+            if isinstance(outer, cst.BooleanOperation) and inner is outer.right and self.is_rank_test(outer.left):
+                yield outer.left
+            if isinstance(outer, (cst.IndentedBlock, cst.Module)):
+                yield from self._exits(outer, inner)
+            if isinstance(outer, (cst.FunctionDef, cst.ClassDef)) and inner is not node:
+                for decorator in outer.decorators:
+                    if _DECORATORS.search(dotted(decorator.decorator) or ""):
+                        yield decorator
+            if isinstance(outer, cst.FunctionDef):
+                yield from self._callers(outer, seen)
+                return
+            inner = outer
+
+    def _exits(self, block: cst.IndentedBlock | cst.Module, before: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """``if rank != 0: return`` above the statement, in the same block."""
+        for statement in block.body:
+            if statement is before:
+                return
+            if isinstance(statement, cst.If) and statement.orelse is None and self.is_rank_test(statement.test):
+                last = statement.body.body[-1] if statement.body.body else None
+                simple = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+                if isinstance(simple, (cst.Return, cst.Continue)):
+                    yield statement.test
+
+    def _callers(self, function: cst.FunctionDef, seen: set[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+        """A function is guarded when all of its calls in this file are."""
+        if function in seen:
+            return
+        seen.add(function)
+        calls = [
+            call
+            for call in self._tree.all(cst.Call)
+            if (dotted(call.func) or "").rpartition(".")[2] == function.name.value
+        ]
+        tests = [next(self._guards(call, seen), None) for call in calls]
+        if tests and all(test is not None for test in tests):
+            yield tests[0]  # type: ignore[misc]  # none of them is None
