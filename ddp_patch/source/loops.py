@@ -67,12 +67,21 @@ class Loops:
     def _batch_loop(self, node: Loop) -> BatchLoop | None:
         if isinstance(node, cst.For):
             parts = self._tree.within(node.iter, cst.Name, cst.Attribute, cst.Call, cst.Subscript)
-            for part in parts:
-                if self._is_counted(part, node.iter):
-                    continue
-                if self._inference.kinds(part) & {Kind.LOADER, Kind.LOADER_ITERATOR}:
-                    names = [name for name, _ in targets(node.target)]
-                    return BatchLoop(node, part, names, self.trains(node))
+            taken = [
+                part
+                for part in parts
+                if self._inference.kinds(part) & {Kind.LOADER, Kind.LOADER_ITERATOR}
+                and not self._is_counted(part, node.iter)
+            ]
+            # enumerate(loader) and tqdm(loader) are loops over ``loader``.
+            inner = [
+                part
+                for part in taken
+                if not any(self._tree.inside(other, part) for other in taken if other is not part)
+            ]
+            if inner:
+                names = [name for name, _ in targets(node.target)]
+                return BatchLoop(node, inner[0], names, self.trains(node))
         for call in self._tree.within(node, cst.Call):
             if (
                 (dotted(call.func) or "").rpartition(".")[2] == "next"

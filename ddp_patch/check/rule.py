@@ -1,0 +1,70 @@
+"""What a rule is: a code, a name, a line, the kinds of scripts it is about, and a function that finds."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ..source import Facts, Role
+
+PAGES = "https://github.com/ddp-patch/ddp_patch/blob/main/docs/rules/"
+
+
+class World(enum.Enum):
+    """How a script is distributed: which of the rules mean anything for it."""
+
+    PLAIN = "one process"  # with or without nn.DataParallel: DDP1xx say what would break
+    DDP = "DistributedDataParallel"  # DDP1xx say what is broken
+    MANAGED = "a framework"  # Accelerate, Lightning, ... do what most of DDP1xx ask for
+    DDP_PATCH = "ddp_patch"  # DDP1xx are settled
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found, in three parts."""
+
+    node: cst.CSTNode
+    found: str  # what is there, with its names
+    why: str  # a clause: "every rank writes this file"
+    write: str  # a sentence with the line to write
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule's declaration."""
+
+    code: str
+    name: str
+    summary: str
+    find: Callable[[Facts], Iterator[Finding]]
+    worlds: tuple[World, ...] = (World.PLAIN, World.DDP)
+    training: bool = True  # in files of one process: only where a backward runs
+
+    @property
+    def page(self) -> str:
+        """Where the rule is explained."""
+        return f"{PAGES}{self.code}.md"
+
+    def applies(self, facts: Facts, world: World) -> bool:
+        """Tell whether the rule means anything for this file."""
+        return world in self.worlds and (facts.trains or not self.training or world is not World.PLAIN)
+
+    def message(self, finding: Finding, world: World) -> str:
+        """Write what to show: what was found, why it cannot be right, and the line to write."""
+        under = "under DDP " if self.code.startswith("DDP1") and world is World.PLAIN else ""
+        return f"{finding.found}: {under}{finding.why}. {finding.write}"
+
+
+_MANAGED = {Role.ACCELERATE, Role.LIGHTNING, Role.TRAINER, Role.HOROVOD, Role.DEEPSPEED, Role.IGNITE, Role.RPC}
+
+
+def world(facts: Facts) -> World:
+    """Tell how a file is distributed today."""
+    if Role.DDP_PATCH in facts.roles:
+        return World.DDP_PATCH
+    if facts.roles & _MANAGED:
+        return World.MANAGED
+    return World.DDP if facts.roles & {Role.DDP, Role.FSDP} else World.PLAIN

@@ -1,0 +1,1 @@
+"""One rule for each file, named after its code."""

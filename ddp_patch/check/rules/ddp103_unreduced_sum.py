@@ -1,0 +1,53 @@
+"""A sum that is built up over batches holds this rank's share of the loss or metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import OF_ROWS, Facts, Kind, dotted
+from ..literals import brief
+from ..rule import Finding, Rule
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find ``total += ...`` of a batch's values, in a loop over a loader, that is never reduced."""
+    seen: set[tuple[int, str]] = set()
+    for node in facts.tree.all(cst.AugAssign):
+        name = dotted(node.target)
+        loop = facts.batch_loop(node)
+        if name is None or loop is None or not isinstance(node.operator, cst.AddAssign):
+            continue
+        kinds = facts.kinds(node.value)
+        scope = facts.scopes.of(node)
+        variable = facts.scopes.find(name, scope)
+        if not kinds & OF_ROWS or variable is None or Kind.REDUCED in variable.kinds or (id(variable), name) in seen:
+            continue
+        if _starts_inside(facts, variable.values, loop.node) or _is_trained(facts, name, node):
+            continue
+        seen.add((id(variable), name))
+        yield Finding(
+            node,
+            f"{name} += {brief(facts, node.value, 40)} adds up over batches and is never reduced",
+            "each rank adds its own rows, so what is shown and decided by it is one rank's share",
+            f"Write dist.all_reduce of {name} as a tensor, once, behind the loop.",
+        )
+
+
+def _starts_inside(facts: Facts, values: list, loop: cst.CSTNode) -> bool:  # type: ignore[type-arg]
+    """A sum within one batch (``loss += term``) is no metric."""
+    starts = [value.statement for value in values if isinstance(value.statement, (cst.Assign, cst.AnnAssign))]
+    return bool(starts) and all(facts.tree.inside(start, loop) for start in starts)
+
+
+def _is_trained(facts: Facts, name: str, node: cst.CSTNode) -> bool:
+    scope = facts.scopes.of(node)
+    calls = facts.methods("backward")
+    return any(
+        isinstance(call.func, cst.Attribute) and dotted(call.func.value) == name and facts.scopes.of(call) is scope
+        for call in calls
+    )
+
+
+RULE = Rule("DDP103", "unreduced-sum", "A loss or metric is added up over batches and never reduced", find)

@@ -1,0 +1,24 @@
+"""A checkpoint is written by all processes at once, into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...source import Facts
+from ..literals import brief
+from ..rule import Finding, Rule
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find ``torch.save`` under no test on the rank."""
+    for call in facts.calls("torch.save"):
+        if call.args and not facts.on_some_ranks(call):
+            yield Finding(
+                call,
+                f"torch.save({brief(facts, call.args[0].value, 40)}, ...) is under no test on the rank",
+                "every rank writes this file at once, and one that reads it may find half of it",
+                "Write if dist.get_rank() == 0: torch.save(...)",
+            )
+
+
+RULE = Rule("DDP106", "save-on-every-rank", "torch.save is under no test on the rank", find)

@@ -1,0 +1,52 @@
+"""Logs, tables and pictures are written by all processes at once, into one file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts
+from ..literals import brief, string
+from ..rule import Finding, Rule
+
+_WRITERS = (
+    "numpy.save",
+    "numpy.savez",
+    "numpy.savetxt",
+    "numpy.savez_compressed",
+    "torchvision.utils.save_image",
+    "matplotlib.pyplot.savefig",
+    "imageio.imwrite",
+    "cv2.imwrite",
+    "logging.FileHandler",
+    "scipy.io.savemat",
+)
+_MODE = re.compile(r"[wax]")
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find calls that open a file for writing, or write one, under no test on the rank."""
+    for call in facts.calls(*_WRITERS):
+        if not facts.on_some_ranks(call):
+            yield _finding(facts, call)
+    for call in facts.calls("open", "io.open", "codecs.open"):
+        mode = string(facts.argument(call, "mode", 1))
+        if mode is not None and _MODE.search(mode) and not facts.on_some_ranks(call):
+            yield _finding(facts, call)
+    for call in facts.calls("logging.basicConfig"):
+        if facts.argument(call, "filename") is not None and not facts.on_some_ranks(call):
+            yield _finding(facts, call)
+
+
+def _finding(facts: Facts, call: cst.Call) -> Finding:
+    return Finding(
+        call,
+        f"{brief(facts, call)} is under no test on the rank",
+        "every rank writes this file at once: lines are mixed, doubled or lost",
+        "Write it under if dist.get_rank() == 0:",
+    )
+
+
+RULE = Rule("DDP107", "file-on-every-rank", "A file is written under no test on the rank", find)

@@ -1,0 +1,42 @@
+"""``cuda:0`` is one device: all processes compute on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ...source import Facts
+from ..literals import number, string
+from ..rule import Finding, Rule
+
+_NUMBERED = re.compile(r"cuda:\d+$")
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find devices with a number: ``torch.device("cuda:0")``, ``.to("cuda:0")``, ``.cuda(0)``, ``set_device(0)``."""
+    for call in (
+        *facts.calls("torch.device", "torch.cuda.set_device", "torch.cuda.device"),
+        *facts.methods("to", "cuda"),
+    ):
+        name = facts.name(call.func) or ""
+        literals = [argument.value for argument in call.args]
+        if name == "torch.device":
+            literals += [branch for given in literals for branch in _branches(given)]
+        texts = [text for literal in literals if (text := string(literal)) is not None and _NUMBERED.match(text)]
+        numbered = [str(index) for literal in literals if (index := number(literal)) is not None]
+        takes_numbers = name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device") or name.endswith(".cuda")
+        if texts or (numbered and takes_numbers) or (numbered and call in facts.methods("cuda")):
+            device = texts[0] if texts else f"cuda:{numbered[0]}"
+            yield Finding(
+                call,
+                f"{facts.code(call)} names a device by its number",
+                f"all ranks of a host compute on {device}",
+                'Write torch.device("cuda", local_rank), with local_rank = int(os.environ["LOCAL_RANK"]).',
+            )
+
+
+def _branches(node: object) -> list:  # type: ignore[type-arg]
+    return [getattr(node, "body", None), getattr(node, "orelse", None)]
+
+
+RULE = Rule("DDP110", "hard-coded-device", "A device is named by its number", find)

@@ -1,0 +1,42 @@
+"""A batch size is that of one process: N processes take N times as many rows for one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts, Kind, dotted
+from ..literals import brief, number
+from ..rule import Finding, Rule, World
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find the batch size of loaders that are trained on."""
+    trained = [loop.loader for loop in facts.batch_loops if loop.trains and loop.loader is not None]
+    names = {dotted(loader) for loader in trained}
+    for call in facts.calls("torch.utils.data.DataLoader"):
+        size = facts.argument(call, "batch_size", 1)
+        if size is None or number(size) == 1 or not _is_trained(facts, call, names):
+            continue
+        yield Finding(
+            size,
+            f"batch_size={brief(facts, size)} is that of the whole batch",
+            "each rank loads as many, so a step sees N times the rows, and the learning rate no longer fits",
+            f"Write batch_size={brief(facts, size, 30)} // dist.get_world_size(), or scale the learning rate.",
+        )
+
+
+def _is_trained(facts: Facts, call: cst.Call, names: set[str | None]) -> bool:
+    name = facts.assigned(call)
+    if name is None:
+        return False
+    if name in names:
+        return True
+    passed = [variable for variable in facts.scopes.all() if variable.name in names and variable.parameter]
+    return any(
+        dotted(value.node) == name for variable in passed for value in variable.values
+    ) and Kind.LOADER in facts.kinds(call)
+
+
+RULE = Rule("DDP114", "batch-size", "The batch size of a training loader is the whole batch's", find, (World.PLAIN,))

@@ -1,0 +1,47 @@
+"""A rank that leaves or skips a step leaves the others waiting in the all-reduce of their backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import OF_ROWS, Facts, Kind
+from ..literals import brief
+from ..rule import Finding, Rule
+
+_LEAVES = ("sys.exit", "exit", "quit", "os._exit")
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find ``if <value of the batch>: break``, ``continue`` or ``sys.exit()`` in a training loop."""
+    for node in facts.tree.all(cst.If):
+        loop = facts.batch_loop(node)
+        if loop is None or not loop.trains or not _leaves(facts, node) or facts.on_some_ranks(node):
+            continue
+        kinds = facts.kinds(node.test)
+        if kinds & OF_ROWS and Kind.REDUCED not in kinds:
+            yield Finding(
+                node.test,
+                f"if {brief(facts, node.test)}: leaves the step",
+                "one rank leaves and the others wait for it in their backward",
+                "Write dist.all_reduce(flag, op=dist.ReduceOp.MAX) of the condition, and let all leave together.",
+            )
+
+
+def _leaves(facts: Facts, node: cst.If) -> bool:
+    for statement in node.body.body:
+        simple = statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement]
+        for each in simple:
+            if isinstance(each, (cst.Break, cst.Continue, cst.Return, cst.Raise)):
+                return True
+            if (
+                isinstance(each, cst.Expr)
+                and isinstance(each.value, cst.Call)
+                and facts.name(each.value.func) in _LEAVES
+            ):
+                return True
+    return False
+
+
+RULE = Rule("DDP121", "rank-leaves-loop", "A training step is left on a value of one rank's rows", find)

@@ -1,0 +1,30 @@
+"""A loader takes a sampler or ``shuffle=True``, not both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts
+from ..literals import is_true
+from ..rule import Finding, Rule, World
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find loaders that are given both."""
+    for call in facts.calls("torch.utils.data.DataLoader"):
+        sampler = facts.argument(call, "sampler", 3)
+        given = sampler is not None and not (isinstance(sampler, cst.Name) and sampler.value == "None")
+        if given and not isinstance(sampler, cst.IfExp) and is_true(facts.argument(call, "shuffle", 2)):
+            yield Finding(
+                call,
+                f"DataLoader(sampler={facts.code(sampler)}, shuffle=True)",  # type: ignore[arg-type]  # it is given
+                "a loader takes one of them: torch raises a ValueError here",
+                "Write shuffle=True where the sampler is made (DistributedSampler's default), and not here.",
+            )
+
+
+RULE = Rule(
+    "DDP134", "sampler-and-shuffle", "A loader is given a sampler and shuffle=True", find, (*World,), training=False
+)

@@ -1,0 +1,41 @@
+"""Two ranks see that a folder is missing, both make it, and the second one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts
+from ..literals import brief, is_true
+from ..rule import Finding, Rule
+
+_MAKES = ("os.makedirs", "os.mkdir")
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find ``if not exists(x): os.makedirs(x)`` and bare ``os.mkdir(x)``, without ``exist_ok``."""
+    for call in (*facts.calls(*_MAKES), *facts.methods("mkdir")):
+        if facts.name(call.func) not in _MAKES and not _is_path(facts, call):
+            continue
+        if (
+            is_true(facts.argument(call, "exist_ok"))
+            or facts.tree.enclosing(call, cst.Try)
+            or facts.on_some_ranks(call)
+        ):
+            continue
+        yield Finding(
+            call,
+            f"{brief(facts, call)} fails where the folder is there",
+            "several ranks find it missing and make it; all but one raise FileExistsError",
+            "Write os.makedirs(..., exist_ok=True).",
+        )
+
+
+def _is_path(facts: Facts, call: cst.Call) -> bool:
+    return "pathlib" in facts.modules and any(
+        isinstance(argument.keyword, cst.Name) and argument.keyword.value == "parents" for argument in call.args
+    )
+
+
+RULE = Rule("DDP136", "folder-race", "A folder is made without exist_ok", find)

@@ -1,0 +1,38 @@
+"""A sampler other than DistributedSampler draws from the whole dataset, on every rank for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts, Kind
+from ..literals import brief
+from ..rule import Finding, Rule
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find loaders with a sampler that does not deal rows to ranks."""
+    for call in facts.calls("torch.utils.data.DataLoader"):
+        sampler = facts.argument(call, "sampler", 3) or facts.argument(call, "batch_sampler", 4)
+        if sampler is None or isinstance(sampler, cst.IfExp):
+            continue
+        kinds = facts.kinds(sampler)
+        if Kind.SAMPLER in kinds and Kind.DISTRIBUTED_SAMPLER not in kinds and not _knows_ranks(facts, sampler):
+            yield Finding(
+                sampler,
+                f"{brief(facts, sampler)} knows nothing of ranks",
+                "every rank draws from the whole dataset: they work on the same rows, or on ones that overlap",
+                "Write a sampler that draws with one seed on all ranks and gives each every N-th index.",
+            )
+
+
+def _knows_ranks(facts: Facts, sampler: cst.BaseExpression) -> bool:
+    text = facts.code(sampler).lower()
+    name = facts.name(sampler)
+    variable = facts.scopes.find(name, facts.scopes.of(sampler)) if name else None
+    made = " ".join(facts.code(value.node).lower() for value in variable.values) if variable else ""
+    return any(word in f"{text} {made}" for word in ("rank", "distributed", "world", "replicas"))
+
+
+RULE = Rule("DDP138", "sampler-of-rank", "A sampler knows nothing of ranks", find)

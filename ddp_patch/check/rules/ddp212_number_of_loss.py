@@ -1,0 +1,34 @@
+"""A loss that nobody has looked at is on its way: as ``alpha=`` or ``value=`` it is taken for a number, and is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ...source import Facts, Kind
+from ..rule import Finding, Rule, World
+
+_NUMBERS = ("alpha", "value", "beta")
+
+
+def find(facts: Facts) -> Iterator[Finding]:
+    """Find ``torch.add(x, y, alpha=loss)`` of a loss that is a tensor."""
+    for call in facts.tree.all(cst.Call):
+        name = facts.name(call.func) or ""
+        if not name.startswith("torch.") and not name.rpartition(".")[2].endswith("_"):
+            continue
+        for keyword in _NUMBERS:
+            given = facts.argument(call, keyword)
+            if isinstance(given, (cst.Name, cst.Attribute)) and Kind.LOSS_VALUE in facts.kinds(given):
+                yield Finding(
+                    given,
+                    f"{keyword}={facts.code(given)} is a loss where a number is asked for",
+                    "its sum over the ranks is still on the way there, so the number is NaN",
+                    f"Write {keyword}={facts.code(given)}.item().",
+                )
+
+
+RULE = Rule(
+    "DDP212", "number-of-loss", "A loss is given where a number is asked for", find, (World.PLAIN, World.DDP_PATCH)
+)
