@@ -13,6 +13,9 @@ from ..source import Facts, Role
 PAGES = "https://github.com/ddp-patch/ddp_patch/blob/main/docs/rules/"
 
 
+_TESTS = {"pytest", "unittest"}  # a file of tests does not become a distributed script
+
+
 class World(enum.Enum):
     """How a script is distributed: which of the rules mean anything for it."""
 
@@ -50,7 +53,9 @@ class Rule:
 
     def applies(self, facts: Facts, world: World) -> bool:
         """Tell whether the rule means anything for this file."""
-        return world in self.worlds and (facts.trains or not self.training or world is not World.PLAIN)
+        if world is World.PLAIN and (facts.modules & _TESTS or (self.training and not facts.trains)):
+            return False
+        return world in self.worlds
 
     def message(self, finding: Finding, world: World) -> str:
         """Write what to show: what was found, why it cannot be right, and the line to write."""
@@ -58,7 +63,9 @@ class Rule:
         return f"{finding.found}: {under}{finding.why}. {finding.write}"
 
 
-_MANAGED = {Role.ACCELERATE, Role.LIGHTNING, Role.TRAINER, Role.HOROVOD, Role.DEEPSPEED, Role.IGNITE, Role.RPC}
+_MANAGED = {Role.ACCELERATE, Role.LIGHTNING, Role.TRAINER, Role.HOROVOD, Role.DEEPSPEED, Role.IGNITE, Role.RPC} | {
+    Role.TENSOR_PARALLEL
+}
 
 
 def world(facts: Facts) -> World:

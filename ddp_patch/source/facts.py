@@ -78,8 +78,8 @@ class Facts:
 
     @cached_property
     def trains(self) -> bool:
-        """Somewhere in the file a backward runs."""
-        return bool(self._methods.get("backward")) or any("backward" in name for name in self._calls)
+        """Somewhere in the file a backward runs, other than inside of an autograd function's own."""
+        return any(not self._in_backward(call) for call in self._methods.get("backward", ()))
 
     @property
     def batch_loops(self) -> list[BatchLoop]:
@@ -174,6 +174,10 @@ class Facts:
     def code(self, node: cst.CSTNode) -> str:
         """Write a node as it stands in the file, on one line."""
         return " ".join(self.part(node).module.code_for_node(node).split())
+
+    def _in_backward(self, call: cst.Call) -> bool:
+        function = self.tree.enclosing(call, cst.FunctionDef)
+        return function is not None and function.name.value == "backward" and len(function.params.params) > 1
 
     def _sorted(self, calls: list[cst.Call]) -> list[cst.Call]:
         return sorted(calls, key=self.tree.order.__getitem__)

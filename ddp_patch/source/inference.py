@@ -133,6 +133,12 @@ class Inference:
             ):
                 holder = dotted(call.func.value)
                 filled = {Kind.LOCAL} if any(self.kinds(argument.value) & OF_ROWS for argument in call.args) else set()
+            elif (
+                isinstance(call.func, cst.Attribute)
+                and known.REDUCES.search(f".{call.func.attr.value}")
+                and not call.args
+            ):
+                holder, filled = dotted(call.func.value), {Kind.REDUCED}  # a meter's own all_reduce()
             elif self._in_place(call):
                 holder, filled = dotted(call.args[0].value), {Kind.REDUCED}
             else:
@@ -140,6 +146,8 @@ class Inference:
             if holder is not None and filled:
                 scope = self._scopes.of(call)
                 variable = self._scopes.find(holder, scope)
+                if variable in self._reduced:
+                    continue
                 if variable is not None and not filled <= variable.kinds:
                     variable.kinds |= filled
                     changed = True

@@ -74,14 +74,10 @@ class Loops:
                 and not self._is_counted(part, node.iter)
             ]
             # enumerate(loader) and tqdm(loader) are loops over ``loader``.
-            inner = [
-                part
-                for part in taken
-                if not any(self._tree.inside(other, part) for other in taken if other is not part)
-            ]
-            if inner:
-                names = [name for name, _ in targets(node.target)]
-                return BatchLoop(node, inner[0], names, self.trains(node))
+            for part in taken:
+                if not any(self._tree.inside(other, part) for other in taken if other is not part):
+                    names = [name for name, _ in targets(node.target)]
+                    return BatchLoop(node, part, names, self.trains(node))
         for call in self._tree.within(node, cst.Call):
             if (
                 (dotted(call.func) or "").rpartition(".")[2] == "next"

@@ -24,6 +24,7 @@ _PYTHON2 = re.compile(
     r"^\s*(print\s+[^(\s=.\[,:].*|print\s*>>.*|exec\s+[\"'\w].*|raise\s+[\w.]+\s*,.*|except\s+[\w.()\s,]+,\s*\w+\s*:.*)$"
     r"|\b0[0-7]+[lL]?\b|<>|\bur?'"
 )
+_ASYNC = re.compile(r"\basync\s*=")  # .cuda(async=True), as torch had it
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +130,8 @@ def _fault(content: str) -> tuple[int, int, str, str] | None:
         if _PYTHON2.search(said) or (isinstance(error, TabError)):
             reason = f"this is Python 2 ({said.strip()[:60]}). Convert the file first: python -m lib2to3, or pyupgrade"
             return line, error.offset or 0, "python2", reason
+        if _ASYNC.search(said):
+            return line, error.offset or 0, "syntax", "async is a keyword since Python 3.7. Write non_blocking=True"
         return line, error.offset or 0, "syntax", f"syntax error: {error.msg}"
     except (RecursionError, MemoryError, ValueError) as error:
         return 0, 0, "syntax", f"this cannot be parsed: {error}"

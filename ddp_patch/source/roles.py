@@ -19,6 +19,7 @@ class Role(enum.Enum):
     DEEPSPEED = "DeepSpeed"
     IGNITE = "Ignite"
     FSDP = "FSDP"
+    TENSOR_PARALLEL = "torch.distributed.tensor"
     RPC = "torch.distributed.rpc"
     DDP_PATCH = "ddp_patch"
 
@@ -32,7 +33,10 @@ _MODULES = {
     "deepspeed": Role.DEEPSPEED,
     "ignite": Role.IGNITE,
     "torch.distributed.rpc": Role.RPC,
+    "torch.distributed.tensor": Role.TENSOR_PARALLEL,
+    "torch.distributed.pipelining": Role.TENSOR_PARALLEL,
     "torch.distributed.fsdp": Role.FSDP,
+    "torch.distributed": Role.DDP,
     "ddp_patch": Role.DDP_PATCH,
 }
 _CALLS = {

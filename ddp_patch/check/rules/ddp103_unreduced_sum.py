@@ -13,6 +13,8 @@ from ..rule import Finding, Rule
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``total += ...`` of a batch's values, in a loop over a loader, that is never reduced."""
+    if not facts.batch_loops:
+        return  # no loader deals rows
     seen: set[tuple[int, str]] = set()
     for node in facts.tree.all(cst.AugAssign):
         name = dotted(node.target)

@@ -29,7 +29,7 @@ _MODE = re.compile(r"[wax]")
 def find(facts: Facts) -> Iterator[Finding]:
     """Find calls that open a file for writing, or write one, under no test on the rank."""
     for call in facts.calls(*_WRITERS):
-        if not facts.on_some_ranks(call):
+        if not facts.on_some_ranks(call) and not _in_memory(facts, call):
             yield _finding(facts, call)
     for call in facts.calls("open", "io.open", "codecs.open"):
         mode = string(facts.argument(call, "mode", 1))
@@ -38,6 +38,13 @@ def find(facts: Facts) -> Iterator[Finding]:
     for call in facts.calls("logging.basicConfig"):
         if facts.argument(call, "filename") is not None and not facts.on_some_ranks(call):
             yield _finding(facts, call)
+
+
+def _in_memory(facts: Facts, call: cst.Call) -> bool:
+    """``savefig(buffer)`` of a BytesIO writes no file."""
+    variables = [facts.scopes.find(name.value, facts.scopes.of(call)) for name in facts.tree.within(call, cst.Name)]
+    values = [value.node for variable in variables if variable is not None for value in variable.values]
+    return any(isinstance(value, cst.Call) and facts.name(value.func) in ("io.BytesIO", "BytesIO") for value in values)
 
 
 def _finding(facts: Facts, call: cst.Call) -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ...source import Facts, Kind
+from ..inference_only import infers
 from ..literals import brief
 from ..rule import Finding, Rule
 
@@ -14,11 +15,9 @@ from ..rule import Finding, Rule
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torch.load`` without ``map_location`` whose result goes into ``load_state_dict``."""
     for call in facts.calls("torch.load"):
-        if (
-            facts.argument(call, "map_location", 1) is None
-            and not facts.has_stars(call)
-            and _is_checkpoint(facts, call)
-        ):
+        if facts.argument(call, "map_location", 1) is not None or facts.has_stars(call) or infers(facts, call):
+            continue
+        if _is_checkpoint(facts, call):
             yield Finding(
                 call,
                 f"{brief(facts, call)} has no map_location",

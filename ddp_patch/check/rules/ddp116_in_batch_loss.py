@@ -11,6 +11,7 @@ from ...source import Facts, Kind
 from ..literals import brief, number
 from ..rule import Finding, Rule
 
+_SHAPES = ("view", "reshape")
 _PRODUCTS = {"torch.mm", "torch.matmul", "torch.einsum", "torch.cdist"}
 _PLACES = re.compile(
     r"contrast|triplet|nt_?xent|info_?nce|simclr|clip_loss|hard|similarity|pairwise|pdist|distance|npair", re.I
@@ -45,7 +46,19 @@ def _square(facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression) -
         return facts.name(left) is not None and facts.code(left) == facts.code(right) and _named_so(facts, left)
     same = facts.code(left) == facts.code(turned)
     outputs = Kind.OUTPUT in facts.kinds(left) and Kind.OUTPUT in facts.kinds(turned)
-    return (same or outputs) and (_named_so(facts, left) or (outputs and not _in_module(facts, left)))
+    if not (same or outputs) or _is_gram(facts, left):
+        return False
+    return _named_so(facts, left) or (outputs and not _in_module(facts, left))
+
+
+def _is_gram(facts: Facts, node: cst.BaseExpression) -> bool:
+    """``x.view(c, h * w)`` has channels for rows: x @ x.T is a Gram matrix of one picture."""
+    name = facts.name(node)
+    variable = facts.scopes.find(name, facts.scopes.of(node)) if name is not None else None
+    values = variable.values if variable is not None else []
+    calls = [call for value in values for call in facts.tree.within(value.node, cst.Call)]
+    shapes = [call.args for call in calls if isinstance(call.func, cst.Attribute) and call.func.attr.value in _SHAPES]
+    return any(len(shape) == 2 and number(shape[1].value) is None for shape in shapes)
 
 
 def _turned(node: cst.BaseExpression) -> cst.BaseExpression | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -9,11 +10,13 @@ import libcst as cst
 from ...source import Facts, Kind
 from ..rule import Finding, Rule
 
+_DRAWS = re.compile(r"dropout|^Random[A-Z]|^randn|^rand$|^rand_like|^normal_?$|noise|augment|ColorJitter", re.I)
+
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the first ``torch.manual_seed`` of a file where no seed depends on the rank."""
     calls = facts.calls("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
-    if not calls or any(_by_rank(facts, call) for call in calls):
+    if not calls or not _draws(facts) or any(_by_rank(facts, call) for call in calls):
         return
     yield Finding(
         calls[0],
@@ -25,7 +28,16 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _by_rank(facts: Facts, call: cst.Call) -> bool:
     parts = [part for argument in call.args for part in facts.tree.within(argument, cst.Name, cst.Attribute, cst.Call)]
-    return any(Kind.RANK in facts.kinds(part) or "rank" in facts.code(part).lower() for part in parts)
+    named = [facts.scopes.find(part.value, facts.scopes.of(part)) for part in parts if isinstance(part, cst.Name)]
+    made = [facts.code(value.node) for variable in named if variable is not None for value in variable.values]
+    return any(Kind.RANK in facts.kinds(part) for part in parts) or any(
+        "rank" in text.lower() for text in (*map(facts.code, parts), *made)
+    )
+
+
+def _draws(facts: Facts) -> bool:
+    """Something in the file draws for rows: dropout, augmentation, noise."""
+    return any(_DRAWS.search(name.value) for name in facts.tree.all(cst.Name))
 
 
 RULE = Rule("DDP118", "one-seed", "The seed is the same on every rank", find)

@@ -16,6 +16,8 @@ _BEST = re.compile(r"best|patience|lowest|highest|min_(val|loss)|max_acc|prev_|l
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find comparisons of a rank's loss or metric with the best one so far."""
+    if not facts.batch_loops:
+        return  # no loader deals rows
     for comparison in facts.tree.all(cst.Comparison):
         test = facts.tree.parents.get(comparison)
         if not isinstance(test, (cst.If, cst.IfExp, cst.BooleanOperation, cst.Assign)) or facts.on_some_ranks(

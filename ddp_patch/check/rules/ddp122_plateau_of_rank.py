@@ -13,6 +13,8 @@ from ..rule import Finding, Rule
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``scheduler.step(loss)`` of a value that was not reduced."""
+    if not facts.batch_loops:
+        return  # no loader deals rows
     for call in facts.methods("step"):
         if (
             not call.args

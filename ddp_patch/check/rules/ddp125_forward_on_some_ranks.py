@@ -23,7 +23,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 call,
                 f"{facts.code(call.func)}(...) runs a DistributedDataParallel module on some ranks only",
-                "its forward broadcasts buffers, so these ranks wait for the others",
+                "where it has buffers (BatchNorm, masks) its forward broadcasts them, and waits for the others",
                 "Write model.module(...), or give model.module to the evaluation.",
             )
 

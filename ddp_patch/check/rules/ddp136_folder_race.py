@@ -15,7 +15,7 @@ _MAKES = ("os.makedirs", "os.mkdir")
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``if not exists(x): os.makedirs(x)`` and bare ``os.mkdir(x)``, without ``exist_ok``."""
-    for call in (*facts.calls(*_MAKES), *facts.methods("mkdir")):
+    for call in facts.tree.all(cst.Call):
         if facts.name(call.func) not in _MAKES and not _is_path(facts, call):
             continue
         if (
@@ -33,9 +33,9 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_path(facts: Facts, call: cst.Call) -> bool:
-    return "pathlib" in facts.modules and any(
-        isinstance(argument.keyword, cst.Name) and argument.keyword.value == "parents" for argument in call.args
-    )
+    """``Path(...).mkdir()``: a method that so few classes have that its keyword tells."""
+    method = isinstance(call.func, cst.Attribute) and call.func.attr.value == "mkdir"
+    return method and "pathlib" in facts.modules and facts.argument(call, "parents") is not None
 
 
 RULE = Rule("DDP136", "folder-race", "A folder is made without exist_ok", find)

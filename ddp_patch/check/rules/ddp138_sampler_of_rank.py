@@ -31,7 +31,11 @@ def _knows_ranks(facts: Facts, sampler: cst.BaseExpression) -> bool:
     text = facts.code(sampler).lower()
     name = facts.name(sampler)
     variable = facts.scopes.find(name, facts.scopes.of(sampler)) if name else None
-    made = " ".join(facts.code(value.node).lower() for value in variable.values) if variable else ""
+    values = [value.node for value in variable.values] if variable else [sampler]
+    inner = [argument.value for value in values if isinstance(value, cst.Call) for argument in value.args]
+    if any(Kind.DISTRIBUTED_SAMPLER in facts.kinds(each) for each in inner):
+        return True  # a BatchSampler of one
+    made = " ".join(facts.code(value).lower() for value in values)
     return any(word in f"{text} {made}" for word in ("rank", "distributed", "world", "replicas"))
 
 

@@ -25,6 +25,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             wrap
             for wrap in wraps
             if facts.tree.enclosing(wrap, cst.FunctionDef) is scope
+            and facts.tree.inside(call, facts.tree.enclosing(wrap, cst.IndentedBlock, cst.Module) or call)
             and facts.tree.order[wrap] < facts.tree.order[call]
             and facts.assigned(wrap) == dotted(moved)
             and dotted(moved) is not None

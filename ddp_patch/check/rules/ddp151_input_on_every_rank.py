@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...source import Facts
+from ..inference_only import infers
 from ..literals import brief
 from ..rule import Finding, Rule
 
@@ -14,7 +15,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     if "input" in facts.imported or "input" in facts.scopes.functions:
         return
     for call in facts.calls("input", "breakpoint", "pdb.set_trace", "ipdb.set_trace", "IPython.embed"):
-        if not facts.on_some_ranks(call):
+        if not facts.on_some_ranks(call) and not infers(facts, call):
             yield Finding(
                 call,
                 f"{brief(facts, call)} asks on every rank",

@@ -24,9 +24,12 @@ _VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the first door by which a script distributes itself, under no condition."""
+    if facts.calls("torch.multiprocessing.spawn"):
+        return
     doors: list[cst.CSTNode] = [*facts.calls(*_DOORS), *_required(facts)]
     for node in sorted(doors, key=facts.tree.order.__getitem__):
-        if not any(isinstance(outer, (cst.If, cst.IfExp, cst.Try)) for outer in facts.tree.ancestors(node)):
+        conditions = [outer for outer in facts.tree.ancestors(node) if isinstance(outer, (cst.If, cst.IfExp, cst.Try))]
+        if not conditions and not _has_way_around(facts, node):
             shown = f"{facts.code(node.func)}(...)" if isinstance(node, cst.Call) else facts.code(node)
             yield Finding(
                 node,
@@ -35,6 +38,13 @@ def find(facts: Facts) -> Iterator[Finding]:
                 "Leave it so, or take the script back to one process and write ddp_patch.enable() on top.",
             )
             return
+
+
+def _has_way_around(facts: Facts, node: cst.CSTNode) -> bool:
+    """Its function returns early where there is no launcher, as ``init_distributed_mode`` does."""
+    function = facts.tree.enclosing(node, cst.FunctionDef)
+    returns = facts.tree.within(function.body, cst.Return) if function is not None else []
+    return any(facts.tree.order[each] < facts.tree.order[node] for each in returns)
 
 
 def _required(facts: Facts) -> list[cst.Subscript]:

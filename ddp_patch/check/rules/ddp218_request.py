@@ -28,7 +28,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             call,
             f"{brief(facts, call)} goes out",
             "it is sent or served by every rank, N times in all",
-            "Write if ddp_patch.is_main(): inside of with ddp_patch.per_rank():",
+            "Fetch it once, before the job starts.",
         )
 
 
