@@ -59,7 +59,7 @@ class Facts:
     @cached_property
     def guards(self) -> Guards:
         """Tests on the rank."""
-        return Guards(self.tree, self.scopes, self.inference)
+        return Guards(self.tree, self.imported, self.inference)
 
     @cached_property
     def _loops(self) -> Loops:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
 from .inference import Inference
 from .kinds import Kind
 from .names import dotted
-from .scopes import Scopes
 from .tree import Tree
 
 # Names of what is true on one rank only.
@@ -28,8 +27,8 @@ _DECORATORS = re.compile(r"(rank_zero_only|rank_?zero|main_process|master_only|o
 class Guards:
     """Answers ``of(node)``: the tests on the rank that a node is under."""
 
-    def __init__(self, tree: Tree, scopes: Scopes, inference: Inference) -> None:
-        self._tree, self._scopes, self._inference = tree, scopes, inference
+    def __init__(self, tree: Tree, imported: Mapping[str, str], inference: Inference) -> None:
+        self._tree, self._imported, self._inference = tree, imported, inference
 
     def of(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """List the rank tests, early exits and decorators that keep a node from running on every rank."""
@@ -92,6 +91,11 @@ class Guards:
                 if isinstance(simple, (cst.Return, cst.Continue)):
                     yield statement.test
 
+    def _is_imported(self, call: cst.Call) -> bool:
+        """``subprocess.run`` and ``torch.save`` are no calls of the file's own ``run`` and ``save``."""
+        name = dotted(call.func) or ""
+        return "." in name and name.partition(".")[0] in self._imported
+
     def _callers(self, function: cst.FunctionDef, seen: set[cst.CSTNode]) -> Iterator[cst.CSTNode]:
         """A function is guarded when all of its calls in this file are."""
         if function in seen:
@@ -100,7 +104,7 @@ class Guards:
         calls = [
             call
             for call in self._tree.all(cst.Call)
-            if (dotted(call.func) or "").rpartition(".")[2] == function.name.value
+            if (dotted(call.func) or "").rpartition(".")[2] == function.name.value and not self._is_imported(call)
         ]
         tests = [next(self._guards(call, seen), None) for call in calls]
         if tests and all(test is not None for test in tests):

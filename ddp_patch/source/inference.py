@@ -215,7 +215,7 @@ class Inference:
         return union
 
     def _rows(self, of: Kinds) -> Kinds:
-        return frozenset({Kind.LOCAL}) if of & OF_ROWS else of & {Kind.REDUCED}
+        return (frozenset({Kind.LOCAL}) if of & OF_ROWS else _NONE) | (of & {Kind.REDUCED})
 
     def _path(self, node: cst.Name | cst.Attribute, scope: Scope) -> Kinds:
         name = dotted(node)
@@ -224,7 +224,8 @@ class Inference:
                 return known.named(name) & {Kind.LOADER, Kind.RANK} if "." not in name else _NONE
             variable = self._scopes.find(name, scope)
             if variable is not None:
-                return frozenset(variable.kinds)
+                reduced = {Kind.REDUCED} if known.REDUCED_NAMES.search(name) else _NONE
+                return frozenset(variable.kinds) | reduced
         if isinstance(node, cst.Attribute):
             base, attribute = self.kinds(node.value, scope), node.attr.value
             if attribute == "module" and base & {Kind.DATA_PARALLEL, Kind.DDP, Kind.MODULE}:
@@ -254,6 +255,8 @@ class Inference:
             return made
         given = [self.kinds(argument.value, scope) for argument in node.args]
         union = frozenset().union(*given)
+        if known.REDUCES.search(name or last):
+            return frozenset({Kind.REDUCED})
         if last in self._scopes.classes:
             return self.class_kinds(last)
         if last in self._scopes.functions and (name == last or name == f"self.{last}"):
@@ -265,8 +268,6 @@ class Inference:
                 )
             )
             return own
-        if known.REDUCES.search(name or last):
-            return frozenset({Kind.REDUCED})
         if name in ("torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm") or last in (
             "prepare",
             "prepare_model",
@@ -305,7 +306,7 @@ class Inference:
             return _NONE
         if last in ("mean", "sum") and Kind.LOSS_VALUE in receiver:
             return receiver
-        return self._rows((receiver & OF_ROWS) | (given & OF_ROWS))
+        return self._rows(receiver | given)
 
 
 def _is_zero(node: cst.BaseExpression) -> bool:

@@ -113,6 +113,7 @@ SAME = frozenset(
 REDUCES = re.compile(
     r"(^|[._])(all_?)?(reduce|gather|broadcast)|reduce_(dict|tensor|mean|sum)|synchronize_between_processes|all_reduce|sync_dist"
 )
+REDUCED_NAMES = re.compile(r"(^|[._])(all_?)?(reduced|synced|gathered)(_|$)")
 
 
 def made_by(name: str) -> frozenset[Kind]:

@@ -84,9 +84,9 @@ class Loops:
                 and call.args
                 and self._tree.enclosing(call, cst.For, cst.While) is node
             ):
-                taken = call.args[0].value
-                if self._inference.kinds(taken) & {Kind.LOADER, Kind.LOADER_ITERATOR}:
-                    return BatchLoop(node, taken, [], self.trains(node))
+                source = call.args[0].value
+                if self._inference.kinds(source) & {Kind.LOADER, Kind.LOADER_ITERATOR}:
+                    return BatchLoop(node, source, [], self.trains(node))
         return None
 
     def _is_counted(self, part: cst.CSTNode, whole: cst.CSTNode) -> bool:

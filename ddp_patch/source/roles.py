@@ -36,7 +36,6 @@ _MODULES = {
     "torch.distributed.tensor": Role.TENSOR_PARALLEL,
     "torch.distributed.pipelining": Role.TENSOR_PARALLEL,
     "torch.distributed.fsdp": Role.FSDP,
-    "torch.distributed": Role.DDP,
     "ddp_patch": Role.DDP_PATCH,
 }
 _CALLS = {
@@ -63,8 +62,11 @@ def roles(modules: Iterable[str], called: Iterable[str], mentioned: Iterable[str
         called: functions that it calls, by qualified name.
         mentioned: names in it, dotted, as they stand.
     """
+    modules = set(modules)
     found = {_MODULES[name] for name in modules if name in _MODULES}
     found |= {_CALLS[name] for name in called if name in _CALLS}
+    if Role.DATA_PARALLEL not in found and "torch.distributed" in modules:
+        found.add(Role.DDP)
     if any(_AWARE.search(name) for name in mentioned):
         found.add(Role.DDP)
     return frozenset(found)

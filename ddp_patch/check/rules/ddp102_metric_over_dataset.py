@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import OF_ROWS, Facts, Kind, dotted
+from ...source import Facts, Kind, dotted
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import is_of_rows, ranks_differ
 
 
 def find(facts: Facts) -> Iterator[Finding]:
@@ -20,9 +21,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             counted, by = node.target, node.value
         else:
             continue
-        kinds = facts.kinds(counted)
         whole = _dataset_size(facts, by)
-        if whole is None or not kinds & OF_ROWS or Kind.REDUCED in kinds:
+        if whole is None or not is_of_rows(facts, counted) or not ranks_differ(facts, node):
             continue
         yield Finding(
             node,

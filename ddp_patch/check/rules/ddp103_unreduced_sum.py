@@ -6,25 +6,31 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import OF_ROWS, Facts, Kind, dotted
+from ...source import Facts, Kind, dotted
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import is_of_rows, ranks_differ
 
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``total += ...`` of a batch's values, in a loop over a loader, that is never reduced."""
-    if not facts.batch_loops:
-        return  # no loader deals rows
     seen: set[tuple[int, str]] = set()
     for node in facts.tree.all(cst.AugAssign):
         name = dotted(node.target)
         loop = facts.batch_loop(node)
         if name is None or loop is None or not isinstance(node.operator, cst.AddAssign):
             continue
-        kinds = facts.kinds(node.value)
         scope = facts.scopes.of(node)
         variable = facts.scopes.find(name, scope)
-        if not kinds & OF_ROWS or variable is None or Kind.REDUCED in variable.kinds or (id(variable), name) in seen:
+        if (
+            not is_of_rows(facts, node.value)
+            or not ranks_differ(facts, node)
+            or variable is None
+            or Kind.REDUCED in variable.kinds
+            or (id(variable), name) in seen
+        ):
+            continue
+        if _is_text(node.value) or "world_size" in facts.code(node.value):
             continue
         if _starts_inside(facts, variable.values, loop.node) or _is_trained(facts, name, node):
             continue
@@ -35,6 +41,10 @@ def find(facts: Facts) -> Iterator[Finding]:
             "each rank adds its own rows, so what is shown and decided by it is one rank's share",
             f"Write dist.all_reduce of {name} as a tensor, once, behind the loop.",
         )
+
+
+def _is_text(node: cst.BaseExpression) -> bool:
+    return isinstance(node, (cst.FormattedString, cst.SimpleString, cst.ConcatenatedString))
 
 
 def _starts_inside(facts: Facts, values: list, loop: cst.CSTNode) -> bool:  # type: ignore[type-arg]

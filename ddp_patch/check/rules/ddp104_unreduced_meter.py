@@ -9,6 +9,7 @@ import libcst as cst
 from ...source import Facts, Kind, dotted
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import ranks_differ
 
 
 def find(facts: Facts) -> Iterator[Finding]:
@@ -23,7 +24,14 @@ def find(facts: Facts) -> Iterator[Finding]:
         variable = facts.scopes.find(holder, facts.scopes.of(call))
         if variable is None or variable in seen or not kinds & {Kind.LOCAL, Kind.LOSS_VALUE} or Kind.REDUCED in kinds:
             continue
-        if not _is_number(facts, call.args[0].value) or Kind.REDUCED in variable.kinds or _is_state(variable.kinds):
+        if isinstance(call.args[0].value, (cst.Call, cst.Dict)) and not _is_call_of_number(facts, call.args[0].value):
+            continue
+        if (
+            not ranks_differ(facts, call)
+            or not _is_number(facts, call.args[0].value)
+            or Kind.REDUCED in variable.kinds
+            or _is_state(variable.kinds)
+        ):
             continue
         if any(facts.tree.inside(value.node, loop.node) for value in variable.values):
             continue  # made anew for each batch
@@ -34,6 +42,12 @@ def find(facts: Facts) -> Iterator[Finding]:
             f"it is of this rank's rows, so {holder} ends up with another value on every rank",
             "Write value = value.clone(); dist.all_reduce(value, op=dist.ReduceOp.AVG) first, or reduce at the end.",
         )
+
+
+def _is_call_of_number(facts: Facts, node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Call) and (
+        isinstance(node.func, cst.Attribute) or facts.name(node.func) in ("float", "int")
+    )
 
 
 def _is_number(facts: Facts, node: cst.BaseExpression) -> bool:

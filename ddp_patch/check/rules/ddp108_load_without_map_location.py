@@ -15,7 +15,12 @@ from ..rule import Finding, Rule
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torch.load`` without ``map_location`` whose result goes into ``load_state_dict``."""
     for call in facts.calls("torch.load"):
-        if facts.argument(call, "map_location", 1) is not None or facts.has_stars(call) or infers(facts, call):
+        if (
+            facts.argument(call, "map_location", 1) is not None
+            or facts.has_stars(call)
+            or infers(facts, call)
+            or "bytes" in facts.code(call).lower()
+        ):
             continue
         if _is_checkpoint(facts, call):
             yield Finding(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ...source import Facts
 from ..literals import number, string
 from ..rule import Finding, Rule
 
+_ASKS = re.compile(r"rank|distributed", re.I)  # the branch of one process
 _NUMBERED = re.compile(r"cuda:\d+$")
 
 
@@ -25,6 +28,10 @@ def find(facts: Facts) -> Iterator[Finding]:
         texts = [text for literal in literals if (text := string(literal)) is not None and _NUMBERED.match(text)]
         numbered = [str(index) for literal in literals if (index := number(literal)) is not None]
         takes_numbers = name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device") or name.endswith(".cuda")
+        if any(
+            isinstance(outer, cst.If) and _ASKS.search(facts.code(outer.test)) for outer in facts.tree.ancestors(call)
+        ):
+            continue
         if texts or (numbered and takes_numbers) or (numbered and call in facts.methods("cuda")):
             device = texts[0] if texts else f"cuda:{numbered[0]}"
             yield Finding(

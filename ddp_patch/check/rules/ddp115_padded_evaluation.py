@@ -25,4 +25,11 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP115", "padded-evaluation", "A DistributedSampler repeats rows of an evaluation", find, (World.DDP,))
+RULE = Rule(
+    "DDP115",
+    "padded-evaluation",
+    "A DistributedSampler repeats rows of an evaluation",
+    find,
+    (World.DDP,),
+    training=False,
+)

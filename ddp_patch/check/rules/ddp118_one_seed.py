@@ -16,6 +16,8 @@ _DRAWS = re.compile(r"dropout|^Random[A-Z]|^randn|^rand$|^rand_like|^normal_?$|n
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the first ``torch.manual_seed`` of a file where no seed depends on the rank."""
     calls = facts.calls("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
+    if facts.calls("torch.multiprocessing.spawn"):
+        return  # what is seeded above it, the spawned processes do not inherit
     if not calls or not _draws(facts) or any(_by_rank(facts, call) for call in calls):
         return
     yield Finding(

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import OF_ROWS, Facts, Kind
+from ...source import Facts
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import is_of_rows
 
-_BEST = re.compile(r"best|patience|lowest|highest|min_(val|loss)|max_acc|prev_|last_|threshold|early", re.I)
+_BEST = re.compile(
+    r"(?<!n_)best(?!_size)|patience|lowest|highest|min_(val|loss)|max_acc|prev_|last_|threshold|early", re.I
+)
 
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find comparisons of a rank's loss or metric with the best one so far."""
-    if not facts.batch_loops:
-        return  # no loader deals rows
     for comparison in facts.tree.all(cst.Comparison):
         test = facts.tree.parents.get(comparison)
         if not isinstance(test, (cst.If, cst.IfExp, cst.BooleanOperation, cst.Assign)) or facts.on_some_ranks(
@@ -32,8 +33,8 @@ def find(facts: Facts) -> Iterator[Finding]:
         ):
             continue
         best = [side for side in sides if _BEST.search(facts.code(side))]
-        kinds = [facts.kinds(side) for side in sides if side not in best]
-        if len(sides) == 2 and len(best) == 1 and kinds[0] & OF_ROWS and Kind.REDUCED not in kinds[0]:
+        others = [side for side in sides if side not in best]
+        if len(sides) == 2 and len(best) == 1 and is_of_rows(facts, others[0]):
             yield Finding(
                 comparison,
                 f"{brief(facts, comparison)} compares a value of this rank's rows",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import OF_ROWS, Facts, Kind
+from ...source import Facts
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import is_of_rows
 
+# What reads a batch's values or size. Counters beside the batch (``i > 100``) are the same on all ranks.
+_READS = re.compile(r"is_?(nan|inf|finite)|loss|\.(item|sum|any|all|size|numel)\(|len\(|\.shape", re.I)
 _LEAVES = ("sys.exit", "exit", "quit", "os._exit")
 
 
@@ -19,8 +23,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         loop = facts.batch_loop(node)
         if loop is None or not loop.trains or not _leaves(facts, node) or facts.on_some_ranks(node):
             continue
-        kinds = facts.kinds(node.test)
-        if kinds & OF_ROWS and Kind.REDUCED not in kinds:
+        if _READS.search(facts.code(node.test)) and is_of_rows(facts, node.test):
             yield Finding(
                 node.test,
                 f"if {brief(facts, node.test)}: leaves the step",

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import OF_ROWS, Facts, Kind
+from ...source import Facts, Kind
 from ..literals import brief
 from ..rule import Finding, Rule
+from ..sharding import is_of_rows, ranks_differ
 
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``scheduler.step(loss)`` of a value that was not reduced."""
-    if not facts.batch_loops:
-        return  # no loader deals rows
     for call in facts.methods("step"):
         if (
             not call.args
@@ -22,8 +21,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             or Kind.SCHEDULER not in facts.kinds(call.func.value)
         ):
             continue
-        kinds = facts.kinds(call.args[0].value)
-        if kinds & OF_ROWS and Kind.REDUCED not in kinds:
+        if is_of_rows(facts, call.args[0].value) and ranks_differ(facts, call):
             yield Finding(
                 call,
                 f"{brief(facts, call)} takes a value of this rank's rows",

@@ -29,4 +29,6 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP123", "barrier-on-some-ranks", "A barrier is under a test on the rank", find, (World.DDP,))
+RULE = Rule(
+    "DDP123", "barrier-on-some-ranks", "A barrier is under a test on the rank", find, (World.DDP,), training=False
+)

@@ -31,4 +31,6 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP124", "collective-on-some-ranks", "A collective is under a test on the rank", find, (World.DDP,))
+RULE = Rule(
+    "DDP124", "collective-on-some-ranks", "A collective is under a test on the rank", find, (World.DDP,), training=False
+)

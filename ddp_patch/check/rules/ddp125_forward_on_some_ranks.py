@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -9,9 +10,13 @@ import libcst as cst
 from ...source import Facts, Kind
 from ..rule import Finding, Rule, World
 
+_BUFFERS = re.compile(r"BatchNorm|register_buffer|^resnet|^densenet|^mobilenet|^efficientnet|^models$")
+
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find calls of a DDP module, or of a function that is given one, under a test on the rank."""
+    if not any(_BUFFERS.search(name.value) for name in facts.tree.all(cst.Name)):
+        return
     for call in facts.tree.all(cst.Call):
         if not isinstance(call.func, cst.Name):
             continue
@@ -32,4 +37,6 @@ def _is_ddp(facts: Facts, node: cst.CSTNode) -> bool:
     return Kind.DDP in facts.kinds(node) and isinstance(node, (cst.Name, cst.Attribute))
 
 
-RULE = Rule("DDP125", "forward-on-some-ranks", "A DDP module is called on some ranks only", find, (World.DDP,))
+RULE = Rule(
+    "DDP125", "forward-on-some-ranks", "A DDP module is called on some ranks only", find, (World.DDP,), training=False
+)

@@ -44,4 +44,6 @@ def _called(node: cst.BaseExpression) -> cst.BaseExpression:
     return node.func if isinstance(node, cst.Call) else node
 
 
-RULE = Rule("DDP126", "bypassed-forward", "A model is called through .module where gradients are taken", find)
+RULE = Rule(
+    "DDP126", "bypassed-forward", "A model is called through .module where gradients are taken", find, training=False
+)

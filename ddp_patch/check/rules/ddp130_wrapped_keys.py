@@ -17,7 +17,11 @@ def find(facts: Facts) -> Iterator[Finding]:
             if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "state_dict":
                 continue
             model = call.func.value
-            if Kind.DDP in facts.kinds(model) and isinstance(model, (cst.Name, cst.Attribute)):
+            if (
+                Kind.DDP in facts.kinds(model)
+                and isinstance(model, (cst.Name, cst.Attribute))
+                and not _bare(facts, model)
+            ):
                 yield Finding(
                     call,
                     f"{facts.code(call)} is of a DistributedDataParallel module",
@@ -26,4 +30,14 @@ def find(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-RULE = Rule("DDP130", "wrapped-keys", "The state of a DDP module is saved with its prefix", find, (World.DDP,))
+def _bare(facts: Facts, model: cst.BaseExpression) -> bool:
+    """``model.module if hasattr(model, "module") else model`` is what the wrapper holds."""
+    variable = facts.scopes.find(facts.code(model), facts.scopes.of(model))
+    values = variable.values if variable is not None else []
+    attributes = [part for value in values for part in facts.tree.within(value.node, cst.Attribute)]
+    return any(part.attr.value == "module" for part in attributes)
+
+
+RULE = Rule(
+    "DDP130", "wrapped-keys", "The state of a DDP module is saved with its prefix", find, (World.DDP,), training=False
+)

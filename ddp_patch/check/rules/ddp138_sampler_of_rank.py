@@ -10,6 +10,8 @@ from ...source import Facts, Kind
 from ..literals import brief
 from ..rule import Finding, Rule
 
+_RANDOM = {f"torch.utils.data.{name}Sampler" for name in ("Random", "WeightedRandom", "SubsetRandom")}
+
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find loaders with a sampler that does not deal rows to ranks."""
@@ -18,13 +20,23 @@ def find(facts: Facts) -> Iterator[Finding]:
         if sampler is None or isinstance(sampler, cst.IfExp):
             continue
         kinds = facts.kinds(sampler)
-        if Kind.SAMPLER in kinds and Kind.DISTRIBUTED_SAMPLER not in kinds and not _knows_ranks(facts, sampler):
+        if Kind.SAMPLER not in kinds or Kind.DISTRIBUTED_SAMPLER in kinds or not _draws(facts, sampler):
+            continue
+        if not facts.calls("torch.utils.data.DistributedSampler") and not _knows_ranks(facts, sampler):
             yield Finding(
                 sampler,
                 f"{brief(facts, sampler)} knows nothing of ranks",
                 "every rank draws from the whole dataset: they work on the same rows, or on ones that overlap",
                 "Write a sampler that draws with one seed on all ranks and gives each every N-th index.",
             )
+
+
+def _draws(facts: Facts, sampler: cst.BaseExpression) -> bool:
+    name = facts.name(sampler)
+    variable = facts.scopes.find(name, facts.scopes.of(sampler)) if name else None
+    values = [value.node for value in variable.values] if variable else [sampler]
+    made = {facts.name(value.func) or "" for value in values if isinstance(value, cst.Call)}
+    return any(each in _RANDOM or each in facts.scopes.classes for each in made)
 
 
 def _knows_ranks(facts: Facts, sampler: cst.BaseExpression) -> bool:

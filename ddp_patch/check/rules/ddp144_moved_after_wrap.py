@@ -39,4 +39,6 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP144", "moved-after-wrap", "A DDP module is moved or cast after it was made", find, (World.DDP,))
+RULE = Rule(
+    "DDP144", "moved-after-wrap", "A DDP module is moved or cast after it was made", find, (World.DDP,), training=False
+)

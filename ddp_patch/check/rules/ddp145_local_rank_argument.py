@@ -29,4 +29,6 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP145", "local-rank-argument", "The local rank is taken from the command line", find, (World.DDP,))
+RULE = Rule(
+    "DDP145", "local-rank-argument", "The local rank is taken from the command line", find, (World.DDP,), training=False
+)

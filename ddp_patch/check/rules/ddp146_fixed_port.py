@@ -35,4 +35,4 @@ def _finding(node: cst.CSTNode, port: str) -> Finding:
     )
 
 
-RULE = Rule("DDP146", "fixed-port", "The port of the process group is written down", find, (World.DDP,))
+RULE = Rule("DDP146", "fixed-port", "The port of the process group is written down", find, (World.DDP,), training=False)

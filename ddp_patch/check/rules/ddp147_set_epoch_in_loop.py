@@ -20,4 +20,4 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP147", "set-epoch-in-loop", "set_epoch comes too late", find, (World.DDP,))
+RULE = Rule("DDP147", "set-epoch-in-loop", "set_epoch comes too late", find, (World.DDP,), training=False)

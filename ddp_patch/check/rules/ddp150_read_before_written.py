@@ -35,4 +35,11 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP150", "read-before-written", "A file is read that rank 0 may still be writing", find, (World.DDP,))
+RULE = Rule(
+    "DDP150",
+    "read-before-written",
+    "A file is read that rank 0 may still be writing",
+    find,
+    (World.DDP,),
+    training=False,
+)

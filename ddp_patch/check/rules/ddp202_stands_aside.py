@@ -28,8 +28,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         return
     doors: list[cst.CSTNode] = [*facts.calls(*_DOORS), *_required(facts)]
     for node in sorted(doors, key=facts.tree.order.__getitem__):
-        conditions = [outer for outer in facts.tree.ancestors(node) if isinstance(outer, (cst.If, cst.IfExp, cst.Try))]
-        if not conditions and not _has_way_around(facts, node):
+        if _is_reached(facts, node, set()):
             shown = f"{facts.code(node.func)}(...)" if isinstance(node, cst.Call) else facts.code(node)
             yield Finding(
                 node,
@@ -40,11 +39,25 @@ def find(facts: Facts) -> Iterator[Finding]:
             return
 
 
-def _has_way_around(facts: Facts, node: cst.CSTNode) -> bool:
-    """Its function returns early where there is no launcher, as ``init_distributed_mode`` does."""
+def _is_reached(facts: Facts, node: cst.CSTNode, seen: set[cst.CSTNode]) -> bool:
+    """Nothing decides whether the line runs: no condition, no earlier return, here and where its function is called."""
+    outer = list(facts.tree.ancestors(node))
+    conditions = [
+        each for each in outer if isinstance(each, (cst.If, cst.IfExp, cst.Try)) and not _is_guard(facts, each)
+    ]
     function = facts.tree.enclosing(node, cst.FunctionDef)
-    returns = facts.tree.within(function.body, cst.Return) if function is not None else []
-    return any(facts.tree.order[each] < facts.tree.order[node] for each in returns)
+    if function is None or function in seen:
+        return not conditions
+    inside = [each for each in conditions if facts.tree.inside(each, function)]
+    returns = facts.tree.within(function.body, cst.Return)
+    if inside or any(facts.tree.order[each] < facts.tree.order[node] for each in returns):
+        return False
+    calls = facts.calls(function.name.value)
+    return any(_is_reached(facts, call, {*seen, function}) for call in calls)
+
+
+def _is_guard(facts: Facts, node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.If) and "__name__" in facts.code(node.test)
 
 
 def _required(facts: Facts) -> list[cst.Subscript]:
@@ -64,4 +77,5 @@ RULE = Rule(
     "The script distributes itself, so ddp_patch leaves it alone",
     find,
     (World.DDP, World.MANAGED, World.DDP_PATCH),
+    training=False,
 )
