@@ -7,7 +7,7 @@ from pathlib import Path
 from .rule import Rule
 from .table import table
 
-# docs/ stands beside the package in a checkout; an installed package has the address instead.
+# docs/ stands beside the package in a checkout; an installed package has the rule's own words.
 _PAGES = Path(__file__).parents[2] / "docs" / "rules"
 
 
@@ -22,4 +22,4 @@ def explained(rule: Rule) -> str:
     page = _PAGES / f"{rule.code}.md"
     if page.is_file():
         return page.read_text(encoding="utf-8")
-    return f"{rule.code} ({rule.name}): {rule.summary}.\n{rule.page}\n"
+    return f"# {rule.code} {rule.name}\n\n{rule.summary}.\n\n{rule.why}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import libcst as cst
 
 from ..source import Facts, Role
 
-PAGES = "https://github.com/ddp-patch/ddp_patch/blob/main/docs/rules/"
+HOME = "https://pypi.org/project/ddp-patch/"
 
 
 _TESTS = {"pytest", "unittest"}  # a file of tests does not become a distributed script
@@ -47,9 +48,14 @@ class Rule:
     training: bool = True  # only in files where a backward runs
 
     @property
-    def page(self) -> str:
+    def url(self) -> str:
         """Where the rule is explained."""
-        return f"{PAGES}{self.code}.md"
+        return f"{HOME}#{self.code}"
+
+    @property
+    def why(self) -> str:
+        """The rule's own words: the docstring of its file."""
+        return inspect.getdoc(inspect.getmodule(self.find)) or self.summary
 
     def applies(self, facts: Facts, world: World) -> bool:
         """Tell whether the rule means anything for this file."""

@@ -37,7 +37,9 @@ def decode(data: bytes) -> Text:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as error:
-        raise NotText(f"its encoding cannot be told: {error.msg or error}") from None
+        if "missing encoding declaration" not in str(error):
+            raise NotText(f"its encoding cannot be told: {error.msg or error}") from None
+        encoding = "utf-8"
     encoding = encoding.removesuffix("-sig") if mark else encoding
     body = data[len(codecs.BOM_UTF8) :] if mark else data
     try:

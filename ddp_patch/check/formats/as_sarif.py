@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ...source import Place, Problem
 from ...version import __version__
 from ..checking import Reported, Result
-from ..rule import PAGES
+from ..rule import HOME
 from ..table import table
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,13 +24,13 @@ def as_sarif(result: Result) -> str:
             "id": rule.code,
             "name": "".join(word.capitalize() for word in rule.name.split("-")),
             "shortDescription": {"text": rule.summary},
-            "fullDescription": {"text": f"{rule.summary}. Bad, why and good: {rule.page}"},
-            "helpUri": rule.page,
+            "fullDescription": {"text": rule.why},
+            "helpUri": rule.url,
             "defaultConfiguration": {"level": "warning"},
         }
         for rule in table().values()
     ]
-    driver = {"name": "ddp_patch check", "semanticVersion": __version__, "informationUri": PAGES, "rules": rules}
+    driver = {"name": "ddp_patch check", "semanticVersion": __version__, "informationUri": HOME, "rules": rules}
     invocation = {
         "executionSuccessful": not result.problems,
         "toolExecutionNotifications": [_notification(problem) for problem in result.problems],

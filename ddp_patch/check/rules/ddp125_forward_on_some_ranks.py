@@ -10,7 +10,7 @@ import libcst as cst
 from ...source import Facts, Kind
 from ..rule import Finding, Rule, World
 
-_BUFFERS = re.compile(r"BatchNorm|register_buffer|^resnet|^densenet|^mobilenet|^efficientnet|^models$")
+_BUFFERS = re.compile(r"BatchNorm|register_buffer|^resnet|^densenet|^mobilenet|^efficientnet")
 
 
 def find(facts: Facts) -> Iterator[Finding]:

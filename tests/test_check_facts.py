@@ -1,0 +1,219 @@
+"""What a script says about itself, without being run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddp_patch.source import Kind, Role, facts_of_text
+
+ROOT = Path(__file__).parents[1]
+HEAD = """
+import torch
+import torch.nn as nn
+from torch import optim
+from torch.utils.data import DataLoader as Loader, DistributedSampler
+"""
+
+
+def kinds(text, expression):
+    facts = facts_of_text(f"{HEAD}{text}\nprobe({expression})\n")
+    (call,) = facts.calls("probe")
+    return {kind.name for kind in facts.kinds(call.args[0].value)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expression", "expected"),
+    [
+        ("x = 1", "x", set()),
+        ("", "len(names)", set()),
+        ("m = nn.Linear(1, 1)", "m", {"MODULE"}),
+        ("m = nn.Linear(1, 1).cuda().eval()", "m", {"MODULE"}),
+        ("class Net(nn.Module): pass\nm = Net()", "m", {"MODULE"}),
+        ("class Base(nn.Module): pass\nclass Net(Base): pass\nm = Net()", "m", {"MODULE"}),
+        ("class Net(Unknown):\n    def forward(self, x): pass\nm = Net()", "m", {"MODULE"}),
+        ("def make():\n    return nn.Linear(1, 1)\nm = make()", "m", {"MODULE"}),
+        ("def make():\n    return 1, nn.Linear(1, 1)\na, m = make()", "m", {"MODULE"}),
+        ("m = build()\nopt = optim.SGD(m.parameters())", "m", {"MODULE"}),
+        ("m = nn.DataParallel(net)", "m", {"MODULE", "DATA_PARALLEL"}),
+        ("m = nn.DataParallel(net)", "m.module", {"MODULE"}),
+        ("m = nn.parallel.DistributedDataParallel(net)", "m", {"MODULE", "DDP"}),
+        ("m = torch.compile(nn.Linear(1, 1))", "m", {"MODULE"}),
+        ("m, o = accelerator.prepare(nn.Linear(1, 1), optim.SGD(p))", "o", {"OPTIMIZER"}),
+        ("o = optim.SGD(p)", "o", {"OPTIMIZER"}),
+        ("s = optim.lr_scheduler.StepLR(o, 1)", "s", {"SCHEDULER"}),
+        ("c = nn.CrossEntropyLoss()", "c", {"LOSS", "MODULE"}),
+        ("c = nn.CrossEntropyLoss()", "c(x, y)", {"LOSS_VALUE"}),
+        ("l = Loader(d)", "l", {"LOADER"}),
+        ("l = {n: Loader(d) for n in names}", "l['train']", {"LOADER"}),
+        ("l = Loader(d)\nfor i, (x, y) in enumerate(l): pass", "y", {"BATCH"}),
+        ("l = Loader(d)\nfor i, (x, y) in enumerate(l): pass", "i", set()),
+        ("l = iter(Loader(d))\nx = next(l)", "x.cuda()", {"BATCH"}),
+        ("for x in Loader(d):\n    n = x.size(0)", "n", {"LOCAL"}),
+        ("for x in Loader(d):\n    n = x.size(1)", "n", set()),
+        ("s = DistributedSampler(d)", "s", {"SAMPLER", "DISTRIBUTED_SAMPLER"}),
+        ("def f(l):\n    pass\nf(Loader(d))", "1", set()),
+        ("import os\nr = int(os.environ['LOCAL_RANK'])", "r", {"RANK"}),
+        ("import torch.distributed as dist\nr = dist.get_rank()", "r", {"RANK"}),
+        ("for x in Loader(d):\n    n = x.sum()\nall_reduce(n)", "n", {"REDUCED"}),
+        ("c = torch.load('x')", "c['state_dict']", {"CHECKPOINT", "STATE_DICT"}),
+    ],
+)
+def test_kinds_of_expressions(text, expression, expected):
+    assert kinds(text, expression) == expected
+
+
+def test_parameters_get_the_kinds_of_what_is_passed():
+    facts = facts_of_text(f"{HEAD}def train(a, b=2):\n    probe(a)\ntrain(Loader(d))\n")
+    (call,) = facts.calls("probe")
+    assert facts.kinds(call.args[0].value) == {Kind.LOADER}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import torch as t\nt.save(1)", "torch.save"),
+        ("from torch import save as s\ns(1)", "torch.save"),
+        (
+            "import torch.utils.data.distributed\ntorch.utils.data.distributed.DistributedSampler(1)",
+            "torch.utils.data.DistributedSampler",
+        ),
+        (
+            "from torch.nn.parallel.distributed import DistributedDataParallel\nDistributedDataParallel(1)",
+            "torch.nn.parallel.DistributedDataParallel",
+        ),
+        ("from torch.nn.parallel import DataParallel\nDataParallel(1)", "torch.nn.DataParallel"),
+        ("from .utils import save\nsave(1)", ".utils.save"),
+        ("save(1)", "save"),
+    ],
+)
+def test_names_are_those_of_the_documentation(text, name):
+    assert len(facts_of_text(text + "\n").calls(name)) == 1
+
+
+LOOPS = f"""{HEAD}
+def epoch(model, loader, optimizer):
+    for x, y in loader:
+        model(x).backward()
+
+def test(model, loader):
+    for batch in tqdm(loader):
+        model(batch)
+
+loader = Loader(d)
+for e in range(epochs):
+    epoch(m, loader, o)
+    test(m, loader)
+for i in range(len(loader)):
+    pass
+"""
+
+
+def test_loops_over_batches_know_whether_they_train_and_the_epochs_around():
+    facts = facts_of_text(LOOPS)
+    training, evaluation = facts.batch_loops
+    assert (training.trains, training.targets) == (True, ["x", "y"])
+    assert (evaluation.trains, evaluation.targets) == (False, ["batch"])
+    assert [facts.is_epoch_loop(loop) for loop in training.epochs] == [True]
+    assert facts.code(evaluation.loader) == "loader"
+
+
+@pytest.mark.parametrize(
+    ("text", "roles"),
+    [
+        ("", set()),
+        ("m = nn.DataParallel(m)", {Role.DATA_PARALLEL}),
+        ("import torch.distributed as dist\ndist.init_process_group()", {Role.DDP}),
+        ("from accelerate import Accelerator", {Role.ACCELERATE}),
+        ("import pytorch_lightning as pl", {Role.LIGHTNING}),
+        ("from utils import is_main_process", {Role.DDP}),
+        ("import ddp_patch", {Role.DDP_PATCH}),
+    ],
+)
+def test_roles(text, roles):
+    assert facts_of_text(f"{HEAD}{text}\n").roles == roles
+
+
+GUARDED = """
+if rank == 0:
+    probe()
+if args.local_rank in [-1, 0]:
+    probe()
+if not dist.is_initialized() or dist.get_rank() == 0:
+    probe()
+probe() if is_master() else None
+rank == 0 and probe()
+if rank != 0:
+    pass
+else:
+    probe()
+def f():
+    if rank > 0:
+        return
+    probe()
+@rank_zero_only
+def g():
+    probe()
+def h():
+    probe()
+if is_main_process:
+    h()
+"""
+OPEN = """
+probe()
+if rank == -1:
+    probe()
+if rank is not None:
+    probe()
+if world_size > 1:
+    probe()
+def f():
+    probe()
+if rank == 0:
+    f()
+f()
+def run():
+    probe()
+if rank == 0:
+    subprocess.run()
+run()
+while rank:
+    pass
+probe()
+"""
+
+
+def test_tests_on_the_rank_are_seen_in_all_their_forms():
+    facts = facts_of_text(GUARDED)
+    calls = facts.calls("probe")
+    assert [facts.on_some_ranks(call) for call in calls] == [True] * 9
+
+
+def test_what_runs_on_all_ranks_is_told_from_them():
+    facts = facts_of_text("import subprocess\n" + OPEN)
+    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [False] * 7
+
+
+def test_every_node_is_visited_once():
+    facts = facts_of_text(LOOPS)
+    nodes = sum(len(found) for found in facts.tree.kinds.values())
+    assert facts.tree.visits == nodes == len(facts.tree.order)
+
+
+def test_neither_torch_nor_accelerate_is_imported(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('the script ran')\nimport torch\n")
+    # The package's own __init__ imports torch: a bare package of the same path stands in for it.
+    code = f"""
+import sys, types
+package = types.ModuleType("ddp_patch")
+package.__path__ = [{str(ROOT / "ddp_patch")!r}]
+sys.modules["ddp_patch"] = package
+from ddp_patch.check import command
+code = command([{str(script)!r}])
+assert not {{"torch", "accelerate", "wrapt"}} & set(sys.modules), "imported"
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,263 @@
+"""Rules on short scripts: first what each must leave alone, then what it must find."""
+
+import pytest
+
+from ddp_patch.check.checking import check_source
+from ddp_patch.check.table import table
+from ddp_patch.source import facts_of_text
+
+HEAD = """
+import os, random, time
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+"""
+DDP = HEAD + "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+LOOP = """
+def train(model, train_loader, criterion, optimizer):
+    for i, (x, y) in enumerate(train_loader):
+        output = model(x)
+        loss = criterion(output, y)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def found(text, *codes):
+    selected = set(codes) if codes else set(table())
+    return [reported.rule.code for reported in check_source(facts_of_text(text).source, selected)]
+
+
+LEFT_ALONE = {
+    "an empty file": "",
+    "a file without torch": "import os\nprint(1)\nos.remove('x')\nopen('y', 'w')\n",
+    "a module of a model": HEAD + "class Net(nn.Module):\n    def forward(self, x):\n        return x\n",
+    "a script that only evaluates": HEAD + "print(torch.load('x'))\ntorch.save(1, 'y')\n",
+    "a test of a project": "import pytest\n" + HEAD + LOOP + "\nprint(1)\ntorch.manual_seed(0)\nF.dropout(x)\n",
+    "a script of Accelerate": HEAD + LOOP + "\nimport accelerate\ntorch.save(1, 'x')\nprint(1)\n",
+    "a script of Lightning": HEAD + LOOP + "\nimport pytorch_lightning as pl\ntorch.save(1, 'x')\n",
+    "a script with ddp_patch": "import ddp_patch; ddp_patch.enable()\n"
+    + HEAD
+    + LOOP
+    + "\ntorch.save(1, 'x')\nprint(1)\n",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_ALONE)
+def test_nothing_is_found_in(what):
+    assert found(LEFT_ALONE[what]) == []
+
+
+NO = [
+    ("DDP101", DDP + LOOP + "s = torch.utils.data.DistributedSampler(d)\nfor e in range(3):\n    s.set_epoch(e)\n"),
+    ("DDP101", DDP + LOOP + "s = torch.utils.data.DistributedSampler(d, shuffle=False)\n"),
+    ("DDP101", DDP + LOOP + "val_sampler = torch.utils.data.DistributedSampler(d)\n"),
+    ("DDP101", DDP + "def make(d):\n    return torch.utils.data.DistributedSampler(d)\n"),
+    ("DDP102", HEAD + LOOP + "    fraction = i / len(train_loader.dataset)\n"),
+    ("DDP102", HEAD + LOOP + "n = 100 / len(names)\n"),
+    ("DDP103", HEAD + LOOP + "        step += 1\n"),
+    ("DDP103", HEAD + LOOP + "        text += f'{loss.item()}'\n"),
+    ("DDP103", HEAD + LOOP.replace("loss = criterion(output, y)", "loss = 0\n        loss += criterion(output, y)")),
+    (
+        "DDP103",
+        DDP + LOOP.replace("        optimizer.step()", "        total += loss.detach()\n    dist.all_reduce(total)"),
+    ),
+    ("DDP103", DDP + LOOP + "        total += reduce_tensor(loss).item()\n"),
+    ("DDP103", HEAD + "def run(loss, xs):\n    for x in xs:\n        total += x\n    loss.backward()\n"),
+    ("DDP104", HEAD + LOOP + "        names.append(i)\n"),
+    ("DDP104", HEAD + LOOP + "        losses.append(reduce_tensor(loss).item())\n"),
+    ("DDP104", "import torchmetrics\n" + HEAD + LOOP + "        metric.update(output, y)\n"),
+    ("DDP105", DDP + "if dist.get_rank() == 0:\n    print(1)\n"),
+    ("DDP105", DDP + "dist.init_process_group()\nloss.backward()\nprint(f'rank {rank}')\n"),
+    ("DDP105", HEAD + LOOP + "def print(*a): pass\nprint(1)\n"),
+    ("DDP106", DDP + LOOP + "if args.local_rank in (-1, 0):\n    torch.save(1, 'x')\n"),
+    ("DDP106", DDP + LOOP + "if is_main_process():\n    torch.save(1, 'x')\n"),
+    ("DDP106", DDP + LOOP + "def save():\n    if rank != 0:\n        return\n    torch.save(1, 'x')\n"),
+    ("DDP106", DDP + LOOP + "def save():\n    torch.save(1, 'x')\nif rank == 0:\n    save()\n"),
+    ("DDP106", DDP + LOOP + "@rank_zero_only\ndef save():\n    torch.save(1, 'x')\n"),
+    (
+        "DDP106",
+        DDP + LOOP + "master_process = rank == 0\nif step % 10 == 0 and master_process:\n    torch.save(1, 'x')\n",
+    ),
+    ("DDP106", DDP + LOOP + "torch.save(1, f'x{rank}.pt')\n"),
+    ("DDP107", HEAD + LOOP + "open('x').read()\nopen('y', 'rb')\n"),
+    (
+        "DDP107",
+        HEAD + LOOP + "import io\nimport matplotlib.pyplot as plt\nbuffer = io.BytesIO()\nplt.savefig(buffer)\n",
+    ),
+    ("DDP108", HEAD + LOOP + "model.load_state_dict(torch.load('x', map_location=device))\n"),
+    ("DDP108", HEAD + LOOP + "model.load_state_dict(torch.load('x', 'cpu'))\n"),
+    ("DDP108", HEAD + LOOP + "data = torch.load('data.pt')\n"),
+    ("DDP108", HEAD + LOOP + "def predict():\n    model.load_state_dict(torch.load('x'))\n"),
+    ("DDP109", DDP + "m = DDP(n, device_ids=[local_rank])\n"),
+    ("DDP109", HEAD + "m = nn.DataParallel(n, device_ids=range(4))\n"),
+    ("DDP110", HEAD + LOOP + "torch.device('cuda')\nx.to(dtype=torch.float32)\nx.to('cuda')\nx.cuda()\n"),
+    ("DDP110", DDP + LOOP + "if args.local_rank == -1:\n    d = torch.device('cuda:0')\n"),
+    ("DDP111", DDP + "dist.init_process_group()\ntorch.cuda.set_device(r)\nm.cuda()\nloss.backward()\n"),
+    ("DDP112", HEAD + LOOP + "os.environ['OMP_NUM_THREADS'] = '1'\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n"),
+    ("DDP113", HEAD + LOOP + "m = nn.DataParallel(nn.BatchNorm2d(3))\n"),
+    ("DDP113", DDP + LOOP + "m = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3))\n"),
+    ("DDP113", HEAD + LOOP + "m = nn.LayerNorm(3)\n"),
+    ("DDP114", HEAD + LOOP + "val_loader = DataLoader(d, batch_size=32)\n"),
+    ("DDP114", DDP + LOOP + "l = DataLoader(d, batch_size=32)\ntrain(m, l, c, o)\n"),
+    ("DDP115", DDP + "train_sampler = torch.utils.data.DistributedSampler(d)\n"),
+    ("DDP116", HEAD + "def attention(q, k, v):\n    return q @ k.transpose(-2, -1)\nloss.backward()\n"),
+    ("DDP116", HEAD + LOOP + "def gram(x):\n    f = x.view(c, h * w)\n    return torch.mm(f, f.t())\n"),
+    ("DDP117", HEAD + LOOP + "l = F.nll_loss(a, b, reduction='sum').item()\n"),
+    ("DDP117", HEAD + "loss = F.mse_loss(a, b, reduction='sum') / len(a)\nloss.backward()\n"),
+    ("DDP117", HEAD + "loss = F.mse_loss(a, b, reduction='mean')\nloss.backward()\n"),
+    ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(seed + dist.get_rank())\n"),
+    ("DDP118", DDP + LOOP + "nn.Dropout()\nseed = args.seed + utils.get_rank()\ntorch.manual_seed(seed)\n"),
+    ("DDP118", HEAD + LOOP + "torch.manual_seed(0)\n"),
+    ("DDP119", HEAD + LOOP + "torch.manual_seed(0)\na, b = torch.utils.data.random_split(d, [1, 2])\n"),
+    ("DDP119", HEAD + LOOP + "np.random.shuffle(names)\n"),
+    ("DDP120", HEAD + LOOP + "if epoch > best_epoch:\n    pass\n"),
+    ("DDP120", HEAD + "def f(loss):\n    if loss.item() < best:\n        pass\n    loss.backward()\n"),
+    ("DDP121", HEAD + LOOP + "        if i > 100:\n            break\n"),
+    ("DDP121", HEAD + LOOP + "        if torch.isnan(reduced_loss):\n            break\n"),
+    ("DDP122", HEAD + LOOP + "scheduler.step()\nscheduler.step(epoch)\n"),
+    ("DDP123", DDP + "if rank != 0:\n    dist.barrier()\nprepare()\nif rank == 0:\n    dist.barrier()\n"),
+    ("DDP123", DDP + "if dist.is_initialized():\n    dist.barrier()\n"),
+    ("DDP124", DDP + "if world_size > 1:\n    dist.all_reduce(x)\n"),
+    ("DDP124", DDP + "if rank == 0:\n    dist.send(x, 1)\n"),
+    ("DDP125", DDP + "m = DDP(nn.BatchNorm1d(3))\nif rank == 0:\n    m.module(x)\n"),
+    (
+        "DDP126",
+        DDP + "m = DDP(n)\nfor x in DataLoader(d):\n    m(x).backward()\nm.module.eval()\nm.module.state_dict()\n",
+    ),
+    ("DDP126", DDP + "m = DDP(n)\n@torch.no_grad()\ndef f(loader):\n    for x in loader:\n        m.module(x)\n"),
+    ("DDP127", HEAD + LOOP + "        if i % 10 == 0:\n            print(1)\n"),
+    (
+        "DDP127",
+        DDP
+        + LOOP.replace("        optimizer.step()", "        if i % 4 == 0:\n            optimizer.step()")
+        + "model.no_sync()\n",
+    ),
+    ("DDP129", DDP + "for p in n.parameters():\n    p.requires_grad = False\nm = DDP(n)\nloss.backward()\n"),
+    ("DDP130", DDP + "m = DDP(n)\nraw = m.module if hasattr(m, 'module') else m\ntorch.save(raw.state_dict(), 'x')\n"),
+    ("DDP130", HEAD + "m = nn.Linear(1, 1)\ntorch.save(m.state_dict(), 'x')\n"),
+    ("DDP131", HEAD + LOOP + "torch.save(state, 'x')\ntorch.save({'a': 1}, 'x')\n"),
+    ("DDP132", DDP + LOOP + "import wandb\nif rank == 0:\n    wandb.init()\n"),
+    ("DDP132", DDP + LOOP + "from torch.utils.tensorboard import SummaryWriter\nSummaryWriter(f'runs/{rank}')\n"),
+    ("DDP133", HEAD + LOOP + "from tqdm import tqdm\ntqdm(x, disable=quiet)\ntqdm(x, **options)\n"),
+    ("DDP134", HEAD + "DataLoader(d, sampler=None, shuffle=True)\nDataLoader(d, sampler=s, shuffle=s is None)\n"),
+    ("DDP135", HEAD + "import torch.multiprocessing as mp\ndef main():\n    mp.spawn(f)\n"),
+    ("DDP136", HEAD + LOOP + "os.makedirs('x', exist_ok=True)\ntry:\n    os.mkdir('y')\nexcept OSError:\n    pass\n"),
+    ("DDP137", HEAD + LOOP + "import torchvision\ntorchvision.datasets.MNIST('x', download=False)\n"),
+    ("DDP138", HEAD + LOOP + "DataLoader(d, sampler=torch.utils.data.SequentialSampler(d))\n"),
+    (
+        "DDP138",
+        DDP
+        + LOOP
+        + "s = torch.utils.data.DistributedSampler(d)\nDataLoader(d, batch_sampler=torch.utils.data.BatchSampler(s, 2, True))\n",
+    ),
+    ("DDP139", DDP + LOOP + "m = DDP(n)\nl = DataLoader(d, sampler=s)\ntrain(m, l, c, o)\n"),
+    (
+        "DDP140",
+        HEAD
+        + "class S(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield from x[self.rank :: self.world_size]\n",
+    ),
+    ("DDP141", HEAD + LOOP + "DataLoader(d, num_workers=4)\nDataLoader(d, num_workers=os.cpu_count() // 8)\n"),
+    ("DDP142", HEAD + "n = torch.cuda.device_count()\nnames = n * ['gpu']\n"),
+    ("DDP143", DDP + "if single:\n    m = nn.DataParallel(n)\nelse:\n    m = DDP(n)\n"),
+    ("DDP144", DDP + "if a:\n    m = DDP(n)\nelse:\n    m.cuda()\n"),
+    ("DDP145", DDP + "p.add_argument('--local_rank', default=os.environ['LOCAL_RANK'])\n"),
+    (
+        "DDP146",
+        DDP + "os.environ['MASTER_PORT'] = str(port)\nif x:\n    dist.init_process_group(init_method='env://')\n",
+    ),
+    ("DDP148", DDP + "if x:\n    dist.init_process_group()\nloss.backward()\ncleanup()\ndef cleanup(): pass\n"),
+    ("DDP149", HEAD + LOOP + "import shutil\nshutil.rmtree('x', ignore_errors=True)\nnames.remove('a')\n"),
+    ("DDP150", DDP + "if rank == 0:\n    torch.save(s, 'a')\ntorch.load('b')\n"),
+    ("DDP201", "import ddp_patch\nddp_patch.enable()\n" + HEAD + "l = DataLoader(d)\n"),
+    (
+        "DDP202",
+        DDP
+        + "def setup():\n    if 'RANK' not in os.environ:\n        return\n    dist.init_process_group()\nsetup()\n",
+    ),
+    ("DDP202", DDP + "os.environ['RANK'] = '0'\nos.environ.get('RANK')\n"),
+    ("DDP203", HEAD + "type(x) == torch.Tensor\ntype(x) is int\n"),
+    ("DDP204", HEAD + LOOP + "        if time.time() - start > 10:\n            print(1)\n"),
+    ("DDP205", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x * self.scale.item()\n"),
+    ("DDP206", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x + torch.rand(3)\n"),
+    ("DDP209", HEAD + "DataLoader(d, collate_fn=None)\n"),
+    (
+        "DDP211",
+        HEAD
+        + "class S(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        torch.utils.data.get_worker_info()\n",
+    ),
+    ("DDP220", HEAD + LOOP + "breakpoint()\n"),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), NO, ids=[f"{code}-{n}" for n, (code, _) in enumerate(NO)])
+def test_a_rule_leaves_alone(code, text):
+    assert found(text, code) == []
+
+
+YES = [
+    ("DDP101", DDP + LOOP + "s = torch.utils.data.distributed.DistributedSampler(d)\n"),
+    (
+        "DDP102",
+        HEAD + LOOP + "    correct = output.eq(y).sum()\n    return 100.0 * correct / len(train_loader.dataset)\n",
+    ),
+    ("DDP103", HEAD + LOOP + "        correct += (output.argmax(1) == y).sum().item()\n"),
+    (
+        "DDP103",
+        HEAD + LOOP.replace("enumerate(train_loader)", "enumerate(tqdm(train_loader))") + "        n += len(x)\n",
+    ),
+    (
+        "DDP104",
+        HEAD
+        + LOOP
+        + "        losses.update(loss.item(), x.size(0))\n".replace("losses", "meters")
+        + "\nmeters = Meter()\n",
+    ),
+    ("DDP106", DDP + LOOP + "torch.save(1, 'x')\n"),
+    ("DDP106", DDP + LOOP + "if rank is not None:\n    torch.save(1, 'x')\n"),
+    ("DDP108", HEAD + LOOP + "c = torch.load('x')\nmodel.load_state_dict(c['model'])\n"),
+    ("DDP110", HEAD + LOOP + "d = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')\n"),
+    ("DDP110", HEAD + LOOP + "m.cuda(0)\n"),
+    ("DDP114", HEAD + LOOP + "l = DataLoader(d, batch_size=args.bs)\ntrain(m, l, c, o)\n"),
+    ("DDP116", HEAD + "def contrastive(z):\n    return torch.matmul(z, z.T)\nloss.backward()\n"),
+    ("DDP117", HEAD + "criterion = nn.CrossEntropyLoss(size_average=False)\nloss = criterion(a, b)\nloss.backward()\n"),
+    ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(args.seed)\n"),
+    ("DDP121", HEAD + LOOP + "        if not torch.isfinite(loss):\n            sys.exit(1)\n"),
+    ("DDP123", DDP + "if is_main_process():\n    dist.barrier()\n"),
+    ("DDP124", DDP + "def f(x):\n    if dist.get_rank() == 0:\n        dist.all_gather(y, x)\n"),
+    ("DDP130", DDP + "m = DDP(n)\nif rank == 0:\n    torch.save({'model': m.state_dict()}, 'x')\n"),
+    ("DDP136", HEAD + LOOP + "os.mkdir('x')\n"),
+    ("DDP202", HEAD + "local_rank = int(os.environ['LOCAL_RANK'])\nimport torch.distributed\n"),
+    ("DDP204", HEAD + LOOP + "end = time.time() + 10\nwhile time.time() < end:\n    train(m, l, c, o)\n"),
+    ("DDP209", "import ddp_patch; ddp_patch.enable()\n" + HEAD + "DataLoader(d, collate_fn=lambda x: x)\n"),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), YES, ids=[f"{code}-{n}" for n, (code, _) in enumerate(YES)])
+def test_a_rule_finds(code, text):
+    assert set(found(text, code)) == {code}
+
+
+def test_what_would_break_is_told_from_what_is_broken():
+    plain, ddp = (
+        check_source(facts_of_text(head + LOOP + "torch.save(1, 'x')\n").source, {"DDP106"})[0].message
+        for head in (HEAD, DDP)
+    )
+    assert ": under DDP every rank writes" in plain
+    assert ": every rank writes" in ddp
+
+
+def test_a_message_names_what_was_found_and_the_line_to_write():
+    (found_,) = check_source(facts_of_text(HEAD + LOOP + "torch.save(net.state_dict(), 'x')\n").source, {"DDP106"})
+    assert found_.message.startswith("torch.save(net.state_dict(), ...) is under no test on the rank: ")
+    assert found_.message.endswith("Write if dist.get_rank() == 0: torch.save(...)")
+    assert (found_.place.line, found_.place.column) == (15, 1)
+
+
+def test_every_rule_has_one_code_one_name_and_a_file_named_after_it():
+    rules = list(table().values())
+    assert len(rules) == len({rule.name for rule in rules}) >= 40
+    for rule in rules:
+        assert rule.find.__module__.rpartition(".")[2].startswith(rule.code.lower())
