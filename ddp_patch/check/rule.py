@@ -46,6 +46,7 @@ class Rule:
     find: Callable[[Facts], Iterator[Finding]]
     worlds: tuple[World, ...] = (World.PLAIN, World.DDP)
     training: bool = True  # only in files where a backward runs
+    breaks_alone: bool = False  # also as one process, so that a message does not begin with "under DDP"
 
     @property
     def url(self) -> str:
@@ -67,7 +68,8 @@ class Rule:
 
     def message(self, finding: Finding, world: World) -> str:
         """Write what to show: what was found, why it cannot be right, and the line to write."""
-        under = "under DDP " if self.code.startswith("DDP1") and world is World.PLAIN else ""
+        supposed = self.code.startswith("DDP1") and world is World.PLAIN and not self.breaks_alone
+        under = "under DDP " if supposed else ""
         return f"{finding.found}: {under}{finding.why}. {finding.write}"
 
 

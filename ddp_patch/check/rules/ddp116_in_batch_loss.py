@@ -7,15 +7,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import Facts, Kind
+from ...source import Facts, Kind, dotted
 from ..literals import brief, number
 from ..rule import Finding, Rule
 
 _SHAPES = ("view", "reshape")
 _PRODUCTS = {"torch.mm", "torch.matmul", "torch.einsum", "torch.cdist"}
-_PLACES = re.compile(
-    r"contrast|triplet|nt_?xent|info_?nce|simclr|clip_loss|hard|similarity|pairwise|pdist|distance|npair", re.I
-)
+_PLACES = re.compile(r"contrast|sup_?con|triplet|nt_?xent|info_?nce|simclr|clip_loss|hard|pdist|npair", re.I)
 _LIBRARY = re.compile(r"pytorch_metric_learning\.(losses|miners|distances)\.[A-Z]")
 
 
@@ -46,9 +44,9 @@ def _square(facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression) -
         return facts.name(left) is not None and facts.code(left) == facts.code(right) and _named_so(facts, left)
     same = facts.code(left) == facts.code(turned)
     outputs = Kind.OUTPUT in facts.kinds(left) and Kind.OUTPUT in facts.kinds(turned)
-    if not (same or outputs) or _is_gram(facts, left):
+    if _is_gram(facts, left):
         return False
-    return _named_so(facts, left) or (outputs and not _in_module(facts, left))
+    return _named_so(facts, left) or (outputs and same and not _in_module(facts, left))
 
 
 def _is_gram(facts: Facts, node: cst.BaseExpression) -> bool:
@@ -65,6 +63,8 @@ def _turned(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """Give x of ``x.t()``, ``x.T`` and ``x.transpose(0, 1)``."""
     if isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT"):
         return node.value
+    if isinstance(node, cst.Call) and dotted(node.func) == "torch.t" and node.args:
+        return node.args[0].value
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         places = [number(argument.value) for argument in node.args]
         if (node.func.attr.value == "t" and not places) or (
@@ -93,4 +93,4 @@ def _finding(facts: Facts, node: cst.CSTNode) -> Finding:
     )
 
 
-RULE = Rule("DDP116", "in-batch-loss", "A loss compares the rows of a batch with each other", find)
+RULE = Rule("DDP116", "in-batch-loss", "A loss compares the rows of a batch with each other", find, training=False)

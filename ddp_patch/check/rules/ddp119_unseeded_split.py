@@ -49,4 +49,4 @@ def _finding(facts: Facts, call: cst.Call, write: str) -> Finding:
     )
 
 
-RULE = Rule("DDP119", "unseeded-split", "A dataset is split without a seed", find)
+RULE = Rule("DDP119", "unseeded-split", "A dataset is split without a seed", find, training=False)

@@ -26,5 +26,11 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    "DDP134", "sampler-and-shuffle", "A loader is given a sampler and shuffle=True", find, (*World,), training=False
+    "DDP134",
+    "sampler-and-shuffle",
+    "A loader is given a sampler and shuffle=True",
+    find,
+    (*World,),
+    training=False,
+    breaks_alone=True,
 )

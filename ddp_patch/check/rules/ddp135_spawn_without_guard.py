@@ -24,4 +24,11 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP135", "spawn-without-guard", "Processes are spawned where the file is imported", find, training=False)
+RULE = Rule(
+    "DDP135",
+    "spawn-without-guard",
+    "Processes are spawned where the file is imported",
+    find,
+    training=False,
+    breaks_alone=True,
+)

@@ -29,4 +29,4 @@ def find(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-RULE = Rule("DDP203", "type-is", "A type is compared with `is`", find, (World.PLAIN, World.DDP_PATCH), training=False)
+RULE = Rule("DDP203", "type-is", "A type is compared with `is`", find, (World.PLAIN, World.DDP_PATCH))
