@@ -44,8 +44,8 @@ def _square(facts: Facts, left: cst.BaseExpression, right: cst.BaseExpression) -
         return facts.name(left) is not None and facts.code(left) == facts.code(right) and _named_so(facts, left)
     same = facts.code(left) == facts.code(turned)
     outputs = Kind.OUTPUT in facts.kinds(left) and Kind.OUTPUT in facts.kinds(turned)
-    if _is_gram(facts, left):
-        return False
+    if _is_gram(facts, left) or Kind.REDUCED in facts.kinds(left) | facts.kinds(turned):
+        return False  # of one picture, or of the rows of all ranks
     return _named_so(facts, left) or (outputs and same and not _in_module(facts, left))
 
 
