@@ -70,6 +70,7 @@ def test_a_missing_path_and_a_folder_without_scripts_are_named(tmp_path):
         ("import torch\nprint 'hello'\n", "python2", 2, "this is Python 2 (print 'hello')"),
         ("try:\n    pass\nexcept ValueError, e:\n    pass\n", "python2", 3, "this is Python 2"),
         ("raise ValueError, 'x'\n", "python2", 1, "this is Python 2"),
+        ("if x:\n\ty = 1\n        z = 2\n", "syntax", 3, "tabs and spaces are mixed"),
         ("if 1 <> 2: pass\n", "python2", 1, "this is Python 2"),
         ("x = y.cuda(async=True)\n", "syntax", 1, "Write non_blocking=True"),
         ("x = " + "(" * 300 + "1" + ")" * 300 + "\n", "syntax", 1, "too many nested"),
@@ -167,6 +168,14 @@ def test_a_broken_cell_is_named_and_the_others_are_read(tmp_path):
     source = read(path)
     assert [part.cell for part in source.parts] == [1, 3]
     assert str(source.problems[0]).startswith(f"{path}:cell 2:1:")
+
+
+def test_a_cell_with_letters_that_are_none_is_named(tmp_path):
+    path = tmp_path / "a.ipynb"
+    path.write_text(notebook("x = '\ud800'\n", "y = 1\n"))
+    source = read(path)
+    assert [part.cell for part in source.parts] == [2]
+    assert source.problems[0].cell == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": 3}', "not json", '{"cells": [{}]}'])

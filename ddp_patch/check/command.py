@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ def command(argv: Sequence[str]) -> int:
     except (ValueError, ConfigError) as error:
         sys.stderr.write(f"python -m ddp_patch check: {error}\n")
         return FAILED
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may not have the script's letters
     sys.stdout.write(FORMATS[options.format](result))
     if result.problems:
         return FAILED

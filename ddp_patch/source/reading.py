@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ def parse(content: str, path: str = "<text>", cell: int | None = None) -> cst.Mo
     try:
         return cst.parse_module(content)
     except cst.ParserSyntaxError as error:
-        reason = f"syntax error: {error.message.splitlines()[0]}"
+        reason = "Python reads this line, but LibCST cannot parse it: exclude this file"
         return Problem(path, error.raw_line, error.raw_column + 1, "syntax", reason, cell)
     except RecursionError:
         return Problem(path, 0, 0, "syntax", "this is nested too deeply to be parsed: exclude this file", cell)
@@ -127,20 +128,23 @@ def _fault(content: str) -> tuple[int, int, str, str] | None:
         line = error.lineno or 0
         lines = content.splitlines()
         said = lines[line - 1] if 0 < line <= len(lines) else ""
-        if _PYTHON2.search(said) or (isinstance(error, TabError)):
-            reason = f"this is Python 2 ({said.strip()[:60]}). Convert the file first: python -m lib2to3, or pyupgrade"
+        if isinstance(error, TabError):
+            return line, 0, "syntax", "tabs and spaces are mixed here, which Python 3 refuses. Write spaces"
+        if _PYTHON2.search(said):
+            reason = f"this is Python 2 ({said.strip()[:60]}). Convert the file to Python 3 first"
             return line, error.offset or 0, "python2", reason
         if _ASYNC.search(said):
             return line, error.offset or 0, "syntax", "async is a keyword since Python 3.7. Write non_blocking=True"
-        return line, error.offset or 0, "syntax", f"syntax error: {error.msg}"
-    except (RecursionError, MemoryError, ValueError) as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        return line, error.offset or 0, "syntax", f"syntax error for Python {version}: {error.msg}"
+    except (RecursionError, MemoryError, ValueError) as error:  # ValueError: zero bytes, lone surrogates
         return 0, 0, "syntax", f"this cannot be parsed: {error}"
     if deep is not None:
         return (
             deep,
             0,
             "too-large",
-            f"this is nested more than {_DEEPEST} levels deep, as no script is: exclude this file",
+            f"this is nested more than {_DEEPEST} levels deep (each elif is one): exclude this file",
         )
     return None
 

@@ -26,7 +26,7 @@ def _summary(result: Result) -> str:
         what = f"{_count(len(result.findings), 'finding')} in {_count(files, 'file')}"
         hint = f" python -m ddp_patch check --explain {codes[0]} explains the first rule." if len(codes) else ""
     else:
-        what, hint = "nothing found", ""
+        what, hint = "nothing found" if result.files else "nothing checked", ""
     left = f"; {_count(len(result.problems), 'problem')} kept files from being checked" if result.problems else ""
     return f"{what}; {checked}{left}.{hint}"
 
