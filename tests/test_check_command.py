@@ -50,7 +50,7 @@ def test_what_cannot_be_checked_is_2_and_the_others_go_on(folder, capsys):
     code, out, _ = run(capsys, ".", "nowhere.py")
     assert code == 2
     assert "dirty.py:5:1: DDP106" in out
-    assert "broken.py:1:7: syntax error: " in out
+    assert "broken.py:1:7: syntax error for Python 3." in out
     assert "nowhere.py: there is no such file or folder (not checked)" in out
     assert "; 2 problems kept files from being checked." in out
 
@@ -155,6 +155,16 @@ def test_the_nearest_pyproject_above_is_asked(folder, capsys, table, code):
 def test_the_command_line_has_the_last_word_on_what_is_selected(folder, capsys):
     (folder / "pyproject.toml").write_text('[tool.ddp_patch.check]\nselect = ["DDP2"]\n')
     assert run(capsys, "--select", "DDP1", ".")[0] == 1
+
+
+@pytest.mark.parametrize("pattern", ["src/vendor", "src/vendor/", "src/vendor/*", "vendor", "src/*/a.py"])
+def test_what_is_excluded_is_so_from_wherever_one_looks(folder, capsys, pattern):
+    (folder / "src/vendor").mkdir(parents=True)
+    (folder / "src/vendor/a.py").write_text(DIRTY)
+    (folder / "src/b.py").write_text(CLEAN)
+    (folder / "pyproject.toml").write_text(f'[tool.ddp_patch.check]\nexclude = ["{pattern}", "dirty.py"]\n')
+    assert run(capsys, ".")[0] == 0
+    assert run(capsys, "src")[0] == 0
 
 
 @pytest.mark.parametrize(

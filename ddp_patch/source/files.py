@@ -50,6 +50,13 @@ def excluded(path: Path, exclude: Sequence[str]) -> bool:
     )
 
 
+def _is_out(path: Path, folder: Path, exclude: Sequence[str]) -> bool:
+    """Patterns of names count below the folder that is searched, those of paths wherever they end."""
+    paths = [pattern.rstrip("/") for pattern in exclude if "/" in pattern.rstrip("/")]
+    whole = path.absolute().as_posix()
+    return excluded(path.relative_to(folder), exclude) or any(fnmatch.fnmatch(whole, f"*/{each}") for each in paths)
+
+
 def _below(folder: Path, exclude: Sequence[str], problems: list[Problem]) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         problems.append(Problem(str(error.filename), 0, 0, "unreadable", f"cannot be read: {error.strerror}"))
@@ -61,9 +68,9 @@ def _below(folder: Path, exclude: Sequence[str], problems: list[Problem]) -> Ite
             if not name.startswith(".")
             and name not in _SKIPPED
             and not os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
-            and not excluded((Path(root) / name).relative_to(folder), exclude)
+            and not _is_out(Path(root) / name, folder, exclude)
         )
         for name in sorted(files):
             path = Path(root) / name
-            if path.suffix in SUFFIXES and not excluded(path.relative_to(folder), exclude):
+            if path.suffix in SUFFIXES and not _is_out(path, folder, exclude):
                 yield path

@@ -28,7 +28,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             node,
             f"{brief(facts, counted)} is divided by {whole}",
             "it counts this rank's rows only, so the result is 1/N of the metric",
-            f"Write dist.all_reduce({brief(facts, counted)}) of a tensor before dividing.",
+            f"Write dist.all_reduce of {brief(facts, counted)} as a tensor before dividing.",
         )
 
 
