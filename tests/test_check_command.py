@@ -89,6 +89,13 @@ def test_list_and_explain_show_the_rules(capsys):
     assert "save-on-every-rank" in out
 
 
+def test_an_installed_package_explains_in_the_rules_own_words(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("ddp_patch.check.explain._PAGES", tmp_path)
+    _, out, _ = run(capsys, "--explain", "DDP101")
+    assert out.startswith("# DDP101 no-set-epoch\n\nA DistributedSampler is never told the epoch.\n\n")
+    assert "``epoch`` stays 0 until ``set_epoch`` is called" in out
+
+
 @pytest.mark.parametrize(
     "argv",
     [

@@ -204,16 +204,12 @@ def test_every_node_is_visited_once():
 def test_neither_torch_nor_accelerate_is_imported(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('the script ran')\nimport torch\n")
-    # The package's own __init__ imports torch: a bare package of the same path stands in for it.
     code = f"""
-import sys, types
-package = types.ModuleType("ddp_patch")
-package.__path__ = [{str(ROOT / "ddp_patch")!r}]
-sys.modules["ddp_patch"] = package
+import sys
 from ddp_patch.check import command
 code = command([{str(script)!r}])
-assert not {{"torch", "accelerate", "wrapt"}} & set(sys.modules), "imported"
+assert not {{"torch", "accelerate"}} & set(sys.modules), "imported"
 sys.exit(code)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

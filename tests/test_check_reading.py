@@ -189,3 +189,15 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     path = tmp_path / "gone.py"
     path.symlink_to(tmp_path / "nowhere.py")
     assert problem(path).kind == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "text", ["y = " + " + ".join(["x"] * 140), "y = " + "f(" * 140 + "x" + ")" * 140, "y = x" + ".f(1)" * 70]
+)
+def test_deep_expressions_are_followed(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch\nfor x in train_loader:\n    x.backward()\n{text}\ntorch.save(y, 'a')\n")
+    facts = facts_of(read(path))
+    (call,) = facts.calls("torch.save")
+    assert facts.place(call).line == 5
+    assert "LOCAL" in {kind.name for kind in facts.kinds(call.args[0].value)}

@@ -19,7 +19,8 @@ from .problems import Problem
 from .text import NotText, Text, decode
 
 LARGEST = 2_000_000  # bytes; a script of 50,000 lines has about as many
-_DEEPEST = 150  # nodes in one another; libcst takes minutes for an expression of thousands, and its visitors recurse
+_DEEPEST = 150  # nodes in one another; libcst takes minutes for an expression of thousands
+_CALLS = 20  # of Python for each of them, in libcst's visitors and in ours
 # Statements of Python 2 that are none of Python 3.
 _PYTHON2 = re.compile(
     r"^\s*(print\s+[^(\s=.\[,:].*|print\s*>>.*|exec\s+[\"'\w].*|raise\s+[\w.]+\s*,.*|except\s+[\w.()\s,]+,\s*\w+\s*:.*)$"
@@ -90,6 +91,8 @@ def read(path: Path) -> Source:
 
 def parse(content: str, path: str = "<text>", cell: int | None = None) -> cst.Module | Problem:
     """Parse Python, or say at which line and why not."""
+    # Python's own limit of 1,000 calls is reached by expressions of 60 levels, which scripts have.
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + _CALLS * _DEEPEST))
     fault = _fault(content)
     if fault is not None:
         line, column, kind, reason = fault

@@ -26,7 +26,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 call,
                 f"enable() stands below {facts.code(early[0].func)}(...)",
-                "what stands above runs before the ranks start and again on each; if that cannot be exact it is an error",
+                "lines above it run before the ranks start and again on each; if that cannot be exact, it raises",
                 "Write import ddp_patch; ddp_patch.enable() on top of the script.",
             )
 

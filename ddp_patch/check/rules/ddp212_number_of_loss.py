@@ -1,4 +1,4 @@
-"""A loss that nobody has looked at is on its way: as ``alpha=`` or ``value=`` it is taken for a number, and is NaN."""
+"""A loss without a gradient is on its way until somebody looks: as ``alpha=`` it is taken for a number, and is NaN."""
 
 from __future__ import annotations
 
