@@ -1,0 +1,174 @@
+"""A migrated script against its original: the new one on ranks that see their own rows, the old one on one process.
+
+Compared are the mean of the ranks' losses, the gradients that optimizers get, and what rank 0 prints and writes. So that
+they can be equal at all, the old script's shuffled loaders give the very batches that the ranks had together, and draws for
+rows are held still in both. That the order is a sound one is looked at apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from .arguments import Request
+from .causes import causes
+from .compare import Difference, compare
+from .inquiry import failure, notes
+from .observed import Loss, Observed, observe
+from .order import Order, batches_of, judged
+from .printed import Varying
+from .ranks import apart
+from .runs import Done, Launcher, Spec
+from .tolerance import Tolerance
+from .verdict import Verdict
+
+
+class Against:
+    """Asks about one pair of scripts."""
+
+    def __init__(self, request: Request, launcher: Launcher, run: Callable[[Spec], Done]) -> None:
+        """Prepare.
+
+        Args:
+            request: what is asked.
+            launcher: of the new script.
+            run: makes a run.
+        """
+        assert request.against is not None
+        self._old: Path = request.against
+        self._new = Spec(
+            script=request.script,
+            args=request.args,
+            launcher=launcher,
+            steps=request.steps,
+            float64=request.float64,
+            still=True,
+            is_local=True,
+        )
+        self._run = run
+
+    def ask(self, nproc: int) -> Verdict:
+        """Compare N ranks of the new script with the old one."""
+        self._runs: list[tuple[str, float, str]] = []
+        title = f"{nproc} ranks against {self._old.name}"
+        spec = dataclasses.replace(self._new, nproc=nproc)
+        verdict = self._told(spec, title)
+        if verdict.word == "differs" and not spec.float64 and verdict.ranks is not None and not verdict.ranks.failed:
+            self._in_float64(verdict, dataclasses.replace(spec, float64=True))
+        verdict.runs = self._runs
+        return verdict
+
+    def _told(self, spec: Spec, title: str) -> Verdict:
+        ranks = self._ranks(spec)
+        order = batches_of(ranks)
+        old = self._alone(spec, order)
+        if old.failed or old.is_empty:
+            return Verdict("could not tell", title, failure(old), alone=old)
+        merged = _merged(ranks)
+        tolerance = Tolerance("float64" if spec.float64 else old.dtype)
+        verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.taken))
+        verdict.notes = [*notes(old, merged), *_expected(order, ranks)]
+        verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})
+        if any(rank.failed for rank in ranks):
+            failed = next(rank for rank in ranks if rank.failed)
+            verdict.ranks, verdict.word, verdict.why = failed, "differs", f"on {title} it ends by {failure(failed)}"
+            verdict.differences = compare(old, merged, tolerance)
+            return verdict
+        evident = [*judged(old, ranks, order), *apart(ranks, tolerance)]
+        found = [*evident, *compare(old, merged, tolerance)]
+        if found:
+            again = self._alone(spec, order)
+            varying = Varying([*old.out, *old.err], [*again.out, *again.err])
+            found = [*evident, *compare(old, merged, tolerance, varying)]
+            itself = {(other.what, other.key) for other in compare(old, again, tolerance)}
+            found = [one for one in found if (one.what, one.key) not in itself]
+        verdict.differences = sorted((_with_line(one, ranks) for one in found), key=lambda one: one.order)
+        if not verdict.differences:
+            verdict.why = "every number is the same, on the same batches"
+            return verdict
+        verdict.word, verdict.why = "differs", f"on {title} its numbers are others"
+        verdict.causes = causes(old, ranks, verdict.differences, spec.script)
+        return verdict
+
+    def _in_float64(self, verdict: Verdict, spec: Spec) -> None:
+        if any(found.what in ("rows", "end", "count", "rate") for found in verdict.differences):
+            verdict.float64 = "not tried: what differs is no rounding"
+            return
+        runs = self._runs
+        in_float64 = self._told(spec, verdict.title)
+        self._runs = runs
+        if in_float64.word == "same":
+            verdict.word, verdict.why = "same up to rounding", "in float64 every number is the same: this is rounding"
+            verdict.float64 = "it is gone in float64"
+            verdict.before, verdict.differences, verdict.causes = verdict.differences, [], []
+        elif in_float64.word == "differs" and in_float64.first is not None and not _failed(in_float64):
+            verdict.float64 = f"it is there in float64 as well, so it is no rounding: {in_float64.first.said}"
+        else:
+            verdict.float64 = "the scripts do not run in float64, so it cannot be told whether this is rounding"
+
+    def _ranks(self, spec: Spec) -> list[Observed]:
+        done = self._run(spec)
+        ranks = [observe(done, rank) for rank in range(spec.nproc)]
+        self._runs.append((f"{spec.script.name}, {spec.name}", done.ended.seconds, ranks[0].how or "failed"))
+        return ranks
+
+    def _alone(self, spec: Spec, order: Order) -> Observed:
+        alone = dataclasses.replace(
+            spec, script=self._old, launcher="plain", nproc=1, batches=json.dumps(order.as_given())
+        )
+        seen = observe(self._run(alone))
+        self._runs.append((f"{self._old.name}, {alone.name}", seen.seconds, seen.how or "failed"))
+        return seen
+
+
+def _failed(verdict: Verdict) -> bool:
+    return verdict.ranks is None or verdict.ranks.failed
+
+
+def _merged(ranks: list[Observed]) -> Observed:
+    """What the ranks did together, as one process would have: averaged losses; the rest is rank 0's."""
+    first = ranks[0]
+    counts = {len(rank.losses) for rank in ranks}
+    if len(counts) > 1:
+        return first
+    losses = [
+        Loss(one.step, one.line, fmean(rank.losses[place].value for rank in ranks))
+        for place, one in enumerate(first.losses)
+    ]
+    return dataclasses.replace(first, losses=losses)
+
+
+def _with_line(found: Difference, ranks: list[Observed]) -> Difference:
+    """Name the line that wrote a file, if it was seen."""
+    if found.what != "file" or found.line:
+        return found
+    for note in ranks[0].notes.get("write", []):
+        if note["path"] and note["path"] in found.said:
+            return dataclasses.replace(found, line=note["line"])
+    return found
+
+
+def _expected(order: Order, ranks: list[Observed]) -> list[str]:
+    """Say what is compared how, and what cannot be the same."""
+    said = [
+        "the ranks' losses are averaged; gradients, lines and files are rank 0's",
+        "the old script's shuffled loaders give the batches that the ranks had together",
+    ]
+    if order.padded:
+        said.append(
+            f"{order.padded} rows were loaded twice, to give every rank as many: the old script had them twice too"
+        )
+    said.extend(_of_every_rank(ranks))
+    return said
+
+
+def _of_every_rank(ranks: list[Observed]) -> list[str]:
+    templates = {said.template for said in ranks[0].out}
+    lines: dict[str, Any] = {}
+    for rank in ranks[1:]:
+        lines.update({said.line: None for said in rank.out if said.template in templates})
+    return [f"{line} prints on every rank; rank 0's is compared" for line in lines]

@@ -1,0 +1,201 @@
+"""Which runs it takes to tell: alone and on ranks; and where they differ, once more alone, held still, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from .compare import Difference, compare
+from .observed import Observed, observe
+from .printed import Varying
+from .runs import Done, Spec
+from .tolerance import Tolerance
+from .verdict import Verdict
+
+Perform = Callable[[Spec], Done]
+
+
+class Inquiry:
+    """Asks one script, on as many ranks as are wanted. What was run once is not run again."""
+
+    def __init__(self, spec: Spec, perform: Perform, original: Path | None = None) -> None:
+        """Prepare.
+
+        Args:
+            spec: of the script under ddp_patch.
+            perform: makes a run.
+            original: another script to run alone.
+        """
+        self._spec = spec
+        self._original = original
+        self._perform = perform
+        self._seen: dict[Spec, Observed] = {}
+        self._again: Observed | None = None
+
+    def ask(self, nproc: int) -> Verdict:
+        """Compare N ranks with one process."""
+        self._runs: list[tuple[str, float, str]] = []
+        spec = dataclasses.replace(self._spec, nproc=nproc)
+        verdict = self._told(spec)
+        verdict.runs = self._runs
+        return verdict
+
+    def _told(self, spec: Spec) -> Verdict:
+        title = f"{spec.nproc} ranks"
+        alone = self._run(self._alone(spec))
+        if alone.failed or alone.is_empty:
+            return Verdict("could not tell", title, failure(alone), alone=alone)
+        tolerance = Tolerance("float64" if spec.float64 else alone.dtype)
+        ranks = self._run(spec)
+        verdict = Verdict("same", title, alone=alone, ranks=ranks, tolerance=tolerance.described(alone.taken))
+        verdict.notes = notes(alone, ranks)
+        verdict.differences = compare(alone, ranks, tolerance)
+        if not verdict.differences:
+            verdict.why = "every number is the same"
+            return verdict
+        again = self._twice(self._alone(spec))
+        excused = self._excuse(verdict, alone, again, ranks, tolerance)
+        if not verdict.differences:
+            return _of_its_own(verdict, excused)
+        if ranks.failed:
+            verdict.word, verdict.why = "differs", f"on {title} it ends by {failure(ranks)}"
+            return verdict
+        return self._narrowed(verdict, spec, excused)
+
+    def _excuse(
+        self, verdict: Verdict, alone: Observed, again: Observed, ranks: Observed, tolerance: Tolerance
+    ) -> list[Difference]:
+        """Take out what differs between two runs alone as well."""
+        varying = Varying([*alone.out, *alone.err], [*again.out, *again.err])
+        by_itself: dict[tuple[str, str], int] = {}
+        for found in compare(alone, again, tolerance):
+            by_itself.setdefault((found.what, found.key), found.step)
+        verdict.varies = _named(varying, by_itself)
+        left, excused = [], []
+        for found in compare(alone, ranks, tolerance, varying):
+            since = by_itself.get((found.what, found.key))
+            (left if since is None or found.step < since else excused).append(found)
+        verdict.differences = left
+        return excused
+
+    def _narrowed(self, verdict: Verdict, spec: Spec, excused: list[Difference]) -> Verdict:
+        """Find out whether a difference is of draws, or of rounding."""
+        base, title = spec, verdict.title
+        still = dataclasses.replace(spec, still=True)
+        quiet = self._run(self._alone(still))
+        verdict.still = sorted({_held(note) for note in quiet.notes.get("still", [])})
+        if verdict.still and not quiet.failed:
+            found = self._compared(still)
+            if found is not None and not found[1]:
+                verdict.before, verdict.differences = verdict.differences, []
+                verdict.word, verdict.why = "same up to draws", "with random draws held still, every number is the same"
+                return verdict
+            if found is not None:
+                base = still
+                verdict.alone, verdict.ranks, verdict.differences = quiet, found[0], found[1]
+        if excused and any(found.what in ("loss", "gradient", "weights") for found in excused):
+            return _of_its_own(verdict, excused)
+        verdict.word = "differs"
+        verdict.why = f"on {title} its numbers are others" + (" even with draws held still" if base.still else "")
+        if base.float64:
+            verdict.float64 = "the runs were in float64: this is no rounding"
+            return verdict
+        return self._in_float64(verdict, dataclasses.replace(base, float64=True))
+
+    def _in_float64(self, verdict: Verdict, spec: Spec) -> Verdict:
+        found = self._compared(spec)
+        if found is None:
+            verdict.float64 = "the script does not run in float64, so it cannot be told whether this is rounding"
+        elif found[1]:
+            verdict.float64 = f"it is there in float64 as well, so it is no rounding: {found[1][0].said}"
+        else:
+            held = " and random draws held still" if spec.still else ""
+            verdict.word = "same up to rounding"
+            verdict.why = (
+                f"in float64{held}, every number is the same: the difference is rounding that training amplifies"
+            )
+            verdict.float64 = "it is gone in float64"
+            verdict.before, verdict.differences = verdict.differences, []
+        return verdict
+
+    def _compared(self, spec: Spec) -> tuple[Observed, list[Difference]] | None:
+        """Compare in another way of running; None if the script cannot run so alone."""
+        alone = self._run(self._alone(spec))
+        if alone.failed:
+            return None
+        tolerance = Tolerance("float64" if spec.float64 else alone.dtype)
+        varying = Varying()
+        if self._again is not None:
+            first = self._seen[self._alone(self._spec)]
+            varying = Varying([*first.out, *first.err], [*self._again.out, *self._again.err])
+        ranks = self._run(spec)
+        return ranks, compare(alone, ranks, tolerance, varying)
+
+    def _run(self, spec: Spec) -> Observed:
+        if spec not in self._seen:
+            self._seen[spec] = observe(self._perform(spec))
+            seen = self._seen[spec]
+            self._runs.append((spec.name, seen.seconds, seen.how or "failed"))
+        return self._seen[spec]
+
+    def _alone(self, spec: Spec) -> Spec:
+        script = spec.script if self._original is None else self._original
+        return dataclasses.replace(spec, script=script, launcher="plain", nproc=1)
+
+    def _twice(self, spec: Spec) -> Observed:
+        if self._again is None:
+            self._again = observe(self._perform(spec))
+            self._runs.append((f"{spec.name}, again", self._again.seconds, self._again.how or "failed"))
+        return self._again
+
+
+def _of_its_own(verdict: Verdict, excused: list[Difference]) -> Verdict:
+    trained = [found for found in excused if found.what in ("loss", "gradient", "weights", "count", "rate")]
+    if trained:
+        verdict.word = "could not tell"
+        verdict.why = (
+            "the script itself is not reproducible: two runs alone differ in "
+            f"{trained[0].key}{f' ({trained[0].line})' if trained[0].line else ''}. Seed what it draws from, or take "
+            "out what depends on the time"
+        )
+        verdict.before, verdict.differences = verdict.differences or excused, []
+    else:
+        verdict.word, verdict.why = "same", "every number is the same, but for what varies between two runs alone"
+    return verdict
+
+
+def _held(note: dict[str, str]) -> str:
+    return f"{note['what']} ({note['line']})" if note["line"] else note["what"]
+
+
+def _named(varying: Varying, by_itself: dict[tuple[str, str], int]) -> list[str]:
+    lines = [f"number {place + 1} of {template!r}" for template, place in sorted(varying.numbers)]
+    texts = [repr(template) for template in sorted(varying.texts)]
+    return [*lines, *texts, *sorted({key for what, key in by_itself if what not in ("printed",)})]
+
+
+def failure(seen: Observed) -> str:
+    """Say why a run has nothing to compare."""
+    said = seen.stderr.strip()
+    if seen.is_late:
+        return f"it was not done after {seen.seconds:.0f} s and was ended. Write --steps 50, or a longer --timeout"
+    if seen.error.startswith("EOFError"):
+        return "it reads from standard input, which nobody answers here. Give it what it asks for as arguments"
+    if any(word in said for word in ("No CUDA GPUs", "not compiled with CUDA", "NVIDIA driver", "No HIP GPUs")):
+        return "it needs a GPU, and there is none here"
+    if seen.failed and seen.error:
+        return seen.error
+    if seen.failed:
+        return f"it ended with code {seen.code} before it could say why"
+    return "it printed nothing, trained nothing and wrote nothing, so there is nothing to compare"
+
+
+def notes(alone: Observed, ranks: Observed) -> list[str]:
+    """Say what was seen beside the numbers."""
+    said = []
+    for note in alone.notes.get("outside", []):
+        said.append(f"{note['line']} writes {note['path']}, outside of its folder: not kept apart, not compared")
+    if ranks.how == "enough" or alone.how == "enough":
+        said.append(f"ended after {alone.taken} optimizer steps, as asked")
+    return said

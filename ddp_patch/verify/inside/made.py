@@ -1,0 +1,83 @@
+"""The lines of a script that make what training hangs on: loaders, samplers, optimizers, schedulers, seeds."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ...ledger import script_line
+from .record import Record
+
+_CLASSES: tuple[tuple[type, str], ...] = (
+    (DataLoader, "loader"),
+    (DistributedSampler, "sampler"),
+    (Optimizer, "optimizer"),
+    (LRScheduler, "scheduler"),
+    (DistributedDataParallel, "ddp"),
+)
+
+
+def install(record: Record, local: bool) -> None:
+    """Look on from now on.
+
+    Args:
+        record: of this rank.
+        local: the ranks see their own rows, and may seed and clip by themselves.
+    """
+    for owner, what in _CLASSES:
+        _note_made(owner, what, record)
+    if not local:
+        return
+    modules: list[tuple[Any, str]] = [(torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed")]
+    if "numpy" in sys.modules:
+        modules.append((sys.modules["numpy"].random, "seed"))
+    for module, name in modules:
+        _note_seed(module, name, record)
+    _note_clipping(record)
+
+
+def _note_made(owner: Any, what: str, record: Record) -> None:
+    wrapped = owner.__init__
+
+    @functools.wraps(wrapped)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        line = script_line()
+        wrapped(self, *args, **kwargs)
+        self.__dict__.setdefault("_ddp_patch_line", line)
+        record.once("made", what=what, line=line)
+
+    owner.__init__ = init
+
+
+def _note_seed(module: Any, name: str, record: Record) -> None:
+    wrapped = getattr(module, name)
+
+    @functools.wraps(wrapped)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if given and isinstance(given[0], (int, float)):
+            record.once("seed", line=script_line(), value=given[0])
+        return wrapped(*args, **kwargs)
+
+    setattr(module, name, seed)
+
+
+def _note_clipping(record: Record) -> None:
+    """Note the norms that are clipped by: ranks that clip before they average clip by different ones."""
+    wrapped = torch.nn.utils.clip_grad_norm_
+
+    @functools.wraps(wrapped)
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        total = wrapped(*args, **kwargs)
+        record.event("clip", line=script_line(), value=float(total))
+        return total
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_

@@ -1,0 +1,116 @@
+"""The models that a script trains: found by their parameters, named as their author does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
+
+
+class Models:
+    """Keeps what is trained until the script has ended, and names its parameters."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.roots: dict[str, nn.Module] = {}
+        self.loose: dict[str, Tensor] = {}  # trained, and of no module
+        self._names: dict[int, str] = {}
+        self._held: list[Tensor] = []  # so that no identity is used again
+
+    def name(self, parameters: Iterable[Tensor]) -> list[str]:
+        """Name parameters, looking for their modules if they are new."""
+        wanted = list(parameters)
+        new = [parameter for parameter in wanted if id(parameter) not in self._names]
+        if new:
+            self._held.extend(new)
+            self._find(new)
+        return [self._names[id(parameter)] for parameter in wanted]
+
+    def _find(self, new: list[Tensor]) -> None:
+        order = {id(parameter): place for place, parameter in enumerate(new)}
+        found = []
+        for module in _outermost(set(order)):
+            places = [order[id(p)] for p in module.parameters() if id(p) in order]
+            if places:
+                found.append((min(places), -len(places), module))
+        for _, _, module in sorted(found, key=lambda entry: entry[:2]):
+            own = list(module.named_parameters())
+            if all(id(p) in self._names for _, p in own if id(p) in order):
+                continue  # of another that holds the same
+            label = self._label(type(module).__name__)
+            self.roots[label] = module
+            self._held.extend(parameter for _, parameter in own)
+            for name, parameter in own:
+                self._names.setdefault(id(parameter), f"{label}.{plain_name(name)}")
+        for parameter in new:
+            if id(parameter) not in self._names:
+                name = f"tensor {len(self.loose) + 1}"
+                self.loose[name] = parameter
+                self._names[id(parameter)] = name
+
+    def _label(self, name: str) -> str:
+        count = sum(label.partition(" ")[0] == name for label in self.roots)
+        return name if not count else f"{name} ({count + 1})"
+
+    def state(self) -> dict[str, Tensor]:
+        """Copy all weights and buffers as they are now."""
+        held: dict[str, Tensor] = {}
+        for label, module in self.roots.items():
+            for name, value in _values(module):
+                held[f"{label}.{plain_name(name)}"] = _copied(value)
+        held.update({name: _copied(value) for name, value in self.loose.items()})
+        return held
+
+    def buffers(self) -> dict[str, float]:
+        """Measure the floating-point buffers."""
+        return {
+            f"{label}.{plain_name(name)}": float(buffer.detach().double().norm())
+            for label, module in self.roots.items()
+            for name, buffer in module.named_buffers()
+            if type(buffer) is Tensor and buffer.is_floating_point()
+        }
+
+    def let_go(self) -> None:
+        """Keep nothing alive any longer."""
+        self.roots.clear()
+        self.loose.clear()
+        self._held.clear()
+
+
+def plain_name(name: str) -> str:
+    """Leave out what wrappers put into a parameter's name."""
+    return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))
+
+
+def _values(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    kept = module.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in module.named_buffers() if name in kept)
+
+
+def _copied(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", copy=True)
+
+
+def _outermost(wanted: set[int]) -> list[nn.Module]:
+    """Find the modules that hold one of these parameters, and are in no other but a wrapper."""
+    known: dict[type, bool] = {}
+    modules: list[Any] = []
+    for candidate in gc.get_objects():
+        kind = type(candidate)  # not isinstance: some objects compute when they are asked for their class
+        if kind not in known:
+            known[kind] = issubclass(kind, nn.Module) and kind.__name__ not in _WRAPPERS and not _is_ours(kind)
+        if known[kind] and "_modules" in candidate.__dict__:
+            modules.append(candidate)
+    holding = [module for module in modules if any(id(p) in wanted for p in module.parameters())]
+    inside = {id(child) for module in holding for child in module.modules() if child is not module}
+    return [module for module in holding if id(module) not in inside and not isinstance(module, torch.jit.ScriptModule)]
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("ddp_patch.launch")

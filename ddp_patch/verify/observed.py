@@ -1,0 +1,119 @@
+"""What a run did, read from its records."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .printed import Said
+from .runs import Done, events
+from .tolerance import least_precise
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One that was back-propagated."""
+
+    step: int
+    line: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an optimizer."""
+
+    step: int
+    line: str
+    number: int  # of the optimizer
+    norm: float | None  # of the gradient
+    norms: list[float | None]  # of each parameter's
+    rates: list[float]
+    buffers: dict[str, float]
+
+
+@dataclass
+class Observed:
+    """One run, as one rank saw it."""
+
+    name: str
+    code: int
+    is_late: bool
+    seconds: float
+    stdout: str
+    stderr: str
+    how: str = ""  # it ended: "end", "exit", "enough", "error"; empty if it could not say
+    exit_code: int = 0
+    error: str = ""
+    losses: list[Loss] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+    out: list[Said] = field(default_factory=list)
+    err: list[Said] = field(default_factory=list)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path)
+    files: list[str] = field(default_factory=list)
+    notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # other events, by kind
+    dtypes: set[str] = field(default_factory=set)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not come to an end of its own."""
+        return self.is_late or self.how in ("", "error")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compare."""
+        return not (self.losses or self.steps or self.out or self.err or self.files or self.tensors)
+
+    @property
+    def taken(self) -> int:
+        """Optimizer steps."""
+        return len(self.steps)
+
+    @property
+    def dtype(self) -> str:
+        """What tolerances follow from."""
+        return least_precise(self.dtypes)
+
+
+def observe(done: Done, rank: int = 0) -> Observed:
+    """Read what a rank of a run noted."""
+    seen = Observed(done.spec.name, done.ended.code, done.ended.is_late, done.ended.seconds, done.stdout, done.stderr)
+    seen.folder, seen.files = done.place.folder, [name for name in done.place.written() if not _is_left_out(name)]
+    prefix = str(done.place.folder.parents[len(done.place.folder.relative_to(done.records.parent / "place").parts) - 1])
+    for event in events(done.records, rank):
+        _take(seen, event, prefix)
+    tensors = done.records / f"tensors.{rank}"
+    if tensors.exists() and tensors.stat().st_size:
+        seen.tensors = torch.load(io.BytesIO(tensors.read_bytes()), weights_only=True)
+    seen.dtypes |= {str(t.dtype).removeprefix("torch.") for t in seen.tensors.values() if t.is_floating_point()}
+    return seen
+
+
+def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
+    kind, step = event["kind"], event["step"]
+    if kind == "loss":
+        seen.losses.append(Loss(step, event["line"], event["value"]))
+        seen.dtypes.add(event["dtype"])
+    elif kind == "step":
+        options = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}))
+        seen.steps.append(Step(step, event["line"], event["number"], *options))
+    elif kind == "optimizer":
+        seen.optimizers.append(event)
+        seen.dtypes.update(event["dtypes"])
+    elif kind == "text":
+        said = Said(event["text"].replace(prefix, ""), event["line"], step)
+        (seen.out if event["stream"] == "out" else seen.err).append(said)
+    elif kind == "end":
+        seen.how, seen.exit_code, seen.error = event["how"], event["code"], event["error"]
+    else:
+        seen.notes.setdefault(kind, []).append(event)
+
+
+def _is_left_out(name: str) -> bool:
+    return name.endswith((".pyc", ".lock")) or name.startswith("wandb/") or "/." in f"/{name}"

@@ -1,0 +1,87 @@
+"""Printed lines: their numbers by value, the text around them as it is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_NUMBER = re.compile(
+    r"(?:(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)|(?<=[A-Za-z_])\d+\.\d+)(?:[eE][-+]?\d+)?"
+    r"|(?<!\w)[-+]?(?:nan|inf)(?!\w)"
+)
+# What says how long something took, or when it was: no two runs print the same.
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d+:\d\d(?::\d\d)?(?:\.\d+)?"
+    r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
+    r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+|\?(?:it|\w+)/s|(?<=[=<])\?"
+    r"|(?i:(?:time|took|elapsed|eta|duration)[\w ]*[:=]? *)\d+(?:\.\d+)?"
+)
+_BAR = re.compile(r"[█▏▎▍▌▋▊▉]+|(?<=[|\[])[#=>. -]{2,}(?=[|\]])")
+
+
+@dataclass(frozen=True)
+class Said:
+    """One printed line."""
+
+    text: str
+    line: str = ""  # of the script
+    step: int = 0  # optimizer steps taken before
+    template: str = field(init=False)
+    numbers: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the numbers out of the text."""
+        plain = _BAR.sub("~", _TIME.sub("<time>", self.text))
+        object.__setattr__(self, "template", _NUMBER.sub("#", plain))
+        object.__setattr__(self, "numbers", tuple(_NUMBER.findall(plain)))
+
+
+def paired(ones: Sequence[Said], others: Sequence[Said]) -> list[tuple[Said | None, Said | None]]:
+    """Lay the lines of two runs side by side, by their text without numbers; None where a run has none."""
+    left, right = [said.template for said in ones], [said.template for said in others]
+    if left == right:
+        return list(zip(ones, others, strict=True))
+    pairs: list[tuple[Said | None, Said | None]] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        if kind == "equal" or (kind == "replace" and b - a == d - c):
+            pairs.extend(zip(ones[a:b], others[c:d], strict=True))
+        else:
+            pairs.extend((said, None) for said in ones[a:b])
+            pairs.extend((None, said) for said in others[c:d])
+    return pairs
+
+
+def digit(number: str) -> float:
+    """One in the last digit that is printed; 0 for whole numbers."""
+    mantissa, _, exponent = number.lower().replace("_", "").partition("e")
+    places = len(mantissa.partition(".")[2])
+    if not places and not exponent:
+        return 0.0
+    return float(10.0 ** (int(exponent or 0) - places))
+
+
+def value(number: str) -> float:
+    """A printed number."""
+    return float(number.replace("_", ""))
+
+
+class Varying:
+    """What two runs of one script alone print differently: it is not the number of ranks that changes it."""
+
+    def __init__(self, ones: Sequence[Said] = (), others: Sequence[Said] = ()) -> None:
+        """Compare the lines of two runs alone."""
+        self.numbers: set[tuple[str, int]] = set()  # (text without numbers, which number)
+        self.texts: set[str] = set()
+        for one, other in paired(ones, others):
+            if one is None or other is None or one.template != other.template:
+                self.texts.update(said.template for said in (one, other) if said is not None)
+                continue
+            for place, (a, b) in enumerate(zip(one.numbers, other.numbers, strict=True)):
+                if a != b:
+                    self.numbers.add((one.template, place))
+
+    def covers(self, said: Said, place: int) -> bool:
+        """Tell whether a number varies by itself."""
+        return (said.template, place) in self.numbers or said.template in self.texts

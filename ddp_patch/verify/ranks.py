@@ -1,0 +1,55 @@
+"""Where ranks are apart that have to be together: gradients and statistics when an optimizer steps, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .compare import Difference
+from .observed import Observed, Step
+from .tolerance import Tolerance
+
+
+def apart(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
+    """Find what ranks hold differently, the first step of each."""
+    yield from _first(ranks, tolerance)
+    yield from _files(ranks)
+
+
+def _first(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
+    told: set[str] = set()
+    for steps in zip(*(rank.steps for rank in ranks), strict=False):
+        one = steps[0]
+        for other, step in enumerate(steps[1:], 1):
+            if "gradient" not in told and _differ(one.norm, step.norm, tolerance, one):
+                told.add("gradient")
+                said = (
+                    f"ranks step by gradients of their own: norm {one.norm or 0:.9g} on rank 0, {step.norm or 0:.9g} "
+                    f"on rank {other}"
+                )
+                yield Difference("gradient", "ranks", one.step, one.line, said)
+            for name, value in one.buffers.items():
+                if "buffers" not in told and _differ(value, step.buffers.get(name), tolerance, one):
+                    told.add("buffers")
+                    said = f"ranks hold another {name}: norm {value:.9g} on rank 0, {step.buffers.get(name, 0):.9g} "
+                    said += f"on rank {other}; alone it is that of the whole batch"
+                    yield Difference("weights", "statistics", one.step, one.line, said)
+            if "rate" not in told and one.rates != step.rates:
+                told.add("rate")
+                said = f"ranks have other learning rates: {one.rates} on rank 0, {step.rates} on rank {other}"
+                yield Difference("rate", "ranks", one.step, one.line, said)
+
+
+def _differ(one: float | None, other: float | None, tolerance: Tolerance, step: Step) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return tolerance.exceeds(one, other, 0.0, step.step) > 1
+
+
+def _files(ranks: list[Observed]) -> Iterator[Difference]:
+    first = {note["path"]: note for note in ranks[0].notes.get("write", [])}
+    for number, rank in enumerate(ranks[1:], 1):
+        for note in rank.notes.get("write", []):
+            if note["path"] in first:
+                said = f"{note['path']} is written by rank 0 and by rank {number}, into each other. Write it on rank 0"
+                yield Difference("file", note["path"], note["step"], note["line"], said)
+                return

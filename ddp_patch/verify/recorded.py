@@ -1,0 +1,101 @@
+"""Run a script as ``python`` would and write down what it does: ``python -m ddp_patch.verify.recorded FILE script.py``.
+
+``FILE`` holds the settings. ``verify`` starts this, alone and on every rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..__main__ import _script_loader
+from .inside.settings import Settings
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the script."""
+    settings = Settings.read(argv[0])
+    path, *args = argv[1:]
+    from .inside import double, recorder, seeds  # noqa: PLC0415 — imports torch
+
+    seeds.install()
+    if settings.float64:
+        double.install()
+    recording = recorder.Recorder(settings, int(os.environ.get("RANK", "0")))
+    recording.install()
+    load = _script_loader(path)
+    if settings.alone:
+        _start_no_others()
+    elif settings.enable:
+        _enable()
+    try:
+        # A syntax error is the script's, like any other.
+        code, module = load()
+        sys.argv = [path, *args]
+        sys.modules["__main__"] = module
+        exec(code, vars(module))
+    except SystemExit as error:
+        recording.finish("exit", error)
+        _leave_torch(settings)
+        raise
+    except BaseException as error:  # noqa: BLE001 — shown as Python shows it, once it is noted
+        recording.finish("error", error)
+        traceback = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        _leave_torch(settings)
+        raise SystemExit(1) from None
+    recording.finish("end", None)
+    _leave_torch(settings)
+
+
+def _enable() -> None:
+    from .. import api  # noqa: PLC0415
+
+    api.enable()
+
+
+def _start_no_others() -> None:
+    """Have an ``enable(nproc=2)`` of the script stay on this process."""
+    import ddp_patch  # noqa: PLC0415
+
+    from .. import api  # noqa: PLC0415
+
+    wrapped: Callable[..., Any] = api.enable
+
+    @functools.wraps(wrapped)
+    def enable(*args: Any, **options: Any) -> Any:
+        options.pop("nproc", None)
+        return wrapped(*args, **options)
+
+    api.enable = ddp_patch.enable = enable
+
+
+def _leave_torch(settings: Settings) -> None:
+    """End a script that distributes itself, whatever it left open: torch aborts processes that end in a group."""
+    dist = sys.modules.get("torch.distributed")
+    if not settings.local or dist is None or not dist.is_available() or not dist.is_initialized():
+        return
+    import atexit  # noqa: PLC0415
+
+    if threading.current_thread() is threading.main_thread():
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    kind, error, _ = sys.exc_info()
+    code = getattr(error, "code", 1) if kind is not None else 0
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,140 @@
+"""One run of a script: alone, under ddp_patch on N ranks, or on N ranks that see their own rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from . import process
+from .inside.settings import Settings
+from .process import Ended
+from .workplace import Place, prepare
+
+Launcher = Literal["plain", "ddp_patch", "torchrun", "accelerate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What to run, and how."""
+
+    script: Path
+    args: tuple[str, ...] = ()
+    launcher: Launcher = "plain"
+    nproc: int = 1
+    has_line: bool = False  # the script enables ddp_patch itself
+    steps: int | None = None
+    still: bool = False
+    float64: bool = False
+    is_local: bool = False  # the ranks see their own rows
+    batches: str = ""  # JSON, for the loaders of a script that is compared to a rank-local one
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        how = {"plain": "alone", "ddp_patch": f"{self.nproc} ranks"}.get(self.launcher, "")
+        how = how or f"{self.nproc} ranks of {self.launcher}"
+        held = [*(["draws held still"] if self.still else []), *(["float64"] if self.float64 else [])]
+        return f"{how} ({', '.join(held)})" if held else how
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that has ended."""
+
+    spec: Spec
+    ended: Ended
+    place: Place
+    records: Path  # folder of the ranks' records
+    stdout: str
+    stderr: str
+
+
+Start = Callable[[list[str], Path, dict[str, str], Path, "float | None"], Ended]
+
+
+def perform(
+    spec: Spec, root: Path, working: Path, timeout: float | None, threads: int, start: Start = process.run
+) -> Done:
+    """Run a script in a folder of its own.
+
+    Args:
+        spec: what to run.
+        root: a new folder for it.
+        working: the user's working folder, which is copied.
+        timeout: in seconds.
+        threads: of torch, for each process: alike in all runs, since sums depend on it.
+        start: runs the command.
+    """
+    place = prepare(root / "place", working, spec.script)
+    records, logs = root / "records", root / "logs"
+    records.mkdir()
+    logs.mkdir()
+    batches = ""
+    if spec.batches:
+        batches = str(root / "batches.json")
+        Path(batches).write_text(spec.batches, encoding="utf-8")
+    settings = Settings(
+        record=str(records),
+        folder=str(place.folder),
+        enable=spec.launcher == "ddp_patch" and not spec.has_line,
+        alone=spec.nproc == 1,
+        steps=spec.steps,
+        still=spec.still,
+        float64=spec.float64,
+        local=spec.is_local,
+        batches=batches,
+        linked=place.linked,
+    )
+    settings.write(root / "settings.json")
+    own = [sys.executable, "-m", "ddp_patch.verify.recorded", str(root / "settings.json"), str(place.script)]
+    ended = start([*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads), logs, timeout)
+    return Done(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
+
+
+def _launched(spec: Spec) -> list[str]:
+    python, count = sys.executable, str(spec.nproc)
+    if spec.launcher == "ddp_patch":
+        return [python, "-m", "ddp_patch.launch.agent", count]
+    if spec.launcher == "torchrun":
+        return [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "--no-python"]
+    if spec.launcher == "accelerate":
+        options = ["--multi_gpu", "--num_processes", count, "--num_machines", "1", "--mixed_precision", "no"]
+        options += ["--dynamo_backend", "no", "--main_process_port", "0", "--no_python"]
+        return [python, "-m", "accelerate.commands.launch", *options]
+    return []
+
+
+def _environ(spec: Spec, threads: int) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    environ.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings, which ddp_patch has agreed on as well
+    environ.setdefault("OMP_NUM_THREADS", str(threads))
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    # Found from the run's folder as from here.
+    entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    package = str(Path(__file__).parents[2])
+    environ["PYTHONPATH"] = os.pathsep.join([*map(os.path.abspath, entries), package])
+    if spec.nproc == 1:
+        environ["DDP_PATCH_NPROC"] = "1"
+    else:
+        environ.pop("DDP_PATCH_NPROC", None)
+        if spec.launcher == "ddp_patch":
+            environ.setdefault("DDP_PATCH_SHARE_DEVICES", "1")
+    return environ
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def events(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """Read what a rank noted; a line that was cut off, as its process was killed, is left out."""
+    path = folder / f"events.{rank}"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]

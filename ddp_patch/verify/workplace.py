@@ -1,0 +1,99 @@
+"""A folder for each run, which looks like the user's: what a script reads is there, what it writes stays in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COPIED = 16 << 20  # bytes; larger files are links, until somebody writes to them
+_COPIED_IN_ALL = 1 << 30
+_LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
+_LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run takes place."""
+
+    folder: Path  # the working folder
+    script: Path
+    linked: dict[str, str]  # name in the folder -> the user's file that it is a link to
+    before: dict[str, tuple[int, int]]  # files that were there: size and time of the last change
+
+    def written(self) -> list[str]:
+        """Name the files that are new, or others than before."""
+        return sorted(name for name, state in _files(self.folder) if self.before.get(name) != state)
+
+
+def prepare(root: Path, working: Path, script: Path) -> Place:
+    """Make the folder of a run.
+
+    Args:
+        root: a new folder, in which it lies under its own name: ``root/home/me/project``.
+        working: the user's working folder.
+        script: to run; if it lies elsewhere, what lies beside it is there as well.
+    """
+    linked: dict[str, str] = {}
+    folder = _under(root, working)
+    above = script.parent if working.is_relative_to(script.parent) and working != script.parent else None
+    top = _under(root, above or working)
+    _Copy(linked, folder).copy(above or working, top)
+    if not script.is_relative_to(above or working):
+        _Copy(linked, folder).copy(script.parent, _under(root, script.parent))
+    for place in {above or working, *([] if script.is_relative_to(working) else [script.parent])}:
+        _link_above(root, place)
+    return Place(folder, _under(root, script), linked, dict(_files(folder)))
+
+
+def _under(root: Path, path: Path) -> Path:
+    return root / path.relative_to(path.anchor)
+
+
+class _Copy:
+    def __init__(self, linked: dict[str, str], working: Path) -> None:
+        self.linked, self.working, self.bytes = linked, working, 0
+
+    def copy(self, source: Path, target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+            to = target / entry.name
+            if os.path.lexists(to) or entry.name in _LEFT_OUT:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                self.copy(Path(entry.path), to)
+            elif entry.is_symlink() and entry.is_dir():
+                to.symlink_to(os.path.realpath(entry.path))
+            elif entry.is_file():
+                self._file(entry, to)
+
+    def _file(self, entry: os.DirEntry[str], to: Path) -> None:
+        size = entry.stat().st_size
+        if size <= _COPIED and self.bytes + size <= _COPIED_IN_ALL:
+            self.bytes += size
+            shutil.copy2(entry.path, to)
+        else:
+            self.linked[os.path.relpath(to, self.working)] = os.path.realpath(entry.path)
+            to.symlink_to(os.path.realpath(entry.path))
+
+
+def _link_above(root: Path, folder: Path) -> None:
+    for parent in list(folder.parents)[:_LINKED_ABOVE]:
+        if parent == Path(parent.anchor):
+            return
+        for entry in os.scandir(parent):
+            to = _under(root, Path(entry.path))
+            if not os.path.lexists(to) and entry.name not in _LEFT_OUT:
+                to.symlink_to(entry.path)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        for name in files:
+            path = Path(where) / name
+            if not path.is_symlink() and path.exists():
+                state = path.stat()
+                yield str(path.relative_to(folder)), (state.st_size, state.st_mtime_ns)
