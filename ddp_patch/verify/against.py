@@ -1,8 +1,8 @@
 """A migrated script against its original: the new one on ranks that see their own rows, the old one on one process.
 
-Compared are the mean of the ranks' losses, the gradients that optimizers get, and what rank 0 prints and writes. So that
-they can be equal at all, the old script's shuffled loaders give the very batches that the ranks had together, and draws for
-rows are held still in both. That the order is a sound one is looked at apart.
+Compared are the mean of the ranks' losses, the gradients that optimizers get, and what rank 0 prints and writes. So
+that they can be equal at all, the old script's shuffled loaders give the very batches that the ranks had together, and
+draws for rows are held still in both. That the order is a sound one is looked at apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .arguments import Request
 from .causes import causes
 from .compare import Difference, compare
 from .inquiry import failure, notes
-from .observed import Loss, Observed, observe
+from .observed import Observed, observe
 from .order import Order, batches_of, judged
 from .printed import Varying
 from .ranks import apart
@@ -70,8 +70,8 @@ class Against:
             return Verdict("could not tell", title, failure(old), alone=old)
         merged = _merged(ranks)
         tolerance = Tolerance("float64" if spec.float64 else old.dtype)
-        verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.taken))
-        verdict.notes = [*notes(old, merged), *_expected(order, ranks)]
+        verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.age))
+        verdict.notes = [*notes(old, merged, tolerance), *_expected(order, ranks)]
         verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})
         if any(rank.failed for rank in ranks):
             failed = next(rank for rank in ranks if rank.failed)
@@ -136,7 +136,7 @@ def _merged(ranks: list[Observed]) -> Observed:
     if len(counts) > 1:
         return first
     losses = [
-        Loss(one.step, one.line, fmean(rank.losses[place].value for rank in ranks))
+        dataclasses.replace(one, value=fmean(rank.losses[place].value for rank in ranks))
         for place, one in enumerate(first.losses)
     ]
     return dataclasses.replace(first, losses=losses)

@@ -135,3 +135,11 @@ def uses(path: Path, *names: str) -> bool:
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in names:
             return True
     return False
+
+
+def enables(path: Path) -> bool:
+    """Tell whether a script has ddp_patch's line."""
+    if not uses(path, "ddp_patch"):
+        return False
+    names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(ast.parse(path.read_bytes()))}
+    return "enable" in names

@@ -15,8 +15,8 @@ from types import FrameType
 
 from ..errors import DdpPatchError, OptionError
 from . import process, progress
-from .arguments import USAGE, Request, parse, uses
-from .runs import Done, Spec, Start, perform
+from .arguments import USAGE, Request, enables, parse, uses
+from .runs import Done, Launcher, Spec, Start, perform
 from .verdict import Verdict
 
 
@@ -57,7 +57,7 @@ def verify(request: Request, root: Path, start: Start = process.run) -> Iterator
     """
     run = _runner(request, root, start)
     launcher = _launcher(request)
-    has_line = uses(request.script, "ddp_patch")
+    has_line = enables(request.script)
     if request.against is not None and launcher != "ddp_patch":
         from .against import Against  # noqa: PLC0415
 
@@ -80,8 +80,8 @@ def verify(request: Request, root: Path, start: Start = process.run) -> Iterator
         yield asked.ask(nproc)
 
 
-def _launcher(request: Request) -> str:
-    if request.against is None or uses(request.script, "ddp_patch"):
+def _launcher(request: Request) -> Launcher:
+    if request.against is None or enables(request.script):
         return "ddp_patch"
     return "accelerate" if uses(request.script, "accelerate") else "torchrun"
 

@@ -85,7 +85,7 @@ def _losses(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Di
         if math.isfinite(loss.value):
             largest[loss.line] = max(largest.get(loss.line, 0.0), abs(loss.value))
     for number, (a, b) in enumerate(zip(one.losses, other.losses, strict=False), 1):
-        times = tolerance.exceeds(a.value, b.value, _SMALL * largest.get(a.line, 0.0), a.step)
+        times = tolerance.exceeds(a.value, b.value, _SMALL * largest.get(a.line, 0.0), a.age)
         if times > 1:
             said = f"backward {number}, loss {b.value:.9g}, alone {a.value:.9g} ({_apart(a.value, b.value)})"
             yield Difference("loss", b.line, a.step, b.line, said, times)
@@ -100,15 +100,15 @@ def _losses(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Di
 def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
     for a, b in zip(one.steps, other.steps, strict=False):
         for rate, rated in zip(a.rates, b.rates, strict=False):
-            if tolerance.exceeds(rate, rated, 0.0, a.step) > 1:
+            if tolerance.exceeds(rate, rated, 0.0, a.age) > 1:
                 said = f"learning rate {rated:.9g}, alone {rate:.9g}"
                 yield Difference("rate", "rate", a.step, b.line, said)
         names = one.optimizers[a.number]["names"] if a.number < len(one.optimizers) else []
         total = a.norm or 0.0
         pairs = [("all parameters", a.norm, b.norm), *zip(names, a.norms, b.norms, strict=False)]
-        worst = max(pairs[1:], key=lambda p: _exceeds(p[1], p[2], total, tolerance, a.step), default=None)
+        worst = max(pairs[1:], key=lambda p: _exceeds(p[1], p[2], total, tolerance, a.age), default=None)
         for name, norm, measured in [pairs[0], *([worst] if worst is not None else [])]:
-            times = _exceeds(norm, measured, total, tolerance, a.step)
+            times = _exceeds(norm, measured, total, tolerance, a.age)
             if times > 1:
                 said = f"gradient of {name}: norm {_shown(measured)}, alone {_shown(norm)}"
                 said += "" if norm is None or measured is None else f" ({_apart(norm, measured)})"
@@ -145,10 +145,9 @@ def lines(
         assert given is not None
         if one is None or other is None:
             if given.template not in varying.texts and given.text.strip():
-                said = (
-                    f"{where}{': ' if where else ''}{'missing' if other is None else 'not there alone'}: {given.text!r}"
-                )
-                yield Difference(what, where or given.template, given.step, given.line, said)
+                how = "missing" if other is None else "not there alone"
+                words = f"{where}{': ' if where else ''}{how}: {given.text!r}"
+                yield Difference(what, where or given.template, given.step, given.line, words)
             continue
         if one.template != other.template:
             if not {one.template, other.template} & varying.texts:
@@ -159,7 +158,7 @@ def lines(
                 continue
             whole = not digit(a) and not digit(b)
             scale = 0.0 if whole else _SMALL * largest.get((one.template, place), 0.0)
-            times = _printed(a, b, scale, tolerance, one.step, whole)
+            times = _printed(a, b, scale, tolerance, one.age, whole)
             if times > 1:
                 yield Difference(what, where or one.template, one.step, other.line, _side(where, one, other), times)
                 break
@@ -181,35 +180,52 @@ def _side(where: str, one: Said, other: Said) -> str:
 
 
 def _weights(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
-    yield from _tensors(one.tensors, other.tensors, tolerance, one.taken, "weights", "")
+    yield from _tensors(one, one.tensors, other.tensors, tolerance, "weights", "")
 
 
 def _tensors(
-    ones: dict[str, Tensor], others: dict[str, Tensor], tolerance: Tolerance, step: int, what: str, where: str
+    alone: Observed, ones: dict[str, Tensor], others: dict[str, Tensor], tolerance: Tolerance, what: str, where: str
 ) -> Iterator[Difference]:
     largest: dict[str, float] = {}
     for name, tensor in ones.items():
         root = name.partition(".")[0]
         largest[root] = max(largest.get(root, 0.0), _largest(tensor))
+    left_out = noise(alone, tolerance)
     found = []
     for name in [*ones, *(name for name in others if name not in ones)]:
         label = f"{where}: {name}" if where else name
         key = where or name
         if name not in ones or name not in others:
             said = f"{label} is {'missing' if name in ones else 'not there alone'}"
-            found.append(Difference(what, key, step, "", said))
+            found.append(Difference(what, key, alone.taken, "", said))
             continue
         a, b = ones[name], others[name]
         if a.shape != b.shape or a.dtype != b.dtype:
             said = f"{label} is {_kind(b)}, alone {_kind(a)}"
-            found.append(Difference(what, key, step, "", said))
+            found.append(Difference(what, key, alone.taken, "", said))
+            continue
+        if any(f".{name}".endswith(f".{other.partition('.')[2]}") for other in left_out):
             continue
         scale = largest[name.partition(".")[0]] if tolerance.dtype == "float64" else _largest(a)
-        times, apart = _worst(a, b, scale, tolerance, step)
+        times, apart = _worst(a, b, scale, tolerance, alone.age)
         if times > 1:
             said = f"{label} differs by up to {apart:.3g}, and its largest value is {_largest(a):.3g}"
-            found.append(Difference(what, key, step, "", said, times))
+            found.append(Difference(what, key, alone.taken, "", said, times))
     yield from sorted(found, key=lambda difference: -difference.times)
+
+
+def noise(seen: Observed, tolerance: Tolerance) -> list[str]:
+    """Name the parameters whose gradients are nothing but rounding in every step, as a bias before BatchNorm has them.
+
+    Optimizers such as Adam, which divide by the gradient's size, make steps of full size of it, in no direction.
+    """
+    largest: dict[str, float] = {}
+    for step in seen.steps:
+        if step.number < len(seen.optimizers) and step.norm:
+            for name, norm in zip(seen.optimizers[step.number]["names"], step.norms, strict=False):
+                if norm is not None:
+                    largest[name] = max(largest.get(name, 0.0), norm / step.norm)
+    return [name for name, part in largest.items() if 0 < part < tolerance.relative(0)]
 
 
 def _worst(a: Tensor, b: Tensor, scale: float, tolerance: Tolerance, step: int) -> tuple[float, float]:
@@ -246,14 +262,14 @@ def _files(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyin
 def _contents(
     one: Observed, other: Observed, a: str, b: str, tolerance: Tolerance, varying: Varying
 ) -> Iterator[Difference]:
-    left, right = files.read(one.folder / a, one.taken), files.read(other.folder / b, one.taken)
+    left, right = (files.read(run.folder / name, one.taken, one.age) for run, name in ((one, a), (other, b)))
     key = _pattern(a)
     if left.kind != right.kind:
         yield Difference("file", key, one.taken, "", f"{b} holds {right.kind}, alone {left.kind}")
     elif left.digest != right.digest:
         yield Difference("file", key, one.taken, "", f"{b} differs, compared byte by byte")
     else:
-        yield from _tensors(left.tensors, right.tensors, tolerance, one.taken, "file", b)
+        yield from _tensors(one, left.tensors, right.tensors, tolerance, "file", b)
         yield from lines(left.lines, right.lines, tolerance, varying, b)
 
 

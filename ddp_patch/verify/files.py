@@ -36,23 +36,24 @@ class Content:
         return "tensors" if self.tensors else "text" if self.lines else "bytes"
 
 
-def read(path: Path, step: int) -> Content:
+def read(path: Path, step: int, age: int) -> Content:
     """Read a file.
 
     Args:
         path: of the file.
         step: optimizer steps taken when its numbers may have been written.
+        age: these, or backwards.
     """
     data = path.read_bytes()
     content = Content()
     held = _unpickled(path, data)
     if held is not None:
-        _collect(held, "", content, step, set())
+        _collect(held, "", content, (step, age), set())
         if content.tensors or content.lines:
             return content
     text = _text(data)
     if text is not None:
-        content.lines = [Said(line, step=step) for line in text.splitlines()]
+        content.lines = [Said(line, "", step, age) for line in text.splitlines()]
     if text is None or not content.lines:
         content.digest = hashlib.sha256(data).hexdigest()
     return content
@@ -124,7 +125,7 @@ class _Shells:
         return _Unpickler(stream, **options).load()
 
 
-def _collect(value: Any, name: str, content: Content, step: int, seen: set[int]) -> None:
+def _collect(value: Any, name: str, content: Content, when: tuple[int, int], seen: set[int]) -> None:
     """Find tensors, and print everything else that has a value, each under its name."""
     if isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(numpy.ascontiguousarray(value).copy())
@@ -136,9 +137,9 @@ def _collect(value: Any, name: str, content: Content, step: int, seen: set[int])
     if isinstance(value, (dict, list, tuple, _Shell)):
         seen.add(id(value))
         for key, item in _items(value):
-            _collect(item, f"{name}.{key}" if name else str(key), content, step, seen)
+            _collect(item, f"{name}.{key}" if name else str(key), content, when, seen)
     elif isinstance(value, (int, float, str, bool, numpy.generic)) or value is None:
-        content.lines.append(Said(f"{name} = {value}", step=step))
+        content.lines.append(Said(f"{name} = {value}", "", *when))
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from .compare import Difference, compare
+from .compare import Difference, compare, noise
 from .observed import Observed, observe
+from .pitfalls import pitfalls
 from .printed import Varying
 from .runs import Done, Spec
 from .tolerance import Tolerance
@@ -48,8 +49,8 @@ class Inquiry:
             return Verdict("could not tell", title, failure(alone), alone=alone)
         tolerance = Tolerance("float64" if spec.float64 else alone.dtype)
         ranks = self._run(spec)
-        verdict = Verdict("same", title, alone=alone, ranks=ranks, tolerance=tolerance.described(alone.taken))
-        verdict.notes = notes(alone, ranks)
+        verdict = Verdict("same", title, alone=alone, ranks=ranks, tolerance=tolerance.described(alone.age))
+        verdict.notes = notes(alone, ranks, tolerance)
         verdict.differences = compare(alone, ranks, tolerance)
         if not verdict.differences:
             verdict.why = "every number is the same"
@@ -60,8 +61,11 @@ class Inquiry:
             return _of_its_own(verdict, excused)
         if ranks.failed:
             verdict.word, verdict.why = "differs", f"on {title} it ends by {failure(ranks)}"
-            return verdict
-        return self._narrowed(verdict, spec, excused)
+        else:
+            self._narrowed(verdict, spec, excused, tolerance)
+        if verdict.word == "differs" and verdict.ranks is not None:
+            verdict.causes = pitfalls(spec.script, verdict.ranks, verdict.differences)
+        return verdict
 
     def _excuse(
         self, verdict: Verdict, alone: Observed, again: Observed, ranks: Observed, tolerance: Tolerance
@@ -72,14 +76,15 @@ class Inquiry:
         for found in compare(alone, again, tolerance):
             by_itself.setdefault((found.what, found.key), found.step)
         verdict.varies = _named(varying, by_itself)
-        left, excused = [], []
+        left: list[Difference] = []
+        excused: list[Difference] = []
         for found in compare(alone, ranks, tolerance, varying):
             since = by_itself.get((found.what, found.key))
             (left if since is None or found.step < since else excused).append(found)
         verdict.differences = left
         return excused
 
-    def _narrowed(self, verdict: Verdict, spec: Spec, excused: list[Difference]) -> Verdict:
+    def _narrowed(self, verdict: Verdict, spec: Spec, excused: list[Difference], tolerance: Tolerance) -> Verdict:
         """Find out whether a difference is of draws, or of rounding."""
         base, title = spec, verdict.title
         still = dataclasses.replace(spec, still=True)
@@ -98,8 +103,8 @@ class Inquiry:
             return _of_its_own(verdict, excused)
         verdict.word = "differs"
         verdict.why = f"on {title} its numbers are others" + (" even with draws held still" if base.still else "")
-        if base.float64:
-            verdict.float64 = "the runs were in float64: this is no rounding"
+        if base.float64 or tolerance.dtype == "float64":
+            verdict.float64 = "the script computes in float64: this is no rounding"
             return verdict
         return self._in_float64(verdict, dataclasses.replace(base, float64=True))
 
@@ -191,9 +196,12 @@ def failure(seen: Observed) -> str:
     return "it printed nothing, trained nothing and wrote nothing, so there is nothing to compare"
 
 
-def notes(alone: Observed, ranks: Observed) -> list[str]:
+def notes(alone: Observed, ranks: Observed, tolerance: Tolerance) -> list[str]:
     """Say what was seen beside the numbers."""
-    said = []
+    said = [
+        f"{name} gets no gradient but rounding (below {tolerance.relative(0):.1e} of all): its values are not compared"
+        for name in noise(alone, tolerance)
+    ]
     for note in alone.notes.get("outside", []):
         said.append(f"{note['line']} writes {note['path']}, outside of its folder: not kept apart, not compared")
     if ranks.how == "enough" or alone.how == "enough":

@@ -21,6 +21,7 @@ class Loss:
     step: int
     line: str
     value: float
+    age: int  # steps or backwards before it: what rounding grows with
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Step:
     norms: list[float | None]  # of each parameter's
     rates: list[float]
     buffers: dict[str, float]
+    age: int
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Observed:
     how: str = ""  # it ended: "end", "exit", "enough", "error"; empty if it could not say
     exit_code: int = 0
     error: str = ""
+    age: int = 0
     losses: list[Loss] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
@@ -98,18 +101,19 @@ def observe(done: Done, rank: int = 0) -> Observed:
 def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
     kind, step = event["kind"], event["step"]
     if kind == "loss":
-        seen.losses.append(Loss(step, event["line"], event["value"]))
+        seen.losses.append(Loss(step, event["line"], event["value"], event["age"]))
         seen.dtypes.add(event["dtype"])
     elif kind == "step":
-        options = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}))
+        options = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["age"])
         seen.steps.append(Step(step, event["line"], event["number"], *options))
     elif kind == "optimizer":
         seen.optimizers.append(event)
         seen.dtypes.update(event["dtypes"])
     elif kind == "text":
-        said = Said(event["text"].replace(prefix, ""), event["line"], step)
+        said = Said(event["text"].replace(prefix, ""), event["line"], step, event["age"])
         (seen.out if event["stream"] == "out" else seen.err).append(said)
     elif kind == "end":
+        seen.age = event["age"]
         seen.how, seen.exit_code, seen.error = event["how"], event["code"], event["error"]
     else:
         seen.notes.setdefault(kind, []).append(event)

@@ -28,6 +28,7 @@ class Said:
     text: str
     line: str = ""  # of the script
     step: int = 0  # optimizer steps taken before
+    age: int = 0  # these, or backwards if there were more: what rounding grows with
     template: str = field(init=False)
     numbers: tuple[str, ...] = field(init=False)
 

@@ -42,7 +42,7 @@ def _first(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
 def _differ(one: float | None, other: float | None, tolerance: Tolerance, step: Step) -> bool:
     if one is None or other is None:
         return one is not other
-    return tolerance.exceeds(one, other, 0.0, step.step) > 1
+    return tolerance.exceeds(one, other, 0.0, step.age) > 1
 
 
 def _files(ranks: list[Observed]) -> Iterator[Difference]:

@@ -16,6 +16,7 @@ from .observed import Observed
 from .verdict import Verdict
 
 _SHOWN = 10
+_CAUSES = 3
 _TAIL = 25  # lines of a script that failed
 
 
@@ -33,7 +34,9 @@ def _summary(verdict: Verdict, script: str) -> list[str]:
     if first is not None:
         lines.append(f"  first difference: {described(first)}")
         lines.extend(f"  also: {described(found)}" for found in _one_of_each(verdict.differences)[1:4])
-    lines.extend(f"  look at {line}: {why}" for line, why in verdict.causes)
+    if first is None and verdict.before and verdict.word != "same":
+        lines.append(f"  as it runs: {described(verdict.before[0])}")
+    lines.extend(f"  look at {line}: {why}" for line, why in verdict.causes[:_CAUSES])
     if verdict.float64:
         lines.append(f"  float64: {verdict.float64}")
     lines.extend(f"  varies by itself, not compared: {what}" for what in verdict.varies[:_SHOWN])
@@ -103,7 +106,7 @@ def _section(verdict: Verdict) -> str:
         lines.append(f"{verdict.why[0].upper()}{verdict.why[1:]}.\n")
     if verdict.alone is not None:
         lines.append(f"Compared: {compared(verdict.alone)}.\n")
-    lines.extend(_listed("What is wrong there", [f"`{line}`: {why}" for line, why in verdict.causes]))
+    lines.extend(_listed("Lines to look at", [f"`{line}`: {why}" for line, why in verdict.causes[:_CAUSES]]))
     if verdict.differences:
         lines.append("### Where they differ\n")
         lines.extend(_table(verdict.differences))
@@ -157,7 +160,7 @@ def _plain(verdict: Verdict) -> dict[str, Any]:
         "why": verdict.why,
         "differences": [_entry(found) for found in verdict.differences],
         "explained": [_entry(found) for found in verdict.before],
-        "causes": [{"line": line, "why": why} for line, why in verdict.causes],
+        "causes": [{"line": line, "why": why} for line, why in verdict.causes[:_CAUSES]],
         "float64": verdict.float64,
         "held_still": verdict.still,
         "varies": verdict.varies,

@@ -35,7 +35,7 @@ class Tolerance:
             one: of a run.
             other: of the other run.
             scale: what the difference is relative to, at least the larger number.
-            step: optimizer steps taken before.
+            step: optimizer steps taken before, or backwards if there were more.
         """
         return one == other or self.exceeds(one, other, scale, step) <= 1
 
@@ -55,7 +55,8 @@ class Tolerance:
         first, last = self.relative(0), self.relative(steps)
         return (
             f"{self.dtype}: {multiple:.0f} times its epsilon ({_EPSILON[self.dtype]:.2g}), and as much more for each "
-            f"optimizer step, at most {_MOST:.0%}: {first:.1e} before the first step, {last:.1e} after {steps}. "
+            f"optimizer step (or backward, if there are more), at most {_MOST:.0%}: {first:.1e} before the first step, "
+            f"{last:.1e} after {steps}. "
             "Printed numbers may also differ by one in their last digit, unless they are whole"
         )
 

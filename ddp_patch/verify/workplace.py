@@ -12,6 +12,7 @@ _COPIED = 16 << 20  # bytes; larger files are links, until somebody writes to th
 _COPIED_IN_ALL = 1 << 30
 _LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 _LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
+_MOST_LINKED = 256  # entries; a folder with more holds much else, as /tmp does
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _link_above(root: Path, folder: Path) -> None:
     for parent in list(folder.parents)[:_LINKED_ABOVE]:
         if parent == Path(parent.anchor):
             return
-        for entry in os.scandir(parent):
+        beside = list(os.scandir(parent))
+        for entry in beside if len(beside) <= _MOST_LINKED else []:
             to = _under(root, Path(entry.path))
             if not os.path.lexists(to) and entry.name not in _LEFT_OUT:
                 to.symlink_to(entry.path)

@@ -16,10 +16,10 @@ def install() -> None:
     _remember_storages()
     torch.set_default_dtype(torch.float64)
     single = torch.float32
-    torch.float32 = torch.float = torch.float64  # type: ignore[misc, assignment]
-    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
-    Tensor.float = Tensor.double  # type: ignore[method-assign, assignment]
-    nn.Module.float = nn.Module.double  # type: ignore[method-assign, assignment]
+    torch.float32 = torch.float = torch.float64
+    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc, assignment]
+    Tensor.float = Tensor.double  # type: ignore[method-assign]
+    nn.Module.float = nn.Module.double  # type: ignore[method-assign]
     # From NumPy and from files come float32 values whatever their name means here.
     for name in ("from_numpy", "as_tensor", "tensor", "asarray", "frombuffer"):
         setattr(torch, name, _widened(getattr(torch, name), single))

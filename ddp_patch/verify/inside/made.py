@@ -36,12 +36,37 @@ def install(record: Record, local: bool) -> None:
         _note_made(owner, what, record)
     if not local:
         return
+    # Over gloo it may never come back while DDP's last futures are alive (torch 2.13); ``recorded`` ends the process.
+    torch.distributed.destroy_process_group = lambda group=None: None
     modules: list[tuple[Any, str]] = [(torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed")]
     if "numpy" in sys.modules:
         modules.append((sys.modules["numpy"].random, "seed"))
     for module, name in modules:
         _note_seed(module, name, record)
     _note_clipping(record)
+
+
+def note_ranks(record: Record) -> None:
+    """Note where the script asks ddp_patch for its rank."""
+    import ddp_patch  # noqa: PLC0415
+
+    from ... import api  # noqa: PLC0415
+
+    for name in ("rank", "is_main", "world_size", "per_rank"):
+        noted = _noted(getattr(api, name), record)
+        setattr(api, name, noted)
+        setattr(ddp_patch, name, noted)
+
+
+def _noted(wrapped: Any, record: Record) -> Any:
+    @functools.wraps(wrapped)
+    def asked() -> Any:
+        line = script_line(sys._getframe(1))
+        if line.rpartition(":")[0] != "api.py":
+            record.once("rank", line=line, name=f"ddp_patch.{wrapped.__name__}")
+        return wrapped()
+
+    return asked
 
 
 def _note_made(owner: Any, what: str, record: Record) -> None:

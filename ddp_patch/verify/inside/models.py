@@ -45,8 +45,8 @@ class Models:
             label = self._label(type(module).__name__)
             self.roots[label] = module
             self._held.extend(parameter for _, parameter in own)
-            for name, parameter in own:
-                self._names.setdefault(id(parameter), f"{label}.{plain_name(name)}")
+            for name, own_parameter in own:
+                self._names.setdefault(id(own_parameter), f"{label}.{plain_name(name)}")
         for parameter in new:
             if id(parameter) not in self._names:
                 name = f"tensor {len(self.loose) + 1}"

@@ -29,6 +29,7 @@ class Record:
         """
         self.rank = rank
         self.step = 0  # optimizer steps that were taken
+        self.age = 0  # these, or backwards if there were more: what rounding grows with
         self._pid = os.getpid()
         self._lock = threading.RLock()
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -40,7 +41,7 @@ class Record:
         """Write down what happened."""
         if os.getpid() != self._pid:
             return
-        line = json.dumps({"kind": kind, "step": self.step, **fields}) + "\n"
+        line = json.dumps({"kind": kind, "step": self.step, "age": self.age, **fields}) + "\n"
         with self._lock:
             _write(self._events, line.encode())
 

@@ -27,6 +27,8 @@ class Recorder:
         if settings.still:
             still.install(self._record)
         made.install(self._record, settings.local)
+        if not settings.alone and not settings.local:
+            made.note_ranks(self._record)
         if settings.alone or settings.local:
             Rows(self._record, settings.batches).install()
         Writes(self._record, settings).install()

@@ -70,6 +70,7 @@ class Steps:
                 return wrapped(tensors, grad_tensors, *args, **kwargs)
             self._settle()
             self._backwards += 1
+            self._record.age = max(self._record.step, self._backwards - 1)
             if self._limit is not None and self._backwards > self._limit and not self._kept and not _steps_later():
                 self._end()
             line = script_line()
@@ -110,6 +111,7 @@ class Steps:
             self._settle()
             self._note(optimizer)
         self._record.step += 1
+        self._record.age = max(self._record.step, self._backwards)
 
     def _note(self, optimizer: Optimizer) -> None:
         number = self._optimizers.get(id(optimizer))

@@ -37,7 +37,7 @@ def install(record: Record) -> None:
         setattr(F, name, _without_dropout(getattr(F, name), 1, "p", 0.5, record))
     F.scaled_dot_product_attention = _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p", 0.0, record)
     for name in _RECURRENT:
-        setattr(torch._VF, name, _without_recurrent_dropout(getattr(torch._VF, name), record))  # type: ignore[attr-defined]
+        setattr(torch._VF, name, _without_recurrent_dropout(getattr(torch._VF, name), record))
     for name, pattern in _FACTORIES.items():
         setattr(torch, name, _patterned(getattr(torch, name), pattern, record))
     for name, pattern in _IN_PLACE.items():
@@ -98,7 +98,7 @@ def _normal(like: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tens
 
 
 def _exponential(like: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return -torch.log(_evenly(like)) / lambd
+    return torch.div(torch.log(_evenly(like)), -lambd)
 
 
 def _bernoulli(like: Tensor, p: Any = 0.5, **_: Any) -> Tensor:
