@@ -71,14 +71,15 @@ class Against:
         merged = _merged(ranks)
         tolerance = Tolerance("float64" if spec.float64 else old.dtype)
         verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.age))
-        verdict.notes = [*notes(old, merged, tolerance), *_expected(order, ranks)]
         verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})
         if any(rank.failed for rank in ranks):
             failed = next(rank for rank in ranks if rank.failed)
             verdict.ranks, verdict.word, verdict.why = failed, "differs", f"on {title} it ends by {failure(failed)}"
             verdict.differences = compare(old, merged, tolerance)
             return verdict
-        evident = [*judged(old, ranks, order), *apart(ranks, tolerance)]
+        judgement = list(judged(old, ranks, order))
+        evident = [*judgement, *apart(ranks, tolerance)]
+        verdict.notes = [*notes(old, merged, tolerance), *_expected(order, ranks, is_sound=not judgement)]
         found = [*evident, *compare(old, merged, tolerance)]
         if found:
             again = self._alone(spec, order)
@@ -152,13 +153,13 @@ def _with_line(found: Difference, ranks: list[Observed]) -> Difference:
     return found
 
 
-def _expected(order: Order, ranks: list[Observed]) -> list[str]:
+def _expected(order: Order, ranks: list[Observed], is_sound: bool) -> list[str]:
     """Say what is compared how, and what cannot be the same."""
     said = [
         "the ranks' losses are averaged; gradients, lines and files are rank 0's",
         "the old script's shuffled loaders give the batches that the ranks had together",
     ]
-    if order.padded:
+    if order.padded and is_sound:
         said.append(
             f"{order.padded} rows were loaded twice, to give every rank as many: the old script had them twice too"
         )

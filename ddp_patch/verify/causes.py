@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ def causes(old: Observed, ranks: list[Observed], found: Sequence[Difference], sc
         script: the new one.
     """
     source = Source(script)
+    overlaps = any(one.key == "coverage" for one in found)
     named = [
+        *(_seeds(ranks, found) if overlaps else ()),
         *_rows(found),
         *_statistics(ranks, found),
         *_clipping(ranks),
@@ -36,7 +38,16 @@ def causes(old: Observed, ranks: list[Observed], found: Sequence[Difference], sc
         *_seeds(ranks, found),
         *_effects(found),
     ]
-    return list({line: (line, why) for line, why in reversed(named) if line}.values())[::-1]
+    return once(named)
+
+
+def once(named: Iterable[Cause]) -> list[Cause]:
+    """Leave each line its first reason."""
+    first: dict[str, str] = {}
+    for line, why in named:
+        if line:
+            first.setdefault(line, why)
+    return list(first.items())
 
 
 class Source:
@@ -60,6 +71,8 @@ class Source:
         if name != self.name or not number.isdigit():
             return ""
         at = int(number)
+        if any(node.lineno == at and not _takes_a_name(node) for node in self._nodes(ast.Call)):
+            return line
         used = {node.id for node in self._nodes(ast.Name) if node.lineno == at}
         places = [
             node.lineno
@@ -72,6 +85,14 @@ class Source:
 
     def _nodes(self, kind: type[Any]) -> Iterator[Any]:
         return (node for node in ast.walk(self.tree) if isinstance(node, kind))
+
+
+def _takes_a_name(call: ast.Call) -> bool:
+    """Tell ``loss.backward()`` and ``accelerator.backward(loss)`` from ``(loss / 2).backward()``."""
+    if getattr(call.func, "attr", "") != "backward":
+        return True
+    given = [*call.args[:1], getattr(call.func, "value", None)]
+    return any(isinstance(value, (ast.Name, ast.Call)) for value in given)
 
 
 def _targets(node: Any) -> list[Any]:

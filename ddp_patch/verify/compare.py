@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -181,6 +182,9 @@ def _side(where: str, one: Said, other: Said) -> str:
 
 def _weights(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
     yield from _tensors(one, one.tensors, other.tensors, tolerance, "weights", "")
+    for number, held in enumerate(other.others, 1):
+        apart = list(_tensors(other, other.tensors, held, tolerance, "weights", f"on rank {number}"))
+        yield from (dataclasses.replace(found, said=f"{found.said}, compared with rank 0") for found in apart[:1])
 
 
 def _tensors(
@@ -193,7 +197,7 @@ def _tensors(
     left_out = noise(alone, tolerance)
     found = []
     for name in [*ones, *(name for name in others if name not in ones)]:
-        label = f"{where}: {name}" if where else name
+        label = f"{where}: {name}" if where else f"weights {name}"
         key = where or name
         if name not in ones or name not in others:
             said = f"{label} is {'missing' if name in ones else 'not there alone'}"

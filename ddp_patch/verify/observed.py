@@ -58,6 +58,7 @@ class Observed:
     out: list[Said] = field(default_factory=list)
     err: list[Said] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    others: list[dict[str, torch.Tensor]] = field(default_factory=list)  # the same, of the other ranks
     folder: Path = field(default_factory=Path)
     files: list[str] = field(default_factory=list)
     notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # other events, by kind
@@ -91,11 +92,17 @@ def observe(done: Done, rank: int = 0) -> Observed:
     prefix = str(done.place.folder.parents[len(done.place.folder.relative_to(done.records.parent / "place").parts) - 1])
     for event in events(done.records, rank):
         _take(seen, event, prefix)
-    tensors = done.records / f"tensors.{rank}"
-    if tensors.exists() and tensors.stat().st_size:
-        seen.tensors = torch.load(io.BytesIO(tensors.read_bytes()), weights_only=True)
+    seen.tensors = _tensors(done.records / f"tensors.{rank}")
+    if rank == 0:
+        seen.others = [_tensors(done.records / f"tensors.{other}") for other in range(1, done.spec.nproc)]
     seen.dtypes |= {str(t.dtype).removeprefix("torch.") for t in seen.tensors.values() if t.is_floating_point()}
     return seen
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    data = path.read_bytes() if path.exists() else b""
+    held: dict[str, torch.Tensor] = torch.load(io.BytesIO(data), weights_only=True) if data else {}
+    return held
 
 
 def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:

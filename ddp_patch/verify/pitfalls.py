@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .causes import Cause, Source
+from .causes import Cause, Source, once
 from .compare import Difference
 from .observed import Observed
 
@@ -40,7 +40,7 @@ def pitfalls(script: Path, ranks: Observed, found: Sequence[Difference]) -> list
     loss = next((one for one in found if one.what == "loss"), None)
     if loss is not None:
         named.append((source.assignment(loss.line) or loss.line, "the first loss that differs is made here"))
-    return list({line: (line, why) for line, why in reversed(named) if line}.values())[::-1]
+    return once(named)
 
 
 def _hooks(source: Source) -> Iterator[Cause]:

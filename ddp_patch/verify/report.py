@@ -65,7 +65,7 @@ _WORDS = {
     "rate": "",
     "count": "",
     "printed": "printed ",
-    "weights": "weights ",
+    "weights": "",
     "file": "file ",
 }
 

@@ -98,7 +98,7 @@ def _normal(like: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tens
 
 
 def _exponential(like: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return torch.div(torch.log(_evenly(like)), -lambd)
+    return torch.log(_evenly(like)).neg().div(lambd)
 
 
 def _bernoulli(like: Tensor, p: Any = 0.5, **_: Any) -> Tensor:

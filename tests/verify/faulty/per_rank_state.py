@@ -18,5 +18,5 @@ for step, (inputs, targets) in enumerate(DataLoader(TensorDataset(x, y), batch_s
     optimizer.step()
     if step == 1:
         with ddp_patch.per_rank(), torch.no_grad():  # FAULT
-            model.weight.add_(0.05 * ddp_patch.rank())
+            model.weight[0].add_(0.05 * ddp_patch.rank())
     print(f"loss {loss.item():.5f}")
