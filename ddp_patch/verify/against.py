@@ -16,7 +16,8 @@ from typing import Any
 
 from .arguments import Request
 from .causes import causes
-from .compare import Difference, compare
+from .compare import compare
+from .difference import Difference
 from .inquiry import failure, notes
 from .observed import Observed, observe
 from .order import Order, batches_of, judged

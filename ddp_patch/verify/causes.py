@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed
 
 Cause = tuple[str, str]  # line of the script, what is wrong there

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from .compare import Difference, compare, noise
+from .compare import compare
+from .difference import Difference
 from .observed import Observed, observe
 from .pitfalls import pitfalls
 from .printed import Varying
 from .runs import Done, Spec
+from .tensors import noise
 from .tolerance import Tolerance
 from .verdict import Verdict
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed
 
 

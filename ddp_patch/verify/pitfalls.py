@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .causes import Cause, Source, once
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed
 
 _UNSEEN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed, Step
 from .tolerance import Tolerance
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..version import __version__
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed
 from .verdict import Verdict
 

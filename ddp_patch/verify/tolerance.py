@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _MULTIPLE = {"float64": 2.0**16}
 _USUAL_MULTIPLE = 2.0**6
+SMALL = 0.01  # of the largest value in a column: differences of smaller values are relative to that
 _MOST = 0.01  # never more, however long a run is: float64 tells then
 
 
@@ -28,19 +29,15 @@ class Tolerance:
         """The largest relative difference after so many optimizer steps."""
         return min(_MOST, _EPSILON[self.dtype] * _MULTIPLE.get(self.dtype, _USUAL_MULTIPLE) * (1 + step))
 
-    def allows(self, one: float, other: float, scale: float, step: int) -> bool:
-        """Tell whether two numbers are the same.
+    def exceeds(self, one: float, other: float, scale: float, step: int) -> float:
+        """How many times the allowance the difference is; infinite where one is no number.
 
         Args:
             one: of a run.
             other: of the other run.
-            scale: what the difference is relative to, at least the larger number.
+            scale: what the difference is relative to, if both numbers are smaller.
             step: optimizer steps taken before, or backwards if there were more.
         """
-        return one == other or self.exceeds(one, other, scale, step) <= 1
-
-    def exceeds(self, one: float, other: float, scale: float, step: int) -> float:
-        """How many times the allowance the difference is; infinite where one is no number."""
         if one == other or (math.isnan(one) and math.isnan(other)):
             return 0.0
         apart = abs(one - other)
@@ -57,7 +54,8 @@ class Tolerance:
             f"{self.dtype}: {multiple:.0f} times its epsilon ({_EPSILON[self.dtype]:.2g}), and as much more for each "
             f"optimizer step (or backward, if there are more), at most {_MOST:.0%}: {first:.1e} before the first step, "
             f"{last:.1e} after {steps}. "
-            "Printed numbers may also differ by one in their last digit, unless they are whole"
+            f"Numbers below {SMALL:.0%} of the largest in their place are relative to that. Printed numbers may also "
+            "differ by one in their last digit; whole ones have to be equal"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .compare import Difference
+from .difference import Difference
 from .observed import Observed
 
 Word = Literal["same", "same up to draws", "same up to rounding", "differs", "could not tell"]

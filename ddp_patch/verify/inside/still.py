@@ -98,11 +98,11 @@ def _normal(like: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tens
 
 
 def _exponential(like: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return torch.log(_evenly(like)).neg().div(lambd)
+    return -torch.log(_evenly(like)) / lambd
 
 
 def _bernoulli(like: Tensor, p: Any = 0.5, **_: Any) -> Tensor:
-    return (_evenly(like) < p).double()
+    return torch.lt(_evenly(like), p).double()
 
 
 def _of_probabilities(like: Tensor, *_: Any, **__: Any) -> Tensor:

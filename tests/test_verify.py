@@ -1,0 +1,297 @@
+"""``python -m ddp_patch verify``: cries no wolf, finds planted faults, and says by name what it cannot tell."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import PATIENCE, THOROUGH
+from verify import collection
+from verify.warm import Warm
+
+from ddp_patch.verify.command import command
+from ddp_patch.verify.process import MARK
+
+FEW_SOUND = ("dropout", "dated_folder", "migrated_uneven")
+FEW_FAULTY = ("unreduced_metric", "no_average", "per_rank_state")
+TRAIN = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(40, 4)), 8):
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"loss {loss.item():.5f}")
+"""
+
+
+@pytest.fixture(scope="module")
+def start():
+    warm = Warm()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def verify(start, tmp_path, monkeypatch, capsys):
+    """Verify a script given as text; gives the exit code and what was said."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+
+    def run(text, *options, args=(), name="train.py"):
+        with open(name, "w") as stream:
+            stream.write(text)
+        code = command([*options, name, *args], start)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def chosen(kind, few):
+    return [path for path in collection.scripts(kind) if THOROUGH or path.stem in few]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", chosen("sound", FEW_SOUND), ids=lambda path: path.stem)
+def test_a_sound_script_is_the_same(start, tmp_path, path):
+    code, _, said = collection.verify(path, start, tmp_path)
+    assert code == 0, said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", chosen("faulty", FEW_FAULTY), ids=lambda path: path.stem)
+def test_a_fault_is_found_and_its_line_named(start, tmp_path, path):
+    code, result, said = collection.verify(path, start, tmp_path)
+    assert code == 1, said
+    assert set(collection.named_lines(result)) & collection.fault_lines(path), said
+
+
+def test_there_are_enough_scripts():
+    assert len(collection.scripts("sound")) >= 40
+    assert len(collection.scripts("faulty")) >= 20
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_difference_is_named_with_its_step_and_line(verify):
+    text = TRAIN.replace("lr=0.1", "lr=0.1 * (1 + ddp_patch.rank())").replace("import torch", "import torch, ddp_patch")
+    code, said = verify(text, "--report", "out", "--json", "result.json")
+    assert code == 1
+    assert "train.py on 2 ranks: differs" in said
+    assert "first difference: train.py:9, after 1 step: backward 2, loss" in said
+    assert "no rounding" in said
+    report = open("out/verify.md").read()
+    assert "## 2 ranks: differs" in report
+    assert "64 times its epsilon" in report
+    (found,) = json.load(open("result.json"))["results"]
+    assert found["verdict"] == "differs"
+    assert found["differences"][0]["what"] == "loss"
+    assert json.load(open("out/verify.json"))["exit_code"] == 1
+
+
+def test_the_script_is_not_changed_and_nothing_is_left_in_its_folder(verify):
+    code, _ = verify(TRAIN + "torch.save(model.state_dict(), 'model.pt')\nopen('log.txt', 'a').write('x')\n")
+    assert code == 0
+    assert os.listdir(".") == ["train.py"]
+
+
+def test_a_run_ends_after_the_steps_that_are_asked_for(verify):
+    code, said = verify(TRAIN + "open('done', 'w')\n", "--steps", "3")
+    assert code == 0
+    assert "3 optimizer steps" in said
+    assert "0 files" in said
+
+
+def test_data_beside_the_folder_are_found(verify, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rate.txt").write_text("0.05")
+    code, said = verify(TRAIN.replace("lr=0.1", "lr=float(open('../data/rate.txt').read())"))
+    assert code == 0, said
+
+
+def test_a_large_file_that_is_written_to_stays_as_it_is(verify):
+    with open("large.bin", "wb") as stream:
+        stream.write(bytes(17 << 20))
+    code, said = verify(TRAIN + "f = open('large.bin', 'r+b'); f.write(b'x'); f.close()\n")
+    assert code == 0, said
+    assert open("large.bin", "rb").read(1) == b"\0"
+
+
+def test_what_a_script_writes_outside_is_said(verify):
+    target = os.path.expanduser("~/.ddp-patch-verify-test")
+    try:
+        code, said = verify(TRAIN + f"open({target!r}, 'w').write('x')\n")
+    finally:
+        os.unlink(target)
+    assert code == 0
+    assert f"train.py:12 writes {target}, outside of its folder" in said
+
+
+def test_arguments_reach_the_script(verify):
+    code, said = verify("import sys\n" + TRAIN + "print(*sys.argv[1:])\nsys.exit(len(sys.argv))\n", args=("--lr", "1"))
+    assert code == 0, said
+
+
+def test_several_numbers_of_ranks_are_told_apart(verify):
+    code, said = verify(TRAIN, "--nproc", "2,3")
+    assert code == 0
+    assert "on 2 ranks: same" in said
+    assert "on 3 ranks: same" in said
+
+
+# --- what cannot be told ----------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_varies_by_itself_is_not_blamed_on_ranks(verify):
+    code, said = verify(
+        TRAIN.replace("manual_seed(0)", "manual_seed(time.time_ns())").replace("torch\n", "torch, time\n", 1)
+    )
+    assert code == 2
+    assert "not reproducible" in said
+    assert "train.py:9" in said
+
+
+def test_a_script_that_fails_alone_shows_its_traceback(verify):
+    code, said = verify(TRAIN + "raise ValueError('no such luck')\n")
+    assert code == 2
+    assert "ValueError: no such luck" in said
+    assert "line 12" in said
+    assert "recorded.py" not in said
+
+
+def test_a_script_that_fails_on_ranks_only_differs(verify):
+    text = TRAIN + "import ddp_patch\nif ddp_patch.world_size() > 1:\n    raise ValueError('alone it works')\n"
+    code, said = verify(text)
+    assert code == 1
+    assert "alone it works" in said
+
+
+def test_a_script_that_asks_is_told_apart(verify):
+    code, said = verify("name = input('who? ')\nprint(name)\n")
+    assert code == 2
+    assert "reads from standard input" in said
+
+
+def test_a_script_that_does_nothing_is_told_apart(verify):
+    code, said = verify("x = 1\n")
+    assert code == 2
+    assert "nothing to compare" in said
+
+
+def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, said = verify(TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()"))
+    assert code == 2
+    assert "it needs a GPU" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "wanted"),
+    [
+        (["--nproc", "1", "x.py"], "on 1 rank"),
+        (["--nproc", "x", "x.py"], "'x' is no number of ranks"),
+        (["--nproc", "2,", "x.py"], "'' is no number of ranks"),
+        (["--steps", "0", "x.py"], "--steps 0 is not a number of optimizer steps"),
+        (["--timeout", "soon", "x.py"], "--timeout soon is not a number of seconds"),
+        (["--wrong", "x.py"], "unknown option --wrong"),
+        (["--report"], "--report needs a value"),
+        ([], "no script to verify"),
+        (["missing.py"], "there is no such script"),
+        (["folder"], "is a folder"),
+        (["broken.py"], "broken.py:2"),
+        (["--report", "x.py/out", "x.py"], "cannot be written to"),
+        (["--against", "missing.py", "x.py"], "there is no such script"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(tmp_path, monkeypatch, capsys, argv, wanted):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text(TRAIN)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken.py").write_text("x = 1\nif x\n")
+    before = sorted(os.listdir())
+
+    def never(*_):
+        raise AssertionError("a run was started")
+
+    assert command(argv, never) == 2
+    assert wanted in capsys.readouterr().err
+    assert sorted(os.listdir()) == before
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+
+def running():
+    """Processes of any run of verify that this test may have started."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as stream:
+                    environ = stream.read()
+            except OSError:
+                continue
+            if f"{MARK}=".encode() in environ and b"VERIFY_TEST=1" in environ:
+                found.append(int(name))
+    return found
+
+
+def cold(folder, *argv, **more):
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "VERIFY_TEST": "1", "TMPDIR": str(folder / "tmp")}
+    (folder / "tmp").mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddp_patch", "verify", *argv],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **more,
+    )
+
+
+def test_a_script_is_started_as_its_users_would(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    process = cold(tmp_path, "train.py")
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert "train.py on 2 ranks: same" in said
+    assert not os.listdir(tmp_path / "tmp")
+    assert not running()
+
+
+def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import subprocess, time\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\ntime.sleep(1000)\n"
+    )
+    process = cold(tmp_path, "--timeout", "5", "train.py")
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "was not done after" in said
+    assert not running()
+    assert not os.listdir(tmp_path / "tmp")
+
+
+def test_ctrl_c_ends_everything(tmp_path):
+    (tmp_path / "train.py").write_text("import time\nopen('/proc/self/fd/1', 'w')\ntime.sleep(1000)\n")
+    process = cold(tmp_path, "train.py", start_new_session=True)
+    end = time.monotonic() + PATIENCE
+    while not running() and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(2)
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "stopped; what it had started is ended" in said
+    assert "Traceback" not in said
+    assert not running()
+    assert not os.listdir(tmp_path / "tmp")
