@@ -18,6 +18,7 @@ from . import process, progress
 from .arguments import USAGE, Request, enables, parse, uses
 from .runs import Done, Launcher, Spec, Start, perform
 from .verdict import Verdict
+from .workplace import PREFIX
 
 
 def command(argv: Sequence[str], start: Start = process.run) -> int:
@@ -42,6 +43,9 @@ def command(argv: Sequence[str], start: Start = process.run) -> int:
             code = max((verdict.code for verdict in verdicts), key=lambda code: (code == 1, code))
             _tell(request, verdicts, shlex.join(["python", "-m", "ddp_patch", "verify", *argv]), code)
             return code
+    except OSError as error:
+        sys.stderr.write(f"python -m ddp_patch verify: {error}. Is the disk full, or the folder gone?\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("python -m ddp_patch verify: stopped; what it had started is ended.\n")
         return 128 + signal.SIGINT
@@ -138,7 +142,7 @@ def _write(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="ddp-patch-verify-")).resolve()
+    root = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
     try:
         yield root
     finally:

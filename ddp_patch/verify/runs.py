@@ -74,6 +74,7 @@ def perform(
     records, logs = root / "records", root / "logs"
     records.mkdir()
     logs.mkdir()
+    (root / "tmp").mkdir()
     batches = ""
     if spec.batches:
         batches = str(root / "batches.json")
@@ -92,7 +93,9 @@ def perform(
     )
     settings.write(root / "settings.json")
     own = [sys.executable, "-m", "ddp_patch.verify.recorded", str(root / "settings.json"), str(place.script)]
-    ended = start([*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads), logs, timeout)
+    ended = start(
+        [*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads, root / "tmp"), logs, timeout
+    )
     return Done(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
 
 
@@ -109,11 +112,12 @@ def _launched(spec: Spec) -> list[str]:
     return []
 
 
-def _environ(spec: Spec, threads: int) -> dict[str, str]:
+def _environ(spec: Spec, threads: int, scratch: Path) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     environ.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings, which ddp_patch has agreed on as well
     environ.setdefault("OMP_NUM_THREADS", str(threads))
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    environ["TMPDIR"] = str(scratch)  # launchers leave folders there
     # Found from the run's folder as from here.
     entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     package = str(Path(__file__).parents[2])

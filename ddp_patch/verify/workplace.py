@@ -11,6 +11,7 @@ from pathlib import Path
 _COPIED = 16 << 20  # bytes; larger files are links, until somebody writes to them
 _COPIED_IN_ALL = 1 << 30
 _LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
+PREFIX = "ddp-patch-verify-"  # of the folder that all runs of one verify are in, which may lie in the working folder
 _LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
 _MOST_LINKED = 256  # entries; a folder with more holds much else, as /tmp does
 
@@ -59,9 +60,11 @@ class _Copy:
 
     def copy(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
+        if not os.access(source, os.R_OK | os.X_OK):
+            return
         for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
             to = target / entry.name
-            if os.path.lexists(to) or entry.name in _LEFT_OUT:
+            if os.path.lexists(to) or entry.name in _LEFT_OUT or entry.name.startswith(PREFIX):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 self.copy(Path(entry.path), to)
@@ -72,7 +75,7 @@ class _Copy:
 
     def _file(self, entry: os.DirEntry[str], to: Path) -> None:
         size = entry.stat().st_size
-        if size <= _COPIED and self.bytes + size <= _COPIED_IN_ALL:
+        if size <= _COPIED and os.access(entry.path, os.R_OK) and self.bytes + size <= _COPIED_IN_ALL:
             self.bytes += size
             shutil.copy2(entry.path, to)
         else:
@@ -87,7 +90,7 @@ def _link_above(root: Path, folder: Path) -> None:
         beside = list(os.scandir(parent))
         for entry in beside if len(beside) <= _MOST_LINKED else []:
             to = _under(root, Path(entry.path))
-            if not os.path.lexists(to) and entry.name not in _LEFT_OUT:
+            if not os.path.lexists(to) and entry.name not in _LEFT_OUT and not entry.name.startswith(PREFIX):
                 to.symlink_to(entry.path)
 
 
