@@ -38,7 +38,8 @@ def compare(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyi
 
 
 def _ends(one: Observed, other: Observed) -> Iterator[Difference]:
-    if (one.how, one.exit_code) != (other.how, other.exit_code):
+    ways = [("end" if seen.how == "exit" else seen.how, seen.exit_code) for seen in (one, other)]
+    if ways[0] != ways[1]:
         said = f"it ended by {_ending(other)}, alone by {_ending(one)}"
         yield Difference("end", "end", min(one.taken, other.taken), "", said)
     if one.taken != other.taken:

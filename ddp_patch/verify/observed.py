@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def observe(done: Done, rank: int = 0) -> Observed:
     prefix = str(done.place.folder.parents[len(done.place.folder.relative_to(done.records.parent / "place").parts) - 1])
     for event in events(done.records, rank):
         _take(seen, event, prefix)
+    if not done.spec.is_local:
+        _take_the_rest(seen, prefix)
     seen.tensors = _tensors(done.records / f"tensors.{rank}")
     if rank == 0:
         seen.others = [_tensors(done.records / f"tensors.{other}") for other in range(1, done.spec.nproc)]
@@ -124,6 +127,17 @@ def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
         seen.how, seen.exit_code, seen.error = event["how"], event["code"], event["error"]
     else:
         seen.notes.setdefault(kind, []).append(event)
+
+
+def _take_the_rest(seen: Observed, prefix: str) -> None:
+    """Add what others have printed than the script's Python: its commands, and code in C."""
+    noted = Counter(said.text for said in seen.out)
+    for text in seen.stdout.replace(prefix, "").split("\n"):
+        shown = text.rpartition("\r")[2]
+        if noted[shown]:
+            noted[shown] -= 1
+        elif shown:
+            seen.out.append(Said(shown, "", seen.taken, seen.age))
 
 
 def _is_left_out(name: str) -> bool:

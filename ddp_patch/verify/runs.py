@@ -132,7 +132,8 @@ def _environ(spec: Spec, threads: int, scratch: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    # Not read_text, which takes the \r of progress bars for the end of a line.
+    return path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
 
 
 def events(folder: Path, rank: int) -> list[dict[str, Any]]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
 from . import made, still, text
 from .models import Models
 from .record import Record
@@ -17,6 +22,7 @@ class Recorder:
     def __init__(self, settings: Settings, rank: int) -> None:
         """Open the record."""
         self._settings = settings
+        self._is_finished = False
         self._record = Record(settings.record, rank)
         self._models = Models()
         self._steps = Steps(self._record, self._models, settings.steps, settings.local)
@@ -34,6 +40,19 @@ class Recorder:
         Writes(self._record, settings).install()
         self._steps.install()
         self._streams = text.install(self._record)
+        self._leaves(os._exit)
+
+    def _leaves(self, wrapped: Callable[[int], NoReturn]) -> None:
+        """Keep what there is when the script leaves at once."""
+        own = os.getpid()
+
+        @functools.wraps(wrapped)
+        def leave(status: int) -> NoReturn:
+            if os.getpid() == own and not self._is_finished:
+                self.finish("exit", SystemExit(status))
+            wrapped(status)
+
+        os._exit = leave
 
     def finish(self, how: str, error: BaseException | None) -> None:
         """Keep what the script ended with, before its exit functions run.
@@ -42,6 +61,7 @@ class Recorder:
             how: "end", "exit" (``sys.exit``) or "error".
             error: that ended it.
         """
+        self._is_finished = True
         is_enough = self._steps.is_enough and how == "exit"
         self._steps.finish(went_well=how != "error")
         for stream in self._streams:
