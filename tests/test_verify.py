@@ -173,6 +173,14 @@ def test_a_script_that_fails_on_ranks_only_differs(verify):
     assert "alone it works" in said
 
 
+def test_a_script_that_is_slow_on_ranks_only_is_not_judged(verify):
+    text = TRAIN + "import ddp_patch, time\nif ddp_patch.world_size() > 1:\n    time.sleep(1000)\n"
+    code, said = verify(text, "--timeout", "12")
+    assert code == 2
+    assert "was not done after" in said
+    assert "alone it took" in said
+
+
 def test_a_script_that_asks_is_told_apart(verify):
     code, said = verify("name = input('who? ')\nprint(name)\n")
     assert code == 2

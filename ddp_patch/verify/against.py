@@ -75,7 +75,7 @@ class Against:
         verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})
         if any(rank.failed for rank in ranks):
             failed = next(rank for rank in ranks if rank.failed)
-            verdict.ranks, verdict.word, verdict.why = failed, "differs", f"on {title} it ends by {failure(failed)}"
+            verdict.ranks, verdict.word, verdict.why = failed, "differs", f"on {title}: {failure(failed)}"
             verdict.differences = compare(old, merged, tolerance)
             return verdict
         judgement = list(judged(old, ranks, order))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from .tensors import noise
 from .tolerance import Tolerance
 from .verdict import Verdict
 
+_NUMBERS = ("loss", "gradient", "printed")
 Perform = Callable[[Spec], Done]
 
 
@@ -62,8 +64,13 @@ class Inquiry:
         if not verdict.differences:
             return _of_its_own(verdict, excused)
         if ranks.failed:
-            verdict.word, verdict.why = "differs", f"on {title} it ends by {failure(ranks)}"
-        else:
+            verdict.word, verdict.why = "differs", f"on {title}: {failure(ranks)}"
+        if ranks.is_late:
+            # Slow or stuck cannot be told apart: only numbers that it came to are held against it.
+            verdict.differences = [one for one in verdict.differences if one.what in _NUMBERS and one.times < math.inf]
+            verdict.word = "differs" if verdict.differences else "could not tell"
+            verdict.why += f"; alone it took {alone.seconds:.0f} s"
+        elif not ranks.failed:
             self._narrowed(verdict, spec, excused, tolerance)
         if verdict.word == "differs" and verdict.ranks is not None:
             verdict.causes = pitfalls(spec.script, verdict.ranks, verdict.differences)

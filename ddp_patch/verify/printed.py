@@ -18,6 +18,7 @@ _TIME = re.compile(
     r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+|\?(?:it|\w+)/s|(?<=[=<])\?"
     r"|(?i:(?:time|took|elapsed|eta|duration)[\w ]*[:=]? *)\d+(?:\.\d+)?"
 )
+_NODE = re.compile(r"grad_fn=<\w+>")  # the name of a node of autograd's, which is the engine's
 _BAR = re.compile(r"[█▏▎▍▌▋▊▉]+|(?<=[|\[])[#=>. -]{2,}(?=[|\]])")
 
 
@@ -34,7 +35,7 @@ class Said:
 
     def __post_init__(self) -> None:
         """Take the numbers out of the text."""
-        plain = _BAR.sub("~", _TIME.sub("<time>", self.text))
+        plain = _BAR.sub("~", _TIME.sub("<time>", _NODE.sub("grad_fn=<>", self.text)))
         object.__setattr__(self, "template", _NUMBER.sub("#", plain))
         object.__setattr__(self, "numbers", tuple(_NUMBER.findall(plain)))
 
