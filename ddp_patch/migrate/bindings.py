@@ -1,0 +1,231 @@
+"""Which names of a script hold the same thing: through assignments, calls of its functions, and ``self``."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+
+from .script import Function, Script, dotted, tail
+
+Key = tuple[ast.AST | None, str]
+# What gives the thing itself, or the thing in a wrapper.
+_KEEPING = {
+    *("to", "cuda", "cpu", "double", "float", "half", "DataParallel", "convert_sync_batchnorm", "compile", "train", "eval"),
+    *("DistributedDataParallel", "DDP", "prepare", "enumerate", "tqdm", "trange", "iter", "requires_grad_", "apply"),
+}
+_METHODS = {"to", "cuda", "cpu", "double", "float", "half", "train", "eval", "requires_grad_", "apply"}
+
+
+class Bindings:
+    """Groups of names, and what was put into them."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self._up: dict[Key, Key] = {}
+        self.functions: dict[str, Function] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        for node in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
+            if not isinstance(script.parents[node], ast.ClassDef):
+                self.functions.setdefault(node.name, node)  # type: ignore[attr-defined]
+        for node in script.all(ast.ClassDef):
+            self.classes.setdefault(node.name, node)  # type: ignore[attr-defined]
+        self._locals: dict[ast.AST, set[str]] = {}
+        self.made: dict[Key, list[ast.Call]] = {}
+        self._bind()
+
+    @cached_property
+    def callers(self) -> dict[Function, list[ast.Call]]:
+        """Where each function of the script is called."""
+        found: dict[Function, list[ast.Call]] = {}
+        for call in self.script.calls():
+            function = self.callee(call)
+            if function is not None:
+                found.setdefault(function, []).append(call)
+        return found
+
+    def callee(self, call: ast.Call) -> Function | None:
+        """Find the function of this script that a call runs: a function, a method of ``self``, a constructor."""
+        if isinstance(call.func, ast.Name):
+            found = self.functions.get(call.func.id)
+            if found is None and call.func.id in self.classes:
+                return self.method(self.classes[call.func.id], "__init__")
+            return found
+        if isinstance(call.func, ast.Attribute):
+            owner = call.func.value
+            if isinstance(owner, ast.Name) and owner.id == "self":
+                inside = self.class_of(call)
+                return self.method(inside, call.func.attr) if inside is not None else None
+            made = self.class_made(owner)
+            if made is not None:
+                return self.method(made, call.func.attr)
+        return None
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        """Find the class that a node stands in."""
+        return next((n for n in self.script.above(node) if isinstance(n, ast.ClassDef)), None)
+
+    def method(self, owner: ast.ClassDef, name: str) -> Function | None:
+        """Find a method that a class defines."""
+        return next(
+            (n for n in owner.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name), None
+        )
+
+    def class_made(self, node: ast.AST) -> ast.ClassDef | None:
+        """Find the class of this script that a name holds an instance of."""
+        for call in self.origins(node):
+            if isinstance(call.func, ast.Name) and call.func.id in self.classes:
+                return self.classes[call.func.id]
+        return None
+
+    def key(self, node: ast.AST) -> Key | None:
+        """Name what an expression refers to, with the scope that the name belongs to."""
+        name = dotted(node)
+        if not name:
+            return None
+        first = name.split(".")[0]
+        if first == "self" and "." in name:
+            return self.class_of(node), name
+        for outer in self.script.above(node):
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)) and first in self._names(outer):
+                return outer, name
+        return None, name
+
+    def group(self, node: ast.AST) -> Key | None:
+        """Find the group of names that an expression belongs to."""
+        key = self.key(node)
+        return self.root(key) if key is not None else None
+
+    def root(self, key: Key) -> Key:
+        """Find the name that stands for a group."""
+        while key in self._up:
+            key = self._up[key]
+        return key
+
+    def origins(self, node: ast.AST) -> list[ast.Call]:
+        """List the calls whose results a name holds."""
+        group = self.group(node)
+        return self._origins.get(group, []) if group is not None else []
+
+    @cached_property
+    def _origins(self) -> dict[Key, list[ast.Call]]:
+        found: dict[Key, list[ast.Call]] = {}
+        for key, calls in self.made.items():
+            found.setdefault(self.root(key), []).extend(calls)
+        return found
+
+    def unite(self, a: Key, b: Key) -> None:
+        """Say that two names hold the same."""
+        a, b = self.root(a), self.root(b)
+        if a != b:
+            self._up[a] = b
+
+    def _names(self, function: Function) -> set[str]:
+        found = self._locals.get(function)
+        if found is None:
+            args = function.args
+            found = {a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+            found |= {a.arg for a in (args.vararg, args.kwarg) if a is not None}
+            outside: set[str] = set()
+            stack: list[ast.AST] = list(function.body)
+            while stack:
+                node = stack.pop()
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    found.add(node.id)
+                elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                    outside.update(node.names)
+                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    found.add(node.name)
+                    continue
+                stack.extend(ast.iter_child_nodes(node))
+            found -= outside
+            self._locals[function] = found
+        return found
+
+    def _bind(self) -> None:
+        for node in self.script.all(ast.Assign):
+            assert isinstance(node, ast.Assign)
+            for target in node.targets:
+                self._assign(target, node.value)
+        for node in self.script.all(ast.With):
+            for item in node.items:  # type: ignore[attr-defined]
+                if item.optional_vars is not None:
+                    self._assign(item.optional_vars, item.context_expr)
+        pending = [call for call in self.script.calls()]
+        for call in pending:
+            function = self.callee(call)
+            if function is not None:
+                self._pass(call, function)
+        self.__dict__.pop("_origins", None)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            values: list[ast.expr] = []
+            if isinstance(value, (ast.Tuple, ast.List)):
+                values = list(value.elts)
+            elif isinstance(value, ast.Call) and tail(value) == "prepare":
+                values = list(value.args)
+            elif isinstance(value, ast.Call) and self.callee(value) is not None:
+                self._returned(target.elts, self.callee(value))
+            if len(values) == len(target.elts):
+                for inner, given in zip(target.elts, values, strict=True):
+                    self._assign(inner, given)
+            return
+        key = self.key(target)
+        if key is None:
+            return
+        thing = value
+        while True:
+            if isinstance(thing, ast.IfExp):
+                self._assign(target, thing.orelse)
+                thing = thing.body
+            elif isinstance(thing, ast.Call) and tail(thing) in _KEEPING:
+                method = isinstance(thing.func, ast.Attribute) and thing.func.attr in _METHODS
+                inner = thing.func.value if method else thing.args[0] if thing.args else None  # type: ignore[union-attr]
+                if inner is None:
+                    break
+                thing = inner
+            else:
+                break
+        other = self.key(thing)
+        if other is not None:
+            self.unite(key, other)
+        elif isinstance(thing, ast.Call):
+            self.made.setdefault(key, []).append(thing)
+            function = self.callee(thing)
+            if function is not None and function.name != "__init__":
+                self._returned([target], function)
+
+    def _returned(self, targets: list[ast.expr], function: Function | None) -> None:
+        for node in self.script.all(ast.Return):
+            if self.script.function(node) is not function or node.value is None:  # type: ignore[attr-defined]
+                continue
+            value = node.value  # type: ignore[attr-defined]
+            values = value.elts if isinstance(value, ast.Tuple) and len(targets) > 1 else [value]
+            if len(values) == len(targets):
+                for target, given in zip(targets, values, strict=True):
+                    key, other = self.key(target), self.key(given)
+                    if key is not None and other is not None:
+                        self.unite(key, other)
+                    elif key is not None and isinstance(given, ast.Call):
+                        self.made.setdefault(key, []).append(given)
+
+    def _pass(self, call: ast.Call, function: Function) -> None:
+        for name, value in self.arguments(call, function).items():
+            other = self.key(value)
+            if other is not None:
+                self.unite((function, name), other)
+            elif isinstance(value, ast.Call):
+                self.made.setdefault((function, name), []).append(value)
+
+    def arguments(self, call: ast.Call, function: Function) -> dict[str, ast.expr]:
+        """Tell which parameter gets which argument."""
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        if isinstance(self.script.parents[function], ast.ClassDef) and names[:1] in (["self"], ["cls"]):
+            names = names[1:]
+        given: dict[str, ast.expr] = {}
+        for name, value in zip(names, call.args, strict=False):
+            if isinstance(value, ast.Starred):
+                break
+            given[name] = value
+        given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+        return given

@@ -1,0 +1,149 @@
+"""What the same thing is called in plain DDP and with Accelerate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Words and lines of one way to run on several processes."""
+
+    name: str
+    rank: str
+    world: str
+    master: str
+    imports: tuple[str, ...]
+    header: tuple[str, ...]  # at the top of the module
+    start: tuple[str, ...]  # before anything is built
+    end: str
+    barrier: str
+    add: str  # reduces the tensor ``total`` over the ranks
+    gather: str  # fills ``parts`` with every rank's ``lists``
+    device: str
+    launch: str
+
+
+DDP = Dialect(
+    name="ddp",
+    rank="ddp_rank",
+    world="ddp_world_size",
+    master="master_process",
+    imports=(
+        "import os",
+        "import sys",
+        "import torch",
+        "import torch.distributed as dist",
+        "from torch.nn.parallel import DistributedDataParallel",
+        "from torch.utils.data.distributed import DistributedSampler",
+    ),
+    header=(
+        "# One process per GPU; torchrun sets these for each.",
+        'ddp_rank = int(os.environ["RANK"])',
+        'ddp_local_rank = int(os.environ["LOCAL_RANK"])  # on this host: the number of its GPU',
+        'ddp_world_size = int(os.environ["WORLD_SIZE"])',
+        'ddp_device = torch.device("cuda", ddp_local_rank) if torch.cuda.is_available() else torch.device("cpu")',
+        "master_process = ddp_rank == 0  # this one prints, logs and saves",
+    ),
+    start=(
+        'dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")',
+        "if torch.cuda.is_available():",
+        '    torch.cuda.set_device(ddp_device)  # from here on "cuda" is this one',
+    ),
+    end="dist.destroy_process_group()",
+    barrier="dist.barrier()  # no rank reads it before it is there",
+    add="dist.all_reduce(total)",
+    gather="dist.all_gather_object(parts, lists)",
+    device="ddp_device",
+    launch="torchrun --standalone --nproc-per-node gpu {script}",
+)
+
+ACCELERATE = Dialect(
+    name="accelerate",
+    rank="accelerator.process_index",
+    world="accelerator.num_processes",
+    master="accelerator.is_main_process",
+    imports=("import os", "import sys", "import torch", "from accelerate import Accelerator"),
+    header=(),
+    start=("accelerator = Accelerator(cpu=not torch.cuda.is_available())",),
+    end="accelerator.end_training()",
+    barrier="accelerator.wait_for_everyone()  # no process reads it before it is there",
+    add='total = accelerator.reduce(total, "sum")',
+    gather="parts = gather_object([lists])",
+    device="accelerator.device",
+    launch="accelerate launch {script}",
+)
+
+DIALECTS = {"ddp": DDP, "accelerate": ACCELERATE}
+
+# Functions that a migrated script may need, and what they need in turn.
+HELPERS = {
+    "all_sum": '''\
+def all_sum(*values, scale=1):
+    """Sum each value over all ranks: numbers stay numbers, and tensors tensors."""
+    sums = []
+    for value in values:
+        total = scale * torch.as_tensor(value).detach().to({device}, torch.float64)
+        {add}
+        sums.append(total.to(value) if torch.is_tensor(value) else type(value)(total.tolist()))
+    return sums[0] if len(sums) == 1 else sums
+''',
+    "all_mean": '''\
+def all_mean(*values):
+    """Average each value over all ranks."""
+    return all_sum(*values, scale=1 / {world})
+''',
+    "all_rows": '''\
+def all_rows(*lists):
+    """Join each list over all ranks, in the order of the dataset, whose rows were dealt like cards."""
+    parts = [None] * {world}
+    {gather}
+    return [
+        [rows[i] for i in range(max(map(len, column))) for rows in column if i < len(rows)] for column in zip(*parts)
+    ]
+''',
+    "reduce_meters": '''\
+def reduce_meters(*meters):
+    """Let meters know what all ranks measured."""
+    for meter in meters:
+        meter.sum, meter.count = all_sum(float(meter.sum), meter.count)
+        meter.avg = meter.sum / meter.count
+''',
+    "save_once": '''\
+def save_once(state, path, **options):
+    """Save on one rank, and write the file whole or not at all."""
+    if {master}:
+        torch.save(state, f"{{path}}.tmp", **options)
+        os.replace(f"{{path}}.tmp", path)
+''',
+    "plain_keys": '''\
+def plain_keys(state):
+    """Name weights as the bare model does, whether or not they were saved from a wrapper."""
+    return {{name.removeprefix("module."): value for name, value in state.items()}}
+''',
+    "RankSampler": '''\
+class RankSampler(torch.utils.data.Sampler):
+    """This rank's share of the indices that a sampler draws alike on every rank."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler) // {world}
+
+    def __iter__(self):
+        drawn = list(self.sampler)[: len(self) * {world}]  # as many on each rank
+        return iter(drawn[{rank} :: {world}])
+''',
+    "RankStream": '''\
+class RankStream(torch.utils.data.IterableDataset):
+    """This rank's share of a stream of records; the last ones are left out if there is not one for each rank."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __iter__(self):
+        return (records[{rank}] for records in zip(*[iter(self.stream)] * {world}))
+''',
+}
+NEEDED = {"all_mean": ("all_sum",), "reduce_meters": ("all_sum",)}

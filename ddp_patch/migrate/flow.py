@@ -1,0 +1,184 @@
+"""Follow values through a script, and note what each expression is to a rank."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from .bindings import Bindings
+from .expressions import Expressions
+from .script import Function, Script, dotted, tail
+from .values import ROWS, SAME, Kind, Value, add, divide, join, multiply
+
+Env = dict[str, Value]
+_DEPTH = 8  # calls in calls; a chain in a script is shorter
+
+
+@dataclass(eq=False)
+class Accumulation:
+    """A name that gathers something over the batches of a loop."""
+
+    loop: ast.For
+    name: str
+    value: Value
+    statements: list[ast.stmt] = field(default_factory=list)
+
+
+class Flow(Expressions):
+    """Runs over the statements; ``kinds`` then tells what each expression is."""
+
+    def __init__(self, script: Script, bindings: Bindings) -> None:
+        super().__init__(script, bindings)
+        self.accumulated: dict[tuple[ast.For, str], Accumulation] = {}
+        self.globals: Env = {}
+        self._loops: list[ast.For] = []
+        self._calls: list[Function] = []
+        for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
+            self._run(function, {})  # type: ignore[arg-type]
+        self.block(script.tree.body, self.globals)
+
+    def call_function(self, function: Function, values: dict[str, Value]) -> Value:
+        """Run a function of the script on these values; gives what it returns."""
+        if function in self._calls or len(self._calls) > _DEPTH:
+            return join_all(values.values())
+        loops, self._loops = self._loops, []
+        try:
+            return self._run(function, dict(values))
+        finally:
+            self._loops = loops
+
+    def _run(self, function: Function, env: Env) -> Value:
+        self._calls.append(function)
+        outer, self.returned = self.returned, None
+        self.block(function.body, env)
+        found, self.returned = self.returned, outer
+        self._calls.pop()
+        return found or SAME
+
+    def block(self, body: list[ast.stmt], env: Env) -> None:
+        """Run statements."""
+        for statement in body:
+            self._statement(statement, env)
+
+    def _statement(self, node: ast.stmt, env: Env) -> None:
+        match node:
+            case ast.Assign():
+                value = self.value(node.value, env)
+                for target in node.targets:
+                    self.bind(target, value, env)
+            case ast.AnnAssign() if node.value is not None:
+                self.bind(node.target, self.value(node.value, env), env)
+            case ast.AugAssign():
+                self._augment(node, env)
+            case ast.Expr():
+                self.value(node.value, env)
+                self._note_call(node, env)
+            case ast.Return():
+                value = self.value(node.value, env) if node.value is not None else SAME
+                self.returned = value if self.returned is None else join(self.returned, value)
+            case ast.If():
+                self.value(node.test, env)
+                other = dict(env)
+                self.block(node.body, env)
+                self.block(node.orelse, other)
+                for name, value in other.items():
+                    env[name] = join(env.get(name, SAME), value)
+            case ast.For():
+                self._for(node, env)
+            case ast.While():
+                self.value(node.test, env)
+                self.block(node.body, env)
+            case ast.With():
+                for item in node.items:
+                    self.value(item.context_expr, env)
+                self.block(node.body, env)
+            case ast.Try():
+                for body in (node.body, *(h.body for h in node.handlers), node.orelse, node.finalbody):
+                    self.block(body, env)
+            case ast.FunctionDef():
+                self.closures[node.name] = (node, env)
+                if node not in self._calls and self._calls:
+                    self._run(node, dict(env))
+            case ast.Assert():
+                self.value(node.test, env)
+
+    def _augment(self, node: ast.AugAssign, env: Env) -> None:
+        name = dotted(node.target)
+        old, new = self.value(node.target, env), self.value(node.value, env)
+        match node.op:
+            case ast.Add() | ast.Sub():
+                value = add(old, new, zero=not old.of_rows)
+            case ast.Mult():
+                value = multiply(old, new)
+            case ast.Div():
+                value = divide(old, new)
+            case _:
+                value = join(old, new)
+        if name:
+            env[name] = value
+            if new.of_rows and isinstance(node.op, (ast.Add, ast.Sub)):
+                self._accumulate(node, name, value)
+
+    def _accumulate(self, statement: ast.stmt, name: str, value: Value) -> None:
+        if not self._loops:
+            return
+        found = self.accumulated.setdefault(
+            (self._loops[-1], name), Accumulation(self._loops[-1], name, value)
+        )
+        found.value = value
+        if statement not in found.statements:
+            found.statements.append(statement)
+
+    def _note_call(self, node: ast.Expr, env: Env) -> None:
+        call = node.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return
+        name = dotted(call.func.value)
+        if not name or call.func.attr not in ("append", "extend", "add_", "mul_", "div_", "update"):
+            return
+        given = join_all([self.value(a, env) for a in call.args])
+        if not given.of_rows:
+            return
+        if call.func.attr in ("append", "extend"):
+            value = Value(join(env.get(name, SAME), given).kind, given.reason, listed=True)
+            env[name] = value
+            self._accumulate(node, name, value)
+        elif call.func.attr == "update":
+            self._accumulate(node, name, given)
+        elif call.func.attr == "add_":
+            env[name] = add(env.get(name, SAME), given, zero=True)
+
+    def _for(self, node: ast.For, env: Env) -> None:
+        iterated = self.value(node.iter, env)
+        over = self.loader(node.iter)
+        before = dict(env)
+        self._bind_target(node, iterated, over is not None, env)
+        if over is not None:
+            self.loader_loops[node] = over
+            self._loops.append(node)
+        self.block(node.body, env)
+        if over is not None:
+            self._loops.pop()
+            for (loop, name), found in self.accumulated.items():
+                if loop is node and found.value.kind is not Kind.OTHER:
+                    env[name] = before.get(name, SAME)
+        self.block(node.orelse, env)
+
+    def _bind_target(self, node: ast.For, iterated: Value, over: bool, env: Env) -> None:
+        counted = isinstance(node.iter, ast.Call) and tail(node.iter) == "enumerate"
+        element = ROWS if over else Value(iterated.kind, iterated.reason)
+        if counted or (over and self.is_counted(node.iter)):
+            if isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
+                self.bind(node.target.elts[0], SAME, env)
+                self.bind(node.target.elts[1], element, env)
+                return
+        self.bind(node.target, element, env)
+
+
+def join_all(values: object) -> Value:
+    """Tell what one of these may be."""
+    found = SAME
+    for value in values:  # type: ignore[attr-defined]
+        found = join(found, value)
+    return found
+

@@ -1,0 +1,166 @@
+"""What a script trains, on what, and what its migration needs: gathered once, read by every rule."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .bindings import Bindings, Key
+from .dialects import Dialect
+from .flow import Flow
+from .script import Function, Script, dotted, tail
+
+_OPTIMIZERS = {
+    *("SGD", "Adam", "AdamW", "RMSprop", "LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"),
+    *("SparseAdam", "Adafactor", "LARS", "LAMB", "Lamb", "Ranger", "Lion", "Muon", "AdaBound", "BertAdam", "FusedAdam"),
+}
+
+
+@dataclass(eq=False)
+class Plan:
+    """One script on its way to one dialect."""
+
+    script: Script
+    dialect: Dialect
+    per_device: bool = False
+    helpers: set[str] = field(default_factory=set)
+    reasons: set[str] = field(default_factory=set)  # why losses are left to a person
+    wrappers: dict[Key, str] = field(default_factory=dict)  # names of the wrapped models
+    wraps: list[tuple[ast.stmt, list[str]]] = field(default_factory=list)  # lines that wrap, and the statement above
+    used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
+    keeps_buffers: bool = False  # a forward must not write to buffers that another forward saved
+
+    def __post_init__(self) -> None:
+        self.bindings = Bindings(self.script)
+        self.flow = Flow(self.script, self.bindings)
+
+    def use(self, helper: str) -> str:
+        """Ask for a helper at the top of the script; gives its name."""
+        self.helpers.add(helper)
+        return helper
+
+    @cached_property
+    def backwards(self) -> list[ast.Call]:
+        """Every ``x.backward()``."""
+        return [c for c in self.script.calls() if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"]
+
+    @cached_property
+    def _training(self) -> set[Function]:
+        found = {f for c in self.backwards if (f := self.script.function(c)) is not None}
+        while True:
+            callers = {
+                f for g in found for c in self.bindings.callers.get(g, ()) if (f := self.script.function(c)) is not None
+            }
+            if callers <= found:
+                return found
+            found |= callers
+
+    def trains(self, node: ast.AST) -> bool:
+        """Tell whether a backward runs in a node, or in what it calls."""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return node in self._training
+        inside = set(ast.walk(node))
+        if any(call in inside for call in self.backwards):
+            return True
+        return any(self.bindings.callee(c) in self._training for c in inside if isinstance(c, ast.Call))
+
+    def learns(self, node: ast.AST) -> bool:
+        """Tell whether gradients are wanted of what a node computes."""
+        for outer in self.script.above(node):
+            if isinstance(outer, ast.With) and any("no_grad" in ast.unparse(i) or "inference_mode" in ast.unparse(i)
+                                                   for i in outer.items):  # fmt: skip
+                return False
+            if isinstance(outer, ast.For) and outer in self.flow.loader_loops:
+                return self.trains(outer)
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if any("no_grad" in ast.unparse(d) or "inference_mode" in ast.unparse(d) for d in outer.decorator_list):
+                    return False
+                inside = set(ast.walk(outer))
+                if any(call in inside for call in self.backwards):
+                    return True
+                return any(self.learns(call) for call in self.bindings.callers.get(outer, ()) if call not in inside)
+        return any(self.script.function(call) is None for call in self.backwards)
+
+    @cached_property
+    def was_wrapped(self) -> bool:
+        """The script uses nn.DataParallel."""
+        return any(tail(call) == "DataParallel" for call in self.script.calls())
+
+    @cached_property
+    def always_wrapped(self) -> bool:
+        """The script uses nn.DataParallel whatever the host has, so that its keys begin with ``module.``."""
+        calls = [c for c in self.script.calls() if tail(c) == "DataParallel"]
+        return any(not any(isinstance(n, ast.If) and "cuda" in ast.unparse(n.test) for n in self.script.above(c)) for c in calls)
+
+    def loop_of(self, node: ast.AST) -> ast.For | None:
+        """Find the loop over a loader that a node stands in, in the same function."""
+        for outer in self.script.above(node):
+            if isinstance(outer, ast.For) and outer in self.flow.loader_loops:
+                return outer
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                return None
+        return None
+
+    @cached_property
+    def optimizers(self) -> list[ast.Call]:
+        """Every construction of an optimizer."""
+        return [c for c in self.script.calls() if tail(c) in _OPTIMIZERS and c.args + c.keywords]
+
+    @cached_property
+    def models(self) -> dict[Key, ast.Call | None]:
+        """The groups of names that hold what an optimizer trains, each with its (first) optimizer."""
+        found: dict[Key, ast.Call | None] = {}
+        for optimizer in self.optimizers:
+            for node in self._trained_by(optimizer):
+                group = self.bindings.group(node)
+                if group is not None:
+                    found.setdefault(group, optimizer)
+        if not found and self.backwards:  # weights that the script updates itself
+            for call in self.script.calls():
+                if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
+                    group = self.bindings.group(_whole(call.func.value))
+                    if group is not None:
+                        found.setdefault(group, None)
+        return found
+
+    def is_model(self, node: ast.AST) -> bool:
+        """Tell whether a name holds a trained model."""
+        group = self.bindings.group(node)
+        return group is not None and group in self.models
+
+    def _trained_by(self, optimizer: ast.Call) -> list[ast.expr]:
+        roots: list[ast.AST] = [*optimizer.args[:1], *(k.value for k in optimizer.keywords if k.arg == "params")]
+        named = {dotted(r) for r in roots if isinstance(r, (ast.Name, ast.Attribute))} - {""}
+        if named:
+            roots += [n for n in self.script.all(ast.Assign, ast.AugAssign) if named & set(map(dotted, _targets(n)))]
+            roots += [
+                c
+                for c in self.script.calls()
+                if isinstance(c.func, ast.Attribute) and c.func.attr in ("append", "extend") and dotted(c.func.value) in named
+            ]
+            roots += [
+                loop
+                for loop in self.script.all(ast.For)
+                if any(isinstance(n, ast.Call) and tail(n) == "append" and dotted(getattr(n.func, "value", None)) in named
+                       for n in ast.walk(loop))
+            ]  # fmt: skip
+        return [
+            _whole(call.func.value)
+            for root in roots
+            for call in ast.walk(root)
+            if isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("parameters", "named_parameters")
+        ]
+
+
+def _whole(node: ast.expr) -> ast.expr:
+    """Find the model that a layer is a part of: ``model`` for ``model.module.fc``."""
+    while isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+        node = node.value
+    return node
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []

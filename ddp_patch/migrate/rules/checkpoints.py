@@ -1,0 +1,37 @@
+"""Checkpoints: written once and whole, read to this rank's device, with or without ``module.`` in their keys."""
+
+from __future__ import annotations
+
+import ast
+
+from ..plan import Plan
+from ..script import dotted, keyword, tail
+
+
+def apply(plan: Plan) -> None:
+    """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``."""
+    script = plan.script
+    streams = {
+        item.optional_vars.id
+        for node in script.all(ast.With)
+        for item in node.items  # type: ignore[attr-defined]
+        if isinstance(item.optional_vars, ast.Name)
+    }
+    reads = any(dotted(call.func) == "torch.load" for call in script.calls())
+    for call in script.calls():
+        name = dotted(call.func)
+        if name == "torch.save" and len(call.args) >= 2 and not (
+            isinstance(call.args[1], ast.Name) and call.args[1].id in streams
+        ):
+            script.replace(call.func, plan.use("save_once"))
+            if reads:
+                plan.helpers.add("barrier")
+        elif name == "torch.load" and keyword(call, "map_location", 1) is None and call.args:
+            end = script.span([*call.args, *call.keywords][-1])[1]
+            script.put(end, end, f", map_location={plan.dialect.device}")
+        elif tail(call) == "load_state_dict" and isinstance(call.func, ast.Attribute) and call.args:
+            owner = call.func.value
+            if plan.is_model(owner) and plan.was_wrapped:
+                start, end = script.span(call.args[0])
+                script.put(start, start, f"{plan.use('plain_keys')}(")
+                script.put(end, end, ")")

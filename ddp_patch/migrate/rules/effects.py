@@ -1,0 +1,107 @@
+"""Effects happen once: what writes, plots or removes files is left to one rank."""
+
+from __future__ import annotations
+
+import ast
+
+from ..bindings import Bindings
+from ..dialects import Dialect
+from ..script import Script, dotted, keyword, tail
+
+_FILES = {
+    *("os.mkdir", "os.makedirs", "os.remove", "os.unlink", "os.rename", "os.rmdir", "os.system", "shutil.rmtree"),
+    *("shutil.copyfile", "shutil.copy", "shutil.copy2", "shutil.move", "shutil.copytree", "subprocess.call", "subprocess.run"),
+    *("np.save", "np.savez", "np.savetxt", "numpy.save", "numpy.savetxt", "np.savez_compressed", "plt.savefig", "plt.show"),
+    *("save_image", "vutils.save_image", "torchvision.utils.save_image", "utils.save_image", "cv2.imwrite", "imageio.imwrite"),
+    *("wandb.log", "wandb.watch", "wandb.finish", "wandb.save", "wandb.config.update", "copyfile", "rmtree", "scipy.io.savemat"),
+    *("imsave", "plt.imsave", "imageio.mimsave", "sio.savemat", "joblib.dump", "mlflow.log_metric", "mlflow.log_param"),
+}
+_METHODS = {
+    *("add_scalar", "add_scalars", "add_image", "add_images", "add_histogram", "add_graph", "add_text", "add_figure"),
+    *("add_embedding", "add_hparams", "add_video", "add_pr_curve", "savefig", "to_csv", "write_text", "write_bytes", "mkdir"),
+    *("unlink", "to_json", "to_pickle", "imsave", "scalar_summary", "image_summary", "histo_summary"),
+}
+_TRACKERS = {"SummaryWriter", "Logger"}
+
+
+def apply(script: Script, dialect: Dialect) -> None:
+    """Guard every statement that has an effect outside, and open files for nothing on the other ranks."""
+    bindings = Bindings(script)
+    master = dialect.master
+    effects = {n for n in script.all(ast.Expr) if _is_effect(script, bindings, n) and not _guarded(script, n, master)}  # type: ignore[arg-type]
+    done: set[ast.AST] = set()
+    for node in script.all(ast.Expr):
+        if node not in effects or node in done:
+            continue
+        block = script.block(node)
+        if not _is_alone(script, node):  # type: ignore[arg-type]
+            script.todo(node, "one rank alone should do this: put it on a line of its own")
+            continue
+        first = block.index(node)  # type: ignore[arg-type]
+        last = first
+        while last + 1 < len(block) and block[last + 1] in effects and _is_alone(script, block[last + 1]):
+            last += 1
+        run = block[first : last + 1]
+        done.update(run)
+        parent = script.parents[node]
+        if isinstance(parent, ast.If) and block is parent.body and run == block and not parent.orelse and not _is_elif(script, parent):
+            test = script.code(parent.test)
+            script.replace(parent.test, f"{master} and {f'({test})' if isinstance(parent.test, ast.BoolOp) else test}")
+        else:
+            script.guard(run[0], run[-1], master)
+    for call in script.calls():
+        _rewrite(script, call, master)
+
+
+def _rewrite(script: Script, call: ast.Call, master: str) -> None:
+    name = tail(call)
+    if isinstance(call.func, ast.Name) and name == "open" and call.args:
+        mode = keyword(call, "mode", 1)
+        if isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x"):
+            path = call.args[0]
+            if "devnull" not in script.code(path):
+                script.replace(path, f"{script.code(path)} if {master} else os.devnull")
+    elif name == "open" and isinstance(call.func, ast.Attribute) and call.args and isinstance(call.args[0], ast.Constant):
+        if str(call.args[0].value)[:1] in ("w", "a", "x") and dotted(call.func.value) != "os":
+            script.todo(call, "every rank writes this file: open it on one rank only")
+    elif name in ("tqdm", "trange") and keyword(call, "disable") is None and (call.args or call.keywords):
+        end = script.span([*call.args, *call.keywords][-1])[1]
+        script.put(end, end, f", disable=not {master}")
+    elif name in _TRACKERS or dotted(call.func) == "wandb.init":
+        parent = script.parents[call]
+        if isinstance(parent, ast.Assign):
+            end = script.span(call)[1]
+            script.put(end, end, f" if {master} else None")
+        elif isinstance(parent, ast.withitem):
+            script.todo(call, "one rank alone should write this log: it is opened on all")
+
+
+def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:
+    call = node.value
+    if not isinstance(call, ast.Call):
+        return False
+    if dotted(call.func) in _FILES or dotted(call.func) == "wandb.init":
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr in _METHODS:
+        return True
+    made = {tail(c) for c in bindings.origins(call.func.value)}
+    return bool(made & {"SummaryWriter"}) and call.func.attr in ("close", "flush")
+
+
+def _is_elif(script: Script, node: ast.If) -> bool:
+    parent = script.parents[node]
+    return isinstance(parent, ast.If) and parent.orelse == [node] and script.code(node).startswith("elif")
+
+
+def _guarded(script: Script, node: ast.stmt, master: str) -> bool:
+    return any(isinstance(n, ast.If) and master in ast.unparse(n.test) for n in script.above(node))
+
+
+def _is_alone(script: Script, node: ast.stmt) -> bool:
+    """Tell whether a statement has its lines for itself."""
+    if script.statement(node) is not node:
+        return False
+    rest = script.lines[node.end_lineno - 1][node.end_col_offset :].strip()  # type: ignore[operator,index]
+    return not rest or rest.startswith(b"#")

@@ -1,0 +1,144 @@
+"""The top and the end of the script: imports, process group, helpers, how to start it."""
+
+from __future__ import annotations
+
+import ast
+
+from ..dialects import HELPERS, NEEDED
+from ..plan import Plan
+from ..script import tail
+from .models import _is_main
+from .seeds import needs_seed
+
+_BUILDING = {"DataLoader", "DataParallel", "SummaryWriter"}
+
+
+def apply(plan: Plan, name: str) -> None:
+    """Write what every migrated script begins and ends with."""
+    for statement, lines in plan.wraps:
+        plan.script.after(statement, *lines)
+    _docstring(plan, name)
+    first, start = _header(plan), _start(plan)
+    guard = next((n for n in plan.script.tree.body if _is_main(n)), None)
+    body = plan.script.tree.body
+    if isinstance(guard, ast.If) and not _builds_outside(plan, guard):
+        plan.script.before(guard.body[0], *start)
+        plan.script.after(guard.body[-1], plan.dialect.end)
+        top = first
+    else:
+        top = [*first, *start]
+        plan.script.after(body[-1], *([""] if isinstance(body[-1], (ast.For, ast.While, ast.If, ast.With)) else []), plan.dialect.end)
+    helpers = _helpers(plan)
+    where = _last_import(plan)
+    lines = _imports(plan)
+    if top:
+        lines += ["", *top]
+    for text in helpers:
+        lines += ["", "", *text.rstrip().split("\n")]
+    following = body[body.index(where) + 1] if where in body and body.index(where) + 1 < len(body) else None
+    if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers:
+        lines += [""]
+    plan.script.after(where, *lines)
+
+
+def _imports(plan: Plan) -> list[str]:
+    present = set()
+    for node in plan.script.all(ast.Import):
+        present |= {f"import {a.name}" + (f" as {a.asname}" if a.asname else "") for a in node.names}  # type: ignore[attr-defined]
+    for node in plan.script.all(ast.ImportFrom):
+        present |= {f"from {node.module} import {a.name}" for a in node.names}  # type: ignore[attr-defined]
+    wanted = list(plan.dialect.imports)
+    if plan.dialect.name == "accelerate":
+        if "all_rows" in plan.helpers:
+            wanted.append("from accelerate.utils import gather_object")
+        if plan.keeps_buffers:
+            wanted.append("from accelerate.utils import DistributedDataParallelKwargs")
+    if not any("DistributedSampler(" in text for _, _, _, text in plan.script._edits):
+        wanted = [line for line in wanted if "DistributedSampler" not in line]
+    if not plan.wraps:
+        wanted = [line for line in wanted if "DistributedDataParallel" not in line]
+    wanted += [f"import {name}" for name in ("logging",) if "logging" in plan.script.text and f"import {name}" not in present]
+    return [line for line in wanted if line not in present]
+
+
+def _header(plan: Plan) -> list[str]:
+    return list(plan.dialect.header)
+
+
+def _start(plan: Plan) -> list[str]:
+    lines = list(plan.dialect.start)
+    if plan.keeps_buffers and plan.dialect.name == "accelerate":
+        lines = [
+            "accelerator = Accelerator(",
+            "    cpu=not torch.cuda.is_available(),",
+            "    kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],",
+            ")",
+        ]
+    lines.append(f"if not {plan.dialect.master}:")
+    lines.append('    sys.stdout = open(os.devnull, "w")  # one rank prints; all work out what is printed')
+    if "logging" in plan.script.text:
+        lines.append("    logging.disable(logging.CRITICAL)")
+    if needs_seed(plan):
+        lines.append("torch.manual_seed(0)  # alike on every rank: splits, orders, data")
+        for library, call in (("numpy as np", "np.random.seed(0)"), ("random", "random.seed(0)")):
+            if f"import {library}" in plan.script.text:
+                lines.append(call)
+    return lines
+
+
+def _helpers(plan: Plan) -> list[str]:
+    wanted = set(plan.helpers)
+    for name, more in NEEDED.items():
+        if name in wanted:
+            wanted |= set(more)
+    d = plan.dialect
+    words = {"rank": d.rank, "world": d.world, "master": d.master, "device": d.device, "add": d.add, "gather": d.gather}
+    texts = []
+    for name, text in HELPERS.items():
+        if name in wanted:
+            written = text.format(**words)
+            if name == "save_once" and "barrier" in wanted:
+                written += f"    {d.barrier}\n"
+            texts.append(written)
+    return texts
+
+
+def _builds_outside(plan: Plan, guard: ast.If) -> bool:
+    inside = set(ast.walk(guard))
+    return any(
+        (tail(c) in _BUILDING or c in plan.optimizers) and plan.script.function(c) is None and c not in inside
+        for c in plan.script.calls()
+    )
+
+
+def _last_import(plan: Plan) -> ast.stmt:
+    found: ast.stmt | None = None
+    for node in plan.script.tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found = node
+        elif isinstance(node, ast.Try) and any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in node.body):
+            found = node
+        elif not isinstance(node, ast.Expr) or found is None and not isinstance(node.value, ast.Constant):
+            break
+    return found if found is not None else plan.script.tree.body[0]
+
+
+def _docstring(plan: Plan, name: str) -> None:
+    script = plan.script
+    launch = "Launch: " + plan.dialect.launch.format(script=name)
+    first = script.tree.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        code = script.code(first.value)
+        quotes = '"""' if code.endswith('"""') else "'''" if code.endswith("'''") else ""
+        if quotes:
+            end = script.span(first.value)[1] - 3
+            text = first.value.value.rstrip()
+            tail_of = script.data[:end]
+            blank = len(tail_of) - len(tail_of.rstrip())
+            script.put(end - blank, end, "") if blank else None
+            script.put(end - blank, end - blank, f"{script.newline}{script.newline}{launch}{script.newline}")
+            _ = text
+            return
+        script.after(first, f"# {launch}")
+        return
+    script.before_text(f'"""{launch}"""')

@@ -1,0 +1,272 @@
+"""A script under change: its tree, and edits by position, so that all that is not changed keeps every byte."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+MARK = "# TODO(ddp): "
+_IN_BRACES = re.compile(r"\{[^{}]+\}")
+
+
+@dataclass(frozen=True)
+class Todo:
+    """Something that a person has to decide."""
+
+    line: int  # of the script as it was read
+    reason: str
+
+
+@dataclass(eq=False)
+class Script:
+    """One parsed script. Positions are bytes: ``ast`` counts columns so."""
+
+    text: str
+    todos: list[Todo] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.data = self.text.encode()
+        self.tree = ast.parse(self.data)
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = []  # in the order of the text, as far as it matters: parents first
+        self.of_type: dict[type, list[ast.AST]] = {}
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
+            self.nodes.append(node)
+            self.of_type.setdefault(type(node), []).append(node)
+            children = list(ast.iter_child_nodes(node))
+            for child in children:
+                self.parents[child] = node
+            stack.extend(reversed(children))
+        self.lines = self.data.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line))
+        self._edits: list[tuple[int, int, int, str]] = []
+        self._replaced: list[tuple[int, int]] = []
+        self._said: set[tuple[int, str]] = set()
+        indented = (line for line in self.lines if line[:1] in b" \t" and line.strip())
+        first = next(indented, b"    ")
+        self.unit = "\t" if first[:1] == b"\t" else "  " if len(first) - len(first.lstrip()) == 2 else "    "
+        self.newline = "\r\n" if self.data.count(b"\r\n") > self.data.count(b"\n") / 2 else "\n"
+
+    # -- looking --
+
+    def all(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        """Give all nodes of these types, in the order of the text."""
+        for kind in kinds:
+            yield from self.of_type.get(kind, ())
+
+    def calls(self) -> list[ast.Call]:
+        """List all calls."""
+        return self.of_type.get(ast.Call, [])  # type: ignore[return-value]
+
+    def code(self, node: ast.AST) -> str:
+        """Give the text of a node."""
+        start, end = self.span(node)
+        return self.data[start:end].decode()
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Give where a node begins and ends."""
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
+        start = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        if first != node.lineno:  # type: ignore[attr-defined]
+            start = self._starts[first - 1] + len(self.indent(node).encode())
+        return start, self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give what a node stands in, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function(self, node: ast.AST) -> Function | None:
+        """Find the function that a node stands in."""
+        found = next((n for n in self.above(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
+        return found
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Find the statement that a node stands in, which has lines of its own."""
+        chain = [node, *self.above(node)]
+        for inner in chain:
+            if isinstance(inner, ast.stmt) and not self.data[self._starts[inner.lineno - 1] :][: inner.col_offset].strip():
+                return inner
+        raise AssertionError("a module is no statement")
+
+    def block(self, statement: ast.AST) -> list[ast.stmt]:
+        """Find the list of statements that a statement is one of."""
+        parent = self.parents[statement]
+        for name in ("body", "orelse", "finalbody"):
+            found = getattr(parent, name, None)
+            if isinstance(found, list) and statement in found:
+                return found
+        return [statement]  # type: ignore[list-item]
+
+    def indent(self, node: ast.AST) -> str:
+        """Give the white space before a statement's line."""
+        line = self.lines[node.lineno - 1]  # type: ignore[attr-defined]
+        return line[: len(line) - len(line.lstrip(b" \t"))].decode()
+
+    # -- changing --
+
+    def replace(self, node: ast.AST, text: str) -> None:
+        """Write something in a node's place; what was replaced before stays."""
+        self.put(*self.span(node), text)
+
+    def put(self, start: int, end: int, text: str) -> None:
+        """Replace bytes, unless an edit is there already."""
+        if any(a < end and start < b for a, b in self._replaced if start != end):
+            return
+        if start != end:
+            self._replaced.append((start, end))
+        self._edits.append((start, end, len(self._edits), text))
+
+    def is_replaced(self, node: ast.AST) -> bool:
+        """Tell whether an edit covers a node."""
+        start, end = self.span(node)
+        return any(a <= start and end <= b for a, b in self._replaced)
+
+    def substitute(self, nodes: dict[ast.AST, str]) -> None:
+        """Write other names in the places of expressions, inside of f-strings too."""
+        strings: dict[ast.AST, dict[str, str]] = {}
+        for node, text in nodes.items():
+            string = [n for n in self.above(node) if isinstance(n, ast.JoinedStr)]
+            if string:
+                # Before Python 3.12 what stands in an f-string has no position of its own.
+                strings.setdefault(string[-1], {})[ast.unparse(node)] = text
+            else:
+                self.replace(node, text)
+        for string_node, names in strings.items():
+            written = self.code(string_node)
+            for name, text in names.items():
+                pattern = rf"(?<![\w.]){re.escape(name)}(?!\w)"
+                written = _IN_BRACES.sub(lambda m, p=pattern, t=text: re.sub(p, lambda _: t, m[0]), written)  # type: ignore[misc]
+            self.replace(string_node, written)
+
+    def before(self, node: ast.AST, *lines: str) -> None:
+        """Write lines above a statement and the comment that belongs to it."""
+        statement = self.statement(node)
+        row = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
+        indent = self.indent(statement)
+        while row > 0 and self.lines[row - 1].startswith(f"{indent}#".encode()) and not _is_cell(self.lines[row - 1]):
+            row -= 1
+        self._insert(self._starts[row], indent, lines)
+
+    def directly_before(self, node: ast.AST, *lines: str) -> None:
+        """Write lines above a statement, below its comment."""
+        statement = self.statement(node)
+        self._insert(self._starts[statement.lineno - 1], self.indent(statement), lines)
+
+    def after(self, node: ast.AST, *lines: str) -> None:
+        """Write lines below a statement."""
+        statement = self.statement(node)
+        end = self._starts[statement.end_lineno]  # type: ignore[index]
+        if end == len(self.data) and not self.data.endswith(b"\n"):
+            lines = ("", *lines)
+        self._insert(end, self.indent(statement), lines)
+
+    def before_text(self, line: str) -> None:
+        """Write a line at the top, below the interpreter's and the encoding's."""
+        row = 0
+        while row < min(2, len(self.lines)) and re.match(rb"#!|#.*coding[:=]", self.lines[row]):
+            row += 1
+        self._insert(self._starts[row], "", [line])
+
+    def _insert(self, at: int, indent: str, lines: Sequence[str]) -> None:
+        text = "".join(f"{indent}{line}".rstrip() + self.newline if line else self.newline for line in lines)
+        self._edits.append((at, at, len(self._edits), text))
+
+    def delete(self, statement: ast.stmt, comments: bool = True) -> None:
+        """Take a statement out, and with it the blocks that it leaves empty."""
+        block, parent = self.block(statement), self.parents[statement]
+        left = [s for s in block if s is not statement and not self._is_deleted(s)]
+        if not left and not isinstance(parent, ast.Module):
+            if isinstance(parent, ast.If) and block is parent.body and not parent.orelse:
+                self.delete(parent)
+            else:
+                self.replace(statement, "pass")
+            return
+        start, end = self._line_span(statement, comments)
+        self.put(start, end, "")
+
+    def _is_deleted(self, statement: ast.stmt) -> bool:
+        return self.is_replaced(statement)
+
+    def _line_span(self, statement: ast.stmt, comments: bool = True) -> tuple[int, int]:
+        start, end = self.span(statement)
+        line_start, line_end = self._starts[statement.lineno - 1], self._starts[statement.end_lineno]  # type: ignore[index]
+        if self.data[line_start:start].strip():  # `a; b`: the second
+            return start - (len(self.data[:start]) - len(self.data[:start].rstrip(b"; \t"))), end
+        rest = self.data[end:line_end].strip()
+        if rest.startswith(b";"):
+            return start, end + len(self.data[end:line_end]) - len(self.data[end:line_end].lstrip(b"; \t"))
+        row = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
+        _ = comments
+        return self._starts[row], line_end
+
+    def guard(self, first: ast.stmt, last: ast.stmt, test: str) -> None:
+        """Put statements under an ``if``."""
+        rows = range(first.lineno - 1, last.end_lineno)  # type: ignore[arg-type]
+        inside_strings = {
+            row
+            for node in self.all(ast.Constant, ast.JoinedStr)
+            if isinstance(getattr(node, "value", ""), (str, bytes)) or isinstance(node, ast.JoinedStr)
+            for row in range(node.lineno, node.end_lineno)  # type: ignore[attr-defined]
+        }
+        self._insert(self._starts[first.lineno - 1], self.indent(first), [f"if {test}:"])
+        for row in rows:
+            if row not in inside_strings and self.lines[row].strip():
+                self._edits.append((self._starts[row], self._starts[row], len(self._edits), self.unit))
+
+    def todo(self, node: ast.AST, reason: str) -> None:
+        """Leave a note above a statement, and list it."""
+        statement = self.statement(node)
+        if (statement.lineno, reason) in self._said:
+            return
+        self._said.add((statement.lineno, reason))
+        self.todos.append(Todo(statement.lineno, reason))
+        self.directly_before(statement, MARK + reason)
+
+    def result(self) -> str:
+        """Give the text with all edits made."""
+        data = self.data
+        for start, end, _, text in sorted(self._edits, key=lambda e: (e[0], e[1] > e[0], e[2]), reverse=True):
+            data = data[:start] + text.encode() + data[end:]
+        return data.decode()
+
+
+def _is_cell(line: bytes) -> bool:
+    return line.startswith((b"# %%", b"# In[", b"#%%"))
+
+
+def dotted(node: ast.AST | None) -> str:
+    """Write a name with its attributes: ``self.model``; nothing for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = dotted(node.value)
+        return f"{head}.{node.attr}" if head else ""
+    return ""
+
+
+def tail(node: ast.AST | None) -> str:
+    """Give the last part of what is called or named: ``DataLoader`` for ``data.DataLoader``."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """Find an argument by name, or by position."""
+    for given in call.keywords:
+        if given.arg == name:
+            return given.value
+    if position is not None and len(call.args) > position:
+        return call.args[position]
+    return None
