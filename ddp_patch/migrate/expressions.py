@@ -244,7 +244,8 @@ class Expressions:
         rows = any(v.of_rows for v in (*values, *named.values()))
         if name == "step" and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in self.closures:
             function, inner = self.closures[node.args[0].id]
-            return self.call_function(function, dict(inner))
+            self.call_function(function, dict(inner))
+            return SAME  # what the closure returns is reduced
         if name in losses.FUNCTIONS and rows:
             worst = next((v for v in values if v.kind is Kind.OTHER), None)
             return worst or losses.of_call(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ..plan import Plan
 from ..script import dotted, keyword, tail
@@ -62,7 +63,9 @@ class _Loader:
         elif self.plan.dialect.name == "ddp":
             shuffle = keyword(self.call, "shuffle", 2)
             given = self.script.code(shuffle) if shuffle is not None else "False"
-            self._sampler(f"DistributedSampler({data}, shuffle={given})")
+            name = self._sampler_name()
+            self.script.before(self.call, f"{name} = DistributedSampler({data}, shuffle={given})")
+            self._sampler(name)
             if given != "False":
                 self._set_epoch()
         self._batch()
@@ -122,6 +125,12 @@ class _Loader:
         self.script.replace(dataset, name)
         return name
 
+    def _sampler_name(self) -> str:
+        base = re.sub(r"_?(data_?loader|loader|dl|iter|iterator|gen|generator)$", "", self.name, flags=re.I)
+        taken = {n.id for n in self.script.all(ast.Name)}  # type: ignore[attr-defined]
+        name = f"{base}_sampler" if base else "sampler"
+        return name if name not in taken else f"ddp_{name}"
+
     def _is_stream(self, dataset: ast.expr) -> bool:
         made = self.plan.bindings.class_made(dataset)
         if isinstance(dataset, ast.Call) and isinstance(dataset.func, ast.Name):
@@ -179,11 +188,23 @@ class _Loader:
         for loop in self.loops:
             if not self.plan.trains(loop):
                 continue
-            over = self.plan.flow.loader_loops[loop]
+            over = self._below_a_bar(loop, self.plan.flow.loader_loops[loop])
             if not dotted(over) or not set_epoch(self.plan, loop, over, 0):
                 self.script.todo(loop, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order")
         if not any(self.plan.trains(loop) for loop in self.loops):
             self.script.todo(self.call, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order")
+
+
+    def _below_a_bar(self, loop: ast.For, over: ast.expr) -> ast.expr:
+        """Find the loader of ``bar = tqdm(loader)``."""
+        for node in self.script.all(ast.Assign):
+            if self.script.function(node) is self.script.function(loop) and dotted(node.targets[0]) == dotted(over):  # type: ignore[attr-defined]
+                value = node.value  # type: ignore[attr-defined]
+                while isinstance(value, ast.Call) and tail(value) in ("tqdm", "enumerate", "iter") and value.args:
+                    value = value.args[0]
+                if value is not node.value and dotted(value):  # type: ignore[attr-defined]
+                    return value  # type: ignore[no-any-return]
+        return over
 
 
 def loop_trains(plan: Plan, node: ast.AST) -> bool:
@@ -206,10 +227,7 @@ def set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
     if epoch is None and function is not None:
         epoch = next((a.arg for a in function.args.args if a.arg in ("epoch", "ep", "i_epoch", "epoch_i")), None)
     if epoch is not None:
-        if isinstance(node, ast.For):
-            script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
-        else:
-            script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
+        script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
         return True
     if function is None or depth > 4:
         return False

@@ -196,7 +196,7 @@ class _Reads:
 
     def __init__(self, plan: Plan, early: set[ast.stmt]) -> None:
         self.plan, self.script, self.early = plan, plan.script, early
-        self.hoisted: dict[tuple[ast.AST, str], str] = {}
+        self.hoisted: dict[tuple[ast.AST, str], tuple[ast.stmt, str]] = {}
 
     def rewrite(self) -> None:
         for node in self.script.all(ast.Expr, ast.AugAssign, ast.Assign, ast.If, ast.While):
@@ -232,7 +232,7 @@ class _Reads:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value
             name = tail(call)
-            if name == "append" and (self.plan.loop_of(node) is not None or not isinstance(call.func, ast.Attribute)):
+            if name == "append" and (self.plan.loop_of(node) is not None or not self._is_after_a_loop(node)):
                 return None
             return call if name in _LOGGING or (name == "step" and len(call.args) == 1) else None
         if isinstance(node, ast.Assign):
@@ -244,6 +244,10 @@ class _Reads:
             )
             return node.value if text else None
         return None
+
+    def _is_after_a_loop(self, node: ast.stmt) -> bool:
+        function = self.script.function(node)
+        return any(self.script.function(loop) is function for loop in self.plan.flow.loader_loops)
 
     def _collect(self, node: ast.AST, leaves: list[ast.expr]) -> None:
         if isinstance(node, ast.expr):
@@ -268,21 +272,31 @@ class _Reads:
         fresh: dict[str, list[tuple[str, str]]] = {}
         for leaf in leaves:
             code = ast.unparse(leaf)
-            key = (self._block(place), code)
-            if key not in self.hoisted:
-                kind = self.plan.flow.kind(leaf).kind
-                helper = self.plan.use(_REDUCED.get(kind, "all_mean"))
-                self.hoisted[key] = self._name(leaf)
-                fresh.setdefault(helper, []).append((self.hoisted[key], code))
-            names[leaf] = self.hoisted[key]
+            if (known := self._known(place, leaf, code)) is not None:
+                names[leaf] = known
+                continue
+            kind = self.plan.flow.kind(leaf).kind
+            helper = self.plan.use(_REDUCED.get(kind, "all_mean"))
+            pair = (self._name(leaf), code)
+            if pair not in fresh.setdefault(helper, []):
+                fresh[helper].append(pair)
+            names[leaf] = pair[0]
+            self.hoisted[self.script.parents[place], code] = (place, pair[0])
         for helper, pairs in fresh.items():
             left, right = ", ".join(n for n, _ in pairs), ", ".join(c for _, c in pairs)
             self.script.before(place, f"{left} = {helper}({right})")
         self.script.substitute(names)
 
-    def _block(self, place: ast.stmt) -> ast.AST:
-        """Name the statements that what is hoisted here serves: this one alone, as values go on changing."""
-        return place
+    def _known(self, place: ast.stmt, leaf: ast.expr, code: str) -> str | None:
+        """Find the name of a value that was reduced just above, and has not changed since."""
+        earlier, name = self.hoisted.get((self.script.parents[place], code), (None, ""))
+        block = self.script.block(place)
+        if earlier is None or earlier not in block:
+            return None
+        between = block[block.index(earlier) : block.index(place)]
+        used = {n.id for n in ast.walk(leaf) if isinstance(n, ast.Name)}
+        changed = {n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        return None if used & changed or name in changed else name
 
     def _name(self, leaf: ast.expr) -> str:
         named = dotted(leaf).rsplit(".", 1)[-1]

@@ -30,7 +30,11 @@ def apply(plan: Plan, name: str) -> None:
         plan.script.after(body[-1], *([""] if isinstance(body[-1], (ast.For, ast.While, ast.If, ast.With)) else []), plan.dialect.end)
     helpers = _helpers(plan)
     where = _last_import(plan)
-    lines = _imports(plan)
+    wanted = _imports(plan)
+    lines = [line for line in wanted if "torch" in line or "accelerate" in line]
+    own = [line for line in wanted if line not in lines]
+    if own:
+        plan.script.directly_before(_first_import(plan), *own)
     if top:
         lines += ["", *top]
     for text in helpers:
@@ -109,6 +113,12 @@ def _builds_outside(plan: Plan, guard: ast.If) -> bool:
         (tail(c) in _BUILDING or c in plan.optimizers) and plan.script.function(c) is None and c not in inside
         for c in plan.script.calls()
     )
+
+
+def _first_import(plan: Plan) -> ast.stmt:
+    imports = (n for n in plan.script.tree.body if isinstance(n, (ast.Import, ast.ImportFrom)))
+    plain = (n for n in imports if not (isinstance(n, ast.ImportFrom) and n.module == "__future__"))
+    return next(plain, plan.script.tree.body[-1])
 
 
 def _last_import(plan: Plan) -> ast.stmt:
