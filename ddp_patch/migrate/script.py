@@ -211,16 +211,28 @@ class Script:
     def guard(self, first: ast.stmt, last: ast.stmt, test: str) -> None:
         """Put statements under an ``if``."""
         rows = range(first.lineno - 1, last.end_lineno)  # type: ignore[arg-type]
-        inside_strings = {
-            row
-            for node in self.all(ast.Constant, ast.JoinedStr)
-            if isinstance(getattr(node, "value", ""), (str, bytes)) or isinstance(node, ast.JoinedStr)
-            for row in range(node.lineno, node.end_lineno)  # type: ignore[attr-defined]
-        }
+        inside_strings = self.rows_in_strings()
         self._insert(self._starts[first.lineno - 1], self.indent(first), [f"if {test}:"])
         for row in rows:
             if row not in inside_strings and self.lines[row].strip():
                 self._edits.append((self._starts[row], self._starts[row], len(self._edits), self.unit))
+
+    def rows_in_strings(self) -> set[int]:
+        """Give the rows, from 0, that begin inside of a string."""
+        return {
+            row
+            for node in self.all(ast.Constant, ast.JoinedStr)
+            if isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))  # type: ignore[attr-defined]
+            for row in range(node.lineno, node.end_lineno)  # type: ignore[attr-defined]
+        }
+
+    def line_of(self, statement: ast.stmt) -> int:
+        """Give the row, from 0, in which a statement begins, with its decorators."""
+        return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
+
+    def put_rows(self, first: int, after: int, text: str) -> None:
+        """Replace whole rows."""
+        self.put(self._starts[first], self._starts[after], text)
 
     def todo(self, node: ast.AST, reason: str) -> None:
         """Leave a note above a statement, and list it."""

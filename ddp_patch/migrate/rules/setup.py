@@ -135,7 +135,9 @@ def _last_import(plan: Plan) -> ast.stmt:
 
 def _docstring(plan: Plan, name: str) -> None:
     script = plan.script
-    launch = "Launch: " + plan.dialect.launch.format(script=name)
+    launch = "Launch: " + plan.dialect.launch.format(script=name.replace(".ipynb", ".py"))
+    if name.endswith(".ipynb"):
+        launch = launch.replace("Launch: ", f"Launch: jupyter nbconvert --to script {name}, then ")
     first = script.tree.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
         code = script.code(first.value)

@@ -1,0 +1,106 @@
+"""``python -m ddp_patch migrate``: rewrite scripts for ddp_patch, Accelerate or plain DDP."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..source import find, read
+from ..source.reading import Source
+from . import notebook
+from .rewrite import left, others, rewrite
+from .writing import refusal, write
+
+_EPILOG = """\
+exit code: 0 all done, or nothing to do; 3 something is left to you, at the lines with "# TODO(ddp):"; 2 a file could not be
+read or written.
+"""
+
+
+def command(argv: Sequence[str]) -> int:
+    """Run the command; gives its exit code."""
+    options = _parser().parse_args(argv)
+    found, problems = find(options.paths)
+    for problem in problems:
+        _say(str(problem))
+    failed, todos, changed = bool(problems), 0, 0
+    for path in found:
+        source = read(path)
+        for problem in source.problems:
+            _say(str(problem))
+        if source.problems or source.text is None:
+            failed = True
+            continue
+        outcome = _migrate(source, options)
+        if outcome is None:
+            failed = True
+            continue
+        changed += outcome[0]
+        todos += outcome[1]
+    verb = "changed" if options.write else "would change"
+    _say(f"{verb} {changed} of {len(found)} files" + (f"; {todos} places are left to you" if todos else ""))
+    return 2 if failed else 3 if todos else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ddp_patch migrate",
+        description="Rewrite training scripts for ddp_patch, Accelerate or plain DDP.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="scripts, notebooks, and folders of them")
+    parser.add_argument("--to", choices=("patch", "accelerate", "ddp"), required=True, help="patch: the one line of ddp_patch")
+    parser.add_argument(
+        "--batch",
+        choices=("global", "per-device"),
+        default="global",
+        help="what batch_size in the script becomes: global (default) is shared among the ranks, so the learning rate stays;"
+        " per-device is each rank's, and the learning rate grows with their number",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--diff", action="store_true", help="show what would change (default)")
+    how.add_argument("--write", action="store_true", help="change the files")
+    parser.add_argument("--force", action="store_true", help="write over files with changes that are not committed")
+    return parser
+
+
+def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | None:
+    """Migrate one file; gives whether it changed, and how many places are left, or nothing if it cannot be written."""
+    path, text = source.path, source.text
+    assert text is not None
+    content = text.content
+    before = notebook.joined(content) if source.notebook else content
+    if (title := others(before)) is not None:
+        _say(f"{path}: distributed by {title}, so it is left alone. MIGRATION.md shows the way to the plain script")
+        return False, 1
+    after = rewrite(before, options.to, path.name, options.batch == "per-device")
+    places = left(after)
+    if after != before:
+        if options.write:
+            reason = None if options.force else refusal(path)
+            if reason is not None:
+                _say(f"{path}: {reason}")
+                return None
+            kept = write(path, text.encode(notebook.taken_apart(content, after) if source.notebook else after))
+            _say(f"{path}: migrated" + (f", the original is {kept}" if kept else ""))
+        else:
+            _show(path, before, after)
+    for line, reason in places:
+        _say(f"{path}:{line}: TODO {reason}")
+    return after != before, len(places)
+
+
+def _show(path: Path, before: str, after: str) -> None:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+    )
+    for line in lines:
+        sys.stdout.write(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

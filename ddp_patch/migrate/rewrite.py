@@ -1,0 +1,55 @@
+"""One text to another: what ``migrate`` does to a script or a cell-marked notebook."""
+
+from __future__ import annotations
+
+import re
+
+from .distribute import distribute
+from .line import add_line
+from .plain import is_distributed, plain
+from .script import MARK
+
+_OTHERS = {
+    "horovod": "Horovod", "deepspeed": "DeepSpeed", "lightning": "Lightning", "pytorch_lightning": "Lightning",
+    "ignite": "Ignite", "ray.train": "Ray Train",
+}  # fmt: skip
+_IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.M)
+_OWN = {
+    "ddp": r"\b(init_process_group|DistributedDataParallel|init_distributed_mode)\b",
+    "accelerate": r"\bAccelerator\(",
+}
+
+
+def others(text: str) -> str | None:
+    """Name the library that distributes a script, if none of ours does."""
+    for name in _IMPORT.findall(text):
+        for module, title in _OTHERS.items():
+            if name == module or name.startswith(f"{module}."):
+                return title
+    return None
+
+
+def rewrite(text: str, target: str, name: str, per_device: bool = False) -> str:
+    """Give a script's text after its migration; what is left to a person stands in it as ``# TODO(ddp): ...``.
+
+    Raises:
+        SyntaxError: for a text that is not Python.
+    """
+    if target == "patch":
+        if is_distributed(text) and not re.search(r"^import ddp_patch", text, re.M):
+            text, _ = plain(text)
+        return add_line(text)
+    if re.search(_OWN[target], text):
+        return text
+    if is_distributed(text):
+        text, _ = plain(text)
+    return distribute(text, target, name, per_device)[0]
+
+
+def left(text: str) -> list[tuple[int, str]]:
+    """List the notes in a migrated text: line and reason."""
+    return [
+        (number, line.split(MARK, 1)[1].strip())
+        for number, line in enumerate(text.splitlines(), start=1)
+        if MARK in line and line.lstrip().startswith("#")
+    ]

@@ -1,0 +1,33 @@
+"""What rank-aware scripts say that a script of one process does not: the tables of ``plain``."""
+
+from __future__ import annotations
+
+# Calls that stand alone, and go.
+STATEMENTS = {
+    *("init_process_group", "destroy_process_group", "barrier", "all_reduce", "set_epoch", "reduce_meters"),
+    *("wait_for_everyone", "end_training", "broadcast", "synchronize_between_processes", "init_distributed_mode"),
+}
+# Calls that give their first argument, or a wrapper of it.
+WRAPPERS = {"DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream"}
+# Calls that give what they get, once there is one process.
+IDENTITIES = {
+    *("all_sum", "all_mean", "all_rows", "prepare", "gather", "gather_for_metrics", "reduce", "unwrap_model", "pad_across_processes"),
+}
+ARGUMENTS = {"--local_rank", "--local-rank", "--world_size", "--world-size", "--dist-url", "--dist_url", "--dist-backend"}
+IMPORTED = {
+    *("torch.distributed", "torch.multiprocessing", "accelerate.Accelerator", "accelerate", "ddp_patch", "os", "sys"),
+    *("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.distributed.DistributedSampler", "logging"),
+    *("torch.utils.data.DistributedSampler", "accelerate.utils.gather_object", "torch.utils.data.distributed"),
+    "accelerate.utils.DistributedDataParallelKwargs",
+}
+# Functions that a migration wrote.
+OWN_FUNCTIONS = {"all_sum", "all_mean", "all_rows", "reduce_meters", "RankSampler", "RankStream"}
+# Lines that a migration wrote.
+OWN_LINES = (
+    "# One process per GPU; torchrun sets these for each.",
+    "# a sum over rows, where DDP averages over ranks",
+    "# of rank 0's rows; all rows are counted after the loop",
+    "# reduce gradients once per step",
+    "Launch: torchrun --standalone",
+    "Launch: accelerate launch",
+)
