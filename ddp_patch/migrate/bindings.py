@@ -31,6 +31,7 @@ class Bindings:
             self.classes.setdefault(node.name, node)  # type: ignore[attr-defined]
         self._locals: dict[ast.AST, set[str]] = {}
         self.made: dict[Key, list[ast.Call]] = {}
+        self.several: dict[Key, set[Key]] = {}  # parameters that get different things from different calls
         self._bind()
 
     @cached_property
@@ -103,8 +104,26 @@ class Bindings:
 
     def origins(self, node: ast.AST) -> list[ast.Call]:
         """List the calls whose results a name holds."""
-        group = self.group(node)
-        return self._origins.get(group, []) if group is not None else []
+        key = self.key(node)
+        if key is None:
+            return []
+        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
+        return [call for group in groups for call in self._origins.get(group, [])]
+
+    def holds(self, node: ast.AST, group: Key) -> bool:
+        """Tell whether a name may hold what a group of names does."""
+        key = self.key(node)
+        if key is None:
+            return False
+        return self.root(key) == group or any(self.root(k) == group for k in self.several.get(key, ()))
+
+    @cached_property
+    def names(self) -> dict[Key, set[str]]:
+        """All names of each group."""
+        found: dict[Key, set[str]] = {}
+        for key in [*self._up, *self._up.values()]:
+            found.setdefault(self.root(key), set()).add(key[1])
+        return found
 
     @cached_property
     def _origins(self) -> dict[Key, list[ast.Call]]:
@@ -150,11 +169,16 @@ class Bindings:
             for item in node.items:  # type: ignore[attr-defined]
                 if item.optional_vars is not None:
                     self._assign(item.optional_vars, item.context_expr)
-        pending = [call for call in self.script.calls()]
-        for call in pending:
+        given: dict[Key, set[Key]] = {}
+        for call in self.script.calls():
             function = self.callee(call)
             if function is not None:
-                self._pass(call, function)
+                self._pass(call, function, given)
+        for key, others in given.items():
+            if len({self.root(other) for other in others}) > 1:
+                self.several[key] = others
+            else:
+                self.unite(key, next(iter(others)))
         self.__dict__.pop("_origins", None)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
@@ -209,11 +233,11 @@ class Bindings:
                     elif key is not None and isinstance(given, ast.Call):
                         self.made.setdefault(key, []).append(given)
 
-    def _pass(self, call: ast.Call, function: Function) -> None:
+    def _pass(self, call: ast.Call, function: Function, found: dict[Key, set[Key]]) -> None:
         for name, value in self.arguments(call, function).items():
             other = self.key(value)
             if other is not None:
-                self.unite((function, name), other)
+                found.setdefault((function, name), set()).add(other)
             elif isinstance(value, ast.Call):
                 self.made.setdefault((function, name), []).append(value)
 

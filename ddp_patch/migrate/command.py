@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,11 @@ def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | 
         _say(f"{path}: distributed by {title}, so it is left alone. MIGRATION.md shows the way to the plain script")
         return False, 1
     after = rewrite(before, options.to, path.name, options.batch == "per-device")
+    try:
+        ast.parse(after)
+    except SyntaxError as error:
+        _say(f"{path}: line {error.lineno} would not be Python after the migration, so the file is left as it is. Please report it")
+        return None
     places = left(after)
     if after != before:
         if options.write:

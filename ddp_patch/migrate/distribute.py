@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dialects import DIALECTS
 from .plan import Plan
-from .rules import backward, checkpoints, devices, effects, loaders, metrics, models, seeds, setup
+from .rules import backward, checkpoints, devices, effects, learning_rate, loaders, metrics, models, seeds, setup
 from .script import Script, Todo
 
 
@@ -17,6 +17,7 @@ def distribute(text: str, target: str, name: str, per_device: bool = False) -> t
     models.apply(plan)
     devices.apply(plan)
     loaders.apply(plan)
+    learning_rate.apply(plan)
     backward.apply(plan)
     metrics.apply(plan)
     checkpoints.apply(plan)

@@ -21,6 +21,7 @@ _ALIKE = {"dtype", "device", "is_cuda", "ndim", "requires_grad", "dim", "ndimens
 _WHOLE = {"max", "min", "std", "var", "median", "norm", "all", "any", "quantile", "amax", "amin", "argmax", "unique"}
 _LIBRARIES = {"torch", "np", "numpy", "F", "nn", "math", "torchvision", "functional", "einops", "random"}
 _MAKING = {"randn", "rand", "randint", "full", "ones", "zeros", "empty", "normal", "uniform", "new_zeros", "new_ones", "arange"}
+_MAKING |= {"Tensor", "FloatTensor", "LongTensor", "random", "random_sample", "choice", "normal_", "fill_"}
 _NO_LINE = {"exp", "log", "sqrt", "log2", "log10", "sigmoid", "tanh", "pow", "square"}
 
 
@@ -48,6 +49,8 @@ class Expressions:
 
     def loader(self, node: ast.expr) -> ast.expr | None:
         """Find the loader that is iterated: a name, or the call that makes it."""
+        if isinstance(node, ast.Call) and tail(node) in ("enumerate", "tqdm") and node.args:
+            return self.loader(node.args[0])
         while isinstance(node, ast.Call) and tail(node) in ("enumerate", "tqdm", "iter", "list", "zip", "islice", "cycle"):
             if not node.args:
                 return None
@@ -59,9 +62,11 @@ class Expressions:
             made = {tail(call) for call in self.bindings.origins(named)}
             if "DataLoader" in made:
                 return node
-            word = dotted(named).lower()
-            if not isinstance(node, ast.Subscript) and not made and word.rsplit(".", 1)[-1].endswith(("loader", "_dl")):
-                return node
+            group = self.bindings.group(named)
+            words = {dotted(named), *(self.bindings.names.get(group, ()) if group else ())}
+            if not isinstance(node, ast.Subscript) and not made & {"dict", "list"}:
+                if any(word.rsplit(".", 1)[-1].lower().endswith(("loader", "_dl")) for word in words):
+                    return node
             for call in self.bindings.origins(named):
                 if tail(call) in ("tqdm", "enumerate") and call.args:
                     return self.loader(call)

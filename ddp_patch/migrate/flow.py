@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .bindings import Bindings
 from .expressions import Expressions
 from .script import Function, Script, dotted, tail
-from .values import ROWS, SAME, Kind, Value, add, divide, join, multiply
+from .values import ROWS, SAME, Value, add, divide, join, multiply
 
 Env = dict[str, Value]
 _DEPTH = 8  # calls in calls; a chain in a script is shorter
@@ -159,8 +159,8 @@ class Flow(Expressions):
         self.block(node.body, env)
         if over is not None:
             self._loops.pop()
-            for (loop, name), found in self.accumulated.items():
-                if loop is node and found.value.kind is not Kind.OTHER:
+            for loop, name in self.accumulated:
+                if loop is node:
                     env[name] = before.get(name, SAME)
         self.block(node.orelse, env)
 

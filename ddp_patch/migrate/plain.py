@@ -7,7 +7,7 @@ import re
 
 from .bindings import Bindings
 from .constants import UNKNOWN, Constants
-from .script import Script, Todo, dotted, keyword, tail
+from .script import MARK, Script, Todo, dotted, keyword, tail
 from .taken import (
     ARGUMENTS, IDENTITIES, IMPORTED, OWN_FUNCTIONS, OWN_LINES, STATEMENTS, WRAPPERS,
 )  # fmt: skip
@@ -26,8 +26,7 @@ def is_distributed(text: str) -> bool:
 def plain(text: str) -> tuple[str, list[Todo]]:
     """Give the script that one process runs, and what a person has to decide."""
     todos: list[Todo] = []
-    renamed = _rename(text)
-    text = renamed
+    text = _rename(re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE))
     for number in range(_PASSES):
         script = Script(text)
         _Pass(script, first=number == 0).run()
@@ -37,6 +36,7 @@ def plain(text: str) -> tuple[str, list[Todo]]:
             break
         text = changed
     text = _own_lines(text)
+    text = re.sub(r"^ddp_device = .*\n", "", text, flags=re.MULTILINE) if text.count("ddp_device") == 1 else text
     script = Script(text)
     _unused(script)
     _left(script)
@@ -364,13 +364,14 @@ class _Pass:
 
 
 def _own_lines(text: str) -> str:
+    text = re.sub(r"\n\nLaunch: [^\n]*\n(\"\"\"|''')", r"\1", text, count=1)
     lines = []
     for line in text.splitlines(keepends=True):
         if not any(own in line for own in OWN_LINES):
             lines.append(line)
         elif not line.strip().startswith(("#", "Launch:", '"""Launch:')):
             lines.append(re.sub(r"  #.*", "", line))
-    return re.sub(r'\n\n"""\n', '\n"""\n', "".join(lines), count=1)
+    return "".join(lines)
 
 
 def _unused(script: Script) -> None:

@@ -126,8 +126,7 @@ class Plan:
 
     def is_model(self, node: ast.AST) -> bool:
         """Tell whether a name holds a trained model."""
-        group = self.bindings.group(node)
-        return group is not None and group in self.models
+        return any(self.bindings.holds(node, group) for group in self.models)
 
     def _trained_by(self, optimizer: ast.Call) -> list[ast.expr]:
         roots: list[ast.AST] = [*optimizer.args[:1], *(k.value for k in optimizer.keywords if k.arg == "params")]

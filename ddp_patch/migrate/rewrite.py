@@ -41,9 +41,9 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False) -> str:
         return add_line(text)
     if re.search(_OWN[target], text):
         return text
-    if is_distributed(text):
-        text, _ = plain(text)
-    return distribute(text, target, name, per_device)[0]
+    single = plain(text)[0] if is_distributed(text) else text
+    after, _ = distribute(single, target, name, per_device)
+    return text if after == single else after
 
 
 def left(text: str) -> list[tuple[int, str]]:

@@ -100,6 +100,8 @@ def divide(a: Value, b: Value) -> Value:
         return Value(a.kind, a.reason) if a.of_rows else SAME
     if Kind.ROWS in (a.kind, b.kind) or Kind.COLS in (a.kind, b.kind):
         return multiply(a, b)
+    if a.kind is Kind.SAME and b.kind is not Kind.OTHER:
+        return other(f"is not linear in {b.kind.value}")
     return b if b.kind is Kind.OTHER else other(f"divides {a.kind.value} by {b.kind.value}")
 
 

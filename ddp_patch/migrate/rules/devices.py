@@ -29,7 +29,8 @@ def apply(plan: Plan) -> None:
             if isinstance(statement, ast.Expr) and statement.value is call:
                 script.delete(statement)
         elif tail(call) == "cuda" and isinstance(call.func, ast.Attribute) and len(call.args) == 1 and name != "torch.cuda":
-            script.replace(call.args[0], "")
+            end = script.span(call.keywords[0])[0] if call.keywords else script.span(call.args[0])[1]
+            script.put(script.span(call.args[0])[0], end, "")
         elif name == "torch.device" and len(call.args) == 2:
             script.put(script.span(call.args[0])[1], script.span(call.args[1])[1], "")
     for node in script.all(ast.Assign):

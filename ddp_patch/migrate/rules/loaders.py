@@ -28,6 +28,7 @@ class _Loader:
 
     def __init__(self, plan: Plan, call: ast.Call) -> None:
         self.plan, self.call, self.script = plan, call, plan.script
+        self.shared: list[ast.expr] = []  # batch sizes in dictionaries that the call takes by **
         loops = [
             loop
             for loop, over in plan.flow.loader_loops.items()
@@ -110,9 +111,15 @@ class _Loader:
                     keys |= {k.arg or "*" for k in inner.keywords} if tail(inner) == "dict" else {"*"}
                 if isinstance(inner, ast.Dict):
                     keys |= {k.value if isinstance(k, ast.Constant) else "*" for k in inner.keys}  # type: ignore[misc]
+        self.shared = [
+            value
+            for node in self.script.all(ast.Assign)
+            if name in [dotted(t) for t in node.targets]  # type: ignore[attr-defined]
+            for value in _named(node.value, "batch_size")  # type: ignore[attr-defined]
+        ]
         updated = any(tail(c) in ("update", "setdefault") and dotted(getattr(c.func, "value", None)) == name
                       for c in self.script.calls())  # fmt: skip
-        return updated or not keys or bool(keys & {"*", "batch_size", "shuffle", "sampler", "batch_sampler"})
+        return updated or not keys or bool(keys & {"*", "shuffle", "sampler", "batch_sampler"})
 
     def _hoisted(self, dataset: ast.expr) -> str:
         if dotted(dataset):
@@ -174,6 +181,8 @@ class _Loader:
         if self.plan.per_device:
             return
         size = keyword(self.call, "batch_size", 1)
+        if size is None and self.shared:
+            size = self.shared[0]
         if size is None:
             if self.trains and self.plan.dialect.name == "ddp":
                 self.script.todo(self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows")
@@ -205,6 +214,14 @@ class _Loader:
                 if value is not node.value and dotted(value):  # type: ignore[attr-defined]
                     return value  # type: ignore[no-any-return]
         return over
+
+
+def _named(value: ast.expr, name: str) -> list[ast.expr]:
+    """Find the values that a dictionary's literal gives to a name."""
+    if isinstance(value, ast.Dict):
+        pairs = zip(value.keys, value.values, strict=True)
+        return [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == name]
+    return [k.value for k in value.keywords if k.arg == name] if isinstance(value, ast.Call) else []
 
 
 def loop_trains(plan: Plan, node: ast.AST) -> bool:

@@ -30,7 +30,7 @@ class _Model:
     def __init__(self, plan: Plan, group: Key, optimizer: ast.Call | None) -> None:
         self.plan, self.script, self.bindings, self.group = plan, plan.script, plan.bindings, group
         self.optimizer = optimizer
-        self.given: set[tuple[Function, str]] = set()  # parameters that get the wrapper
+        self.given: set[Key] = set()  # parameters that get the wrapper
 
     def rewrite(self) -> None:
         place = self._place()
@@ -82,17 +82,30 @@ class _Model:
             node, name = stores[-1], stores[-1]  # type: ignore[assignment]
         function = self.script.function(node)
         while function is not None and function.name != "__init__" and not self._runs_training(function):
-            if dotted(name) not in {a.arg for a in function.args.args}:
-                break
             calls = self.bindings.callers.get(function, [])
             if not calls:
                 break
+            if dotted(name) not in {a.arg for a in function.args.args}:
+                received = self._received(calls[0])
+                if received is None:
+                    break
+                node, name = calls[0], received
+                function = self.script.function(node)
+                continue
             name = self.bindings.arguments(calls[0], function)[dotted(name)]
             node, function = calls[0], self.script.function(calls[0])
         statement = self.script.statement(node)
         while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)) and not _is_main(parent):
             statement = parent
         return statement, name
+
+    def _received(self, call: ast.Call) -> ast.expr | None:
+        """Find the name that the caller of a function gives to the model which that returns."""
+        parent = self.script.parents[call]
+        if not isinstance(parent, ast.Assign):
+            return None
+        names = (n for n in ast.walk(parent.targets[0]) if isinstance(n, (ast.Name, ast.Attribute)))
+        return next((n for n in names if self.bindings.group(n) == self.group), None)
 
     def _runs_training(self, function: Function) -> bool:
         return self.plan.trains(function)
@@ -123,7 +136,7 @@ class _Model:
             call
             for call in self.script.calls()
             if isinstance(call.func, (ast.Name, ast.Attribute))
-            and self.bindings.group(call.func) == self.group
+            and self.bindings.holds(call.func, self.group)
             and self.plan.learns(call)
         ]
 
@@ -197,6 +210,19 @@ class _Model:
         if self.bindings.key(node) == self.key:
             self.script.replace(node, self.name)
             return
+        name = dotted(node)
+        owner = self.bindings.class_of(node)
+        if name.startswith("self.") and owner is not None:
+            for assign in self.script.all(ast.Assign):
+                if self.bindings.class_of(assign) is owner and dotted(assign.targets[0]) == name:  # type: ignore[attr-defined]
+                    value = assign.value  # type: ignore[attr-defined]
+                    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
+                        value = value.func.value
+                    if isinstance(value, ast.Name) and (owner, name) not in self.given:
+                        self.given.add((owner, name))
+                        self._use(value)
+            if (owner, name) in self.given:
+                return
         function = self.script.function(node)
         while function is not None and dotted(node) not in {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}:
             function = self.script.function(function)
@@ -207,20 +233,22 @@ class _Model:
 
     def _pass(self) -> None:
         """Give the wrapper to every function that trains it."""
-        done: set[tuple[Function, str]] = set()
+        done: set[Key] = set()
         while self.given - done:
-            function, name = (self.given - done).pop()
-            done.add((function, name))
+            function, name = key = (self.given - done).pop()
+            done.add(key)
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
             for call in self.bindings.callers.get(function, ()):
                 given = self.bindings.arguments(call, function).get(name)
-                if given is not None and self.bindings.group(given) == self.group:
+                if given is not None and self.bindings.holds(given, self.group):
                     self._use(given)
-                elif given is not None:
+                elif given is not None and not self.plan.is_model(given):
                     self.script.todo(call, f"give {function.name}() the wrapper of the model")
 
     def _other_uses(self, forwards: set[ast.expr]) -> None:
         for node in list(self.script.all(ast.Name, ast.Attribute)):
-            if not isinstance(node.ctx, ast.Load) or self.bindings.group(node) != self.group:  # type: ignore[attr-defined]
+            if not isinstance(node.ctx, ast.Load) or not self.bindings.holds(node, self.group):  # type: ignore[attr-defined]
                 continue
             parent = self.script.parents[node]
             if isinstance(parent, ast.Attribute) and parent.attr == "module":
@@ -258,7 +286,7 @@ class _Model:
 
     def _is_given(self, node: ast.AST) -> bool:
         key = self.bindings.key(node)
-        return key is not None and key in {(f, n) for f, n in self.given}
+        return key is not None and key in self.given
 
     def _check_bypass(self, parent: ast.AST, outer: ast.AST | None) -> None:
         """Look for a part of the model that is called by itself: DDP reduces gradients of its own forward only."""
