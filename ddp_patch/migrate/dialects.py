@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+_SAMPLER = "from torch.utils.data.distributed import DistributedSampler"
+
+
 @dataclass(frozen=True)
 class Dialect:
     """Words and lines of one way to run on several processes."""
@@ -35,7 +38,7 @@ DDP = Dialect(
         "import torch",
         "import torch.distributed as dist",
         "from torch.nn.parallel import DistributedDataParallel",
-        "from torch.utils.data.distributed import DistributedSampler",
+        _SAMPLER,
     ),
     header=(
         "# One process per GPU; torchrun sets these for each.",
@@ -63,7 +66,7 @@ ACCELERATE = Dialect(
     rank="accelerator.process_index",
     world="accelerator.num_processes",
     master="accelerator.is_main_process",
-    imports=("import os", "import sys", "import torch", "from accelerate import Accelerator"),
+    imports=("import os", "import sys", "import torch", "from accelerate import Accelerator", _SAMPLER),
     header=(),
     start=("accelerator = Accelerator(cpu=not torch.cuda.is_available())",),
     end="accelerator.end_training()",

@@ -174,7 +174,7 @@ class Script:
         row = 0
         while row < min(2, len(self.lines)) and re.match(rb"#!|#.*coding[:=]", self.lines[row]):
             row += 1
-        self._insert(self._starts[row], "", [line])
+        self._insert(self._starts[row], "", [line, ""] if self.lines[row].strip() else [line])
 
     def _insert(self, at: int, indent: str, lines: Sequence[str]) -> None:
         text = "".join(f"{indent}{line}".rstrip() + self.newline if line else self.newline for line in lines)
@@ -233,6 +233,12 @@ class Script:
     def put_rows(self, first: int, after: int, text: str) -> None:
         """Replace whole rows."""
         self.put(self._starts[first], self._starts[after], text)
+
+    def note(self, node: ast.stmt, comment: str) -> None:
+        """Write a comment above a statement, once."""
+        if (node.lineno, comment) not in self._said:
+            self._said.add((node.lineno, comment))
+            self.directly_before(node, comment)
 
     def todo(self, node: ast.AST, reason: str) -> None:
         """Leave a note above a statement, and list it."""

@@ -89,10 +89,10 @@ def _accumulation(plan: Plan) -> None:
         if not plan.trains(loop):
             continue
         steps = [c for c in ast.walk(loop) if isinstance(c, ast.Call) and tail(c) == "step" and _is_optimizer(plan, c)]
-        tests = {n for c in steps for n in script.above(c) if isinstance(n, ast.If) and loop in script.above(n)}
-        if len(tests) != 1:
-            continue
-        test = tests.pop().test
+        around = [[n for n in script.above(c) if isinstance(n, ast.If) and loop in script.above(n)] for c in steps]
+        if not steps or any(len(tests) != 1 or tests != around[0] for tests in around):
+            continue  # an optimizer that steps every time needs its gradients every time
+        test = around[0][0].test
         known = {n.id for t in [loop.target] for n in ast.walk(t) if isinstance(n, ast.Name)}
         stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - known
         if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(test)) or plan.flow.kind(test).of_rows:

@@ -14,7 +14,7 @@ _FILES = {
     *("np.save", "np.savez", "np.savetxt", "numpy.save", "numpy.savetxt", "np.savez_compressed", "plt.savefig", "plt.show"),
     *("save_image", "vutils.save_image", "torchvision.utils.save_image", "utils.save_image", "cv2.imwrite", "imageio.imwrite"),
     *("wandb.log", "wandb.watch", "wandb.finish", "wandb.save", "wandb.config.update", "copyfile", "rmtree", "scipy.io.savemat"),
-    *("imsave", "plt.imsave", "imageio.mimsave", "sio.savemat", "joblib.dump", "mlflow.log_metric", "mlflow.log_param"),
+    *("log_value", "log_histogram", "imsave", "plt.imsave", "imageio.mimsave", "sio.savemat", "joblib.dump", "mlflow.log_metric", "mlflow.log_param"),
 }
 _METHODS = {
     *("add_scalar", "add_scalars", "add_image", "add_images", "add_histogram", "add_graph", "add_text", "add_figure"),

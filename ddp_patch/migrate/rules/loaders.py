@@ -17,6 +17,7 @@ _SHAPED = {
 
 def apply(plan: Plan) -> None:
     """Rewrite every DataLoader, and what has its number of rows."""
+    _downloads(plan)
     for call in plan.script.calls():
         if tail(call) == "DataLoader":
             _Loader(plan, call).rewrite()
@@ -61,16 +62,19 @@ class _Loader:
             self._sampler(f"range({world.rank}, len({data}), {world.world})")
         elif (sampler := keyword(self.call, "sampler")) is not None:
             self._drawn(sampler)
-        elif self.plan.dialect.name == "ddp":
+        else:
             shuffle = keyword(self.call, "shuffle", 2)
             given = self.script.code(shuffle) if shuffle is not None else "False"
             name = self._sampler_name()
-            self.script.before(self.call, f"{name} = DistributedSampler({data}, shuffle={given})")
+            ranks = ""
+            if self.plan.dialect.name == "accelerate":
+                ranks = ", accelerator.num_processes, accelerator.process_index"
+            self.script.before(self.call, f"{name} = DistributedSampler({data}{ranks}, shuffle={given})")
             self._sampler(name)
             if given != "False":
                 self._set_epoch()
         self._batch()
-        if self.trains and self.plan.dialect.name == "accelerate":
+        if self.plan.dialect.name == "accelerate" and self._is_stream(dataset):
             start, end = self.script.span(self.call)
             self.script.put(start, start, "accelerator.prepare(")
             self.script.put(end, end, ")")
@@ -166,8 +170,6 @@ class _Loader:
     def _drawn(self, sampler: ast.expr) -> None:
         if isinstance(sampler, ast.Constant):
             return
-        if self.plan.dialect.name == "accelerate":
-            return  # its loader draws alike on all processes
         made = [sampler] if isinstance(sampler, ast.Call) else self.plan.bindings.origins(sampler)
         for call in made:
             if isinstance(call, ast.Call) and tail(call) in _SAMPLERS and keyword(call, "generator") is None:
@@ -184,7 +186,7 @@ class _Loader:
         if size is None and self.shared:
             size = self.shared[0]
         if size is None:
-            if self.trains and self.plan.dialect.name == "ddp":
+            if self.trains:
                 self.script.todo(self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows")
             return
         simple = isinstance(size, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant))
@@ -254,6 +256,23 @@ def set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
         if dotted(given) and set_epoch(plan, call, given, depth + 1):
             done = True
     return done
+
+
+def _downloads(plan: Plan) -> None:
+    """Let one rank download a dataset, and the others find it there."""
+    done = set()
+    barrier = plan.dialect.barrier.split("  #")[0]
+    for call in plan.script.calls():
+        given = keyword(call, "download")
+        if not (isinstance(given, ast.Constant) and given.value is True):
+            continue
+        statement = plan.script.statement(call)
+        if statement in done:
+            continue
+        done.add(statement)
+        master = plan.dialect.master
+        plan.script.before(statement, f"if not {master}:", f"    {barrier}  # until it is downloaded")
+        plan.script.after(statement, f"if {master}:", f"    {barrier}")
 
 
 def _shapes(plan: Plan) -> None:

@@ -13,6 +13,10 @@ _LOGGING = {
     *("print", "write", "writerow", "set_postfix", "set_postfix_str", "set_description", "info", "debug", "warning", "log"),
     *("add_scalar", "add_scalars", "log_metric", "log_metrics", "pprint", "tqdm_write", "append", "put"),
 }
+_SILENT = {  # calls for their effect on tensors, gradients and lists
+    *("backward", "step", "update", "extend", "add_", "sub_", "mul_", "div_", "copy_", "fill_", "zero_", "clamp_", "data"),
+    *("clip_grad_norm_", "clip_grad_value_", "manual_seed", "insert", "push", "scale", "unscale_", "detach_", "retain_grad"),
+}
 _REDUCED = {Kind.MEAN: "all_mean", Kind.SUM: "all_sum", Kind.COUNT: "all_sum"}
 _LOCAL = "# of rank 0's rows; all rows are counted after the loop"
 
@@ -48,6 +52,7 @@ class _Loop:
                     self.early.update(found.statements)
                 elif self._is_read_after(found.name):
                     meters.append(found.name)
+                    self._mark_local(found)
                 continue
             if all(tail(s.value) == "update" for s in found.statements if isinstance(s, ast.Expr)) and isinstance(
                 found.statements[0], ast.Expr
@@ -148,8 +153,6 @@ class _Loop:
         return False
 
     def _is_read_inside(self, found: Accumulation) -> bool:
-        key = self.plan.bindings.key(ast.parse(found.name, mode="eval").body) or (None, found.name)
-        _ = key
         updates = {n for s in found.statements for n in ast.walk(s)}
         reads = {dotted(n) for n in self.inside - updates if isinstance(n, (ast.Name, ast.Attribute))}
         shown = {
@@ -163,6 +166,13 @@ class _Loop:
             if any(dotted(m) == found.name for m in ast.walk(n.value) if isinstance(m, (ast.Name, ast.Attribute)))  # type: ignore[attr-defined]
         }
         return found.name in reads or bool(shown & holders)
+
+    def _mark_local(self, found: Accumulation) -> None:
+        """Say of what is shown during an evaluation that it is of one rank's rows."""
+        for node in self.script.all(ast.Expr):
+            if node in self.inside and node not in found.statements:
+                if found.name in {dotted(n) for n in ast.walk(node)}:
+                    self.script.note(node, _LOCAL)  # type: ignore[arg-type]
 
     def _is_read_after(self, name: str) -> bool:
         function = self.script.function(self.loop)
@@ -216,7 +226,7 @@ class _Reads:
             if isinstance(node, (ast.If, ast.While)):
                 self.script.todo(node, "ranks see different rows here, and may decide differently")
             elif isinstance(node, ast.Expr):
-                self.script.directly_before(node, _LOCAL)
+                self.script.note(node, _LOCAL)
             return
         if isinstance(node, ast.While) or self._is_elif(node):
             self.script.todo(node, "ranks see different rows here, and may decide differently")
@@ -234,7 +244,10 @@ class _Reads:
             name = tail(call)
             if name == "append" and (self.plan.loop_of(node) is not None or not self._is_after_a_loop(node)):
                 return None
-            return call if name in _LOGGING or (name == "step" and len(call.args) == 1) else None
+            if name in _LOGGING or (name == "step" and len(call.args) == 1):
+                return call
+            shown = isinstance(call.func, (ast.Name, ast.Attribute)) and self.plan.bindings.callee(call) is None
+            return call if shown and name not in _SILENT else None
         if isinstance(node, ast.Assign):
             text = any(
                 isinstance(n, ast.JoinedStr)

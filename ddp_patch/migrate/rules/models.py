@@ -10,7 +10,7 @@ from ..script import Function, dotted, tail
 
 _OWN = {  # what DistributedDataParallel does itself as the model would
     *("train", "eval", "parameters", "named_parameters", "zero_grad", "module", "require_backward_grad_sync", "no_sync"),
-    *("requires_grad_", "training", "modules", "named_modules", "children", "buffers", "apply", "__class__"),
+    *("to", "cuda", "cpu", "float", "double", "half", "requires_grad_", "training", "modules", "named_modules", "children", "buffers", "apply", "__class__"),
 }
 _NO_FORWARD = {*_OWN, "state_dict", "load_state_dict", "to", "cuda", "cpu", "half", "float", "double", "forward", "named_buffers"}
 
@@ -167,7 +167,9 @@ class _Model:
         target = self.optimizer and next(
             (n for n in self.script.above(self.optimizer) if isinstance(n, ast.Assign)), None
         )
-        alone = sum(o is self.optimizer for o in self.plan.models.values()) == 1
+        closure = any(tail(c) == "step" and c.args and isinstance(c.args[0], ast.Name) and c.args[0].id in
+                      self.bindings.functions for c in self.script.calls())  # fmt: skip
+        alone = not closure and sum(o is self.optimizer for o in self.plan.models.values()) == 1
         name = dotted(target.targets[0]) if target else ""
         if name and alone and target.value is self.optimizer:  # type: ignore[union-attr]
             return f"{self.name}, {name} = accelerator.prepare({self.code}, {name})"
@@ -184,26 +186,38 @@ class _Model:
     def _unfrozen(self, statement: ast.stmt) -> None:
         """DDP leaves out what is frozen when it is built, so it is built again after a change."""
         block = self.script.block(statement)
-        for node in self.script.all(ast.Assign, ast.Call):
-            if isinstance(node, ast.Assign):
-                change = any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets)
-                off = isinstance(node.value, ast.Constant) and node.value.value is False
-            else:
-                change = tail(node) == "requires_grad_"
-                off = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False  # type: ignore[attr-defined]
-            if not change or off:
+        changes = [n for n in self.script.all(ast.Assign, ast.Call) if self._freezes(n) is not None]
+        if not any(self._freezes(n) for n in changes):
+            return
+        for node in changes:
+            if self._freezes(node):
                 continue
-            top = self.script.statement(node)
-            while top not in block and self.script.parents.get(top) is not None:
-                top = self.script.parents[top]  # type: ignore[assignment]
-            if top in block and block.index(top) > block.index(statement) and self._mentions(top):
-                self.script.after(top, f"{self._wrap(False)}  # it looked at requires_grad when it was built")
-            elif top not in block and self.plan.trains(self.script.function(node) or self.script.tree):
+            top: ast.AST = self.script.statement(node)
+            while top not in block and top in self.script.parents:
+                top = self.script.parents[top]
+            if isinstance(top, ast.stmt) and top in block and not isinstance(top, (ast.FunctionDef, ast.ClassDef)):
+                if block.index(top) > block.index(statement):
+                    self.script.after(top, "# DDP looks at requires_grad when it is built", self._wrap(False))
+            elif self.plan.trains(self.script.function(node) or self.script.tree):
                 self.script.todo(node, f"build {self.name} again after this: DDP leaves out what was frozen when it was built")
+
+    def _freezes(self, node: ast.AST) -> bool | None:
+        """Tell whether a statement freezes weights of this model, or lets them go; nothing for others."""
+        if isinstance(node, ast.Assign):
+            target = node.targets[0]
+            if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
+                return None
+            loop = next((n for n in self.script.above(node) if isinstance(n, ast.For)), None)
+            if not (self._mentions(target) or (loop is not None and self._mentions(loop.iter))):
+                return None
+            return isinstance(node.value, ast.Constant) and node.value.value is False
+        if isinstance(node, ast.Call) and tail(node) == "requires_grad_" and self._mentions(node.func):
+            return bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False
+        return None
 
     def _mentions(self, node: ast.AST) -> bool:
         names = (n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute)))
-        return any(self.bindings.group(n) == self.group for n in names)
+        return any(self.bindings.holds(n, self.group) for n in names)
 
     def _use(self, node: ast.expr) -> None:
         """Write the wrapper's name, or see to it that a parameter holds the wrapper."""
