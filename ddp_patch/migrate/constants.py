@@ -43,7 +43,7 @@ class Constants:
                 targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets  # type: ignore[attr-defined]
                 values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]  # type: ignore[attr-defined]
                 for target, value in zip(targets, values, strict=False):
-                    found = self.value(value) if dotted(target) else UNKNOWN
+                    found = self.value(value) if dotted(target) and not isinstance(value, ast.BinOp) else UNKNOWN
                     if found is not UNKNOWN and self.is_ranked(value):
                         self.names[dotted(target)] = found
 

@@ -24,5 +24,6 @@ def distribute(text: str, target: str, name: str, per_device: bool = False) -> t
     seeds.apply(plan)
     setup.apply(plan, name)
     script = Script(plan.script.result(), plan.script.todos)
+    script.unit = plan.script.unit
     effects.apply(script, dialect)
     return script.result(), script.todos

@@ -28,6 +28,10 @@ OWN_LINES = (
     "# a sum over rows, where DDP averages over ranks",
     "# of rank 0's rows; all rows are counted after the loop",
     "# reduce gradients once per step",
+    "# which GPUs is said at the start:",
+    "# until it is downloaded",
+    "# DDP looks at requires_grad when it is built",
+    "# another order in every epoch",
     "Launch: torchrun --standalone",
     "Launch: accelerate launch",
 )

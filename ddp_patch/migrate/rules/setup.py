@@ -22,7 +22,7 @@ def apply(plan: Plan, name: str) -> None:
     guard = next((n for n in plan.script.tree.body if _is_main(n)), None)
     body = plan.script.tree.body
     if isinstance(guard, ast.If) and not _builds_outside(plan, guard):
-        plan.script.before(guard.body[0], *start)
+        plan.script.before(guard.body[0], *(_indented(line, plan.script.unit) for line in start))
         plan.script.after(guard.body[-1], plan.dialect.end)
         top = first
     else:
@@ -42,7 +42,13 @@ def apply(plan: Plan, name: str) -> None:
     following = body[body.index(where) + 1] if where in body and body.index(where) + 1 < len(body) else None
     if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers:
         lines += [""]
-    plan.script.after(where, *lines)
+    plan.script.after(where, *(_indented(line, plan.script.unit) for line in lines))
+
+
+def _indented(line: str, unit: str) -> str:
+    """Indent a line of ours as the script does."""
+    depth = (len(line) - len(line.lstrip(" "))) // 4
+    return unit * depth + line[4 * depth :]
 
 
 def _imports(plan: Plan) -> list[str]:
