@@ -29,7 +29,7 @@ class Script:
 
     def __post_init__(self) -> None:
         self.data = self.text.encode()
-        self.tree = ast.parse(self.data)
+        self.tree = ast.parse(self.text)  # not the bytes: they would be decoded by a coding cookie once more
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []  # in the order of the text, as far as it matters: parents first
         self.of_type: dict[type, list[ast.AST]] = {}
