@@ -202,7 +202,10 @@ def test_the_order_changes_from_epoch_to_epoch():
 
 
 def test_an_evaluation_takes_every_row_once():
-    text = TRAIN + "hits = 0\nfor x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\nprint(hits / len(test_set))\n"
+    text = (
+        TRAIN
+        + "hits = 0\nfor x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\nprint(hits / len(test_set))\n"
+    )
     after = ddp(text)
     assert "sampler=range(ddp_rank, len(test_set), ddp_world_size))" in after
     assert "hits += (model(x).argmax(1) == y).sum().item()\nhits = all_sum(hits)\n" in after
@@ -210,7 +213,9 @@ def test_an_evaluation_takes_every_row_once():
 
 
 def test_what_is_printed_in_the_loop_is_reduced_there_and_nothing_else_is():
-    text = changed("        total +=", "        if epoch == 0:\n            print(f'{loss.item():.3f}')\n        total +=")
+    text = changed(
+        "        total +=", "        if epoch == 0:\n            print(f'{loss.item():.3f}')\n        total +="
+    )
     after = ddp(text)
     assert "            global_loss = all_mean(loss.item())\n            print(f'{global_loss:.3f}')\n" in after
     assert after.count("all_mean(") == 3  # the helper, the print, the sum after the loop
@@ -232,12 +237,17 @@ def test_accumulation_waits_for_the_step_if_every_optimizer_does():
 
 def test_a_model_with_batch_norm_has_the_statistics_of_all_ranks():
     assert "SyncBatchNorm" not in ddp(TRAIN)
-    assert "convert_sync_batchnorm(model)" in ddp(changed("nn.Linear(4, 2)", "nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))"))
+    assert "convert_sync_batchnorm(model)" in ddp(
+        changed("nn.Linear(4, 2)", "nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))")
+    )
 
 
 def test_data_parallel_goes_and_its_keys_stay():
     text = changed("criterion = ", "model = nn.DataParallel(model, device_ids=[0, 1]).cuda()\ncriterion = ")
-    after = ddp(text + "torch.save(model.state_dict(), 'a.pt')\nprint(model.module.bias)\nmodel.load_state_dict(torch.load('a.pt'))\n")
+    after = ddp(
+        text
+        + "torch.save(model.state_dict(), 'a.pt')\nprint(model.module.bias)\nmodel.load_state_dict(torch.load('a.pt'))\n"
+    )
     assert "nn.DataParallel" not in after
     assert "save_once(ddp_model.state_dict(), 'a.pt')\nprint(model.bias)\n" in after
     assert "model.load_state_dict(plain_keys(torch.load('a.pt', map_location=ddp_device)))" in after
@@ -255,9 +265,12 @@ def test_files_are_written_by_one_rank():
 
 
 def test_numbers_of_gpus_go():
-    text = changed("model = nn.Linear(4, 2)", "torch.cuda.set_device(1)\nmodel = nn.Linear(4, 2).cuda(0)\nd = torch.device('cuda:0')")
+    text = changed(
+        "model = nn.Linear(4, 2)",
+        "torch.cuda.set_device(1)\nmodel = nn.Linear(4, 2).cuda(0)\nd = torch.device('cuda:0')",
+    )
     after = ddp(text.replace("model(x)", "model(x.cuda(0, non_blocking=True))"))
-    assert "nn.Linear(4, 2).cuda()\nd = torch.device(\"cuda\")" in after
+    assert 'nn.Linear(4, 2).cuda()\nd = torch.device("cuda")' in after
     assert "x.cuda(non_blocking=True)" in after
     assert "set_device(1)" not in after
 
@@ -290,7 +303,16 @@ def test_accelerate_prepares_what_it_trains():
 @pytest.mark.parametrize("path", LEGACY, ids=lambda p: p.stem)
 def test_the_way_back_leaves_nothing_of_several_processes(path, target):
     back = rewrite(rewrite(path.read_text(), target, path.name), "patch", path.name)
-    for word in ("dist.", "torch.distributed", "ddp_rank", "world_size", "accelerat", "all_reduce", "DistributedS", "TODO(ddp)"):
+    for word in (
+        "dist.",
+        "torch.distributed",
+        "ddp_rank",
+        "world_size",
+        "accelerat",
+        "all_reduce",
+        "DistributedS",
+        "TODO(ddp)",
+    ):
         assert word not in back, word
 
 

@@ -94,7 +94,9 @@ def test_what_is_left_is_listed_and_told_by_the_exit_code(plain_folder, capsys):
         said = capsys.readouterr().err
         assert "TODO this loss compares the rows" in said
         assert "1 places are left to you" in said
-    number = next(n for n, line in enumerate((plain_folder / "train.py").read_text().splitlines(), 1) if "TODO(ddp)" in line)
+    number = next(
+        n for n, line in enumerate((plain_folder / "train.py").read_text().splitlines(), 1) if "TODO(ddp)" in line
+    )
     assert f"train.py:{number}: TODO" in said
 
 

@@ -10,7 +10,19 @@ from .script import Function, Script, dotted, tail
 Key = tuple[ast.AST | None, str]
 # What gives the thing itself, or the thing in a wrapper.
 _KEEPING = {
-    *("to", "cuda", "cpu", "double", "float", "half", "DataParallel", "convert_sync_batchnorm", "compile", "train", "eval"),
+    *(
+        "to",
+        "cuda",
+        "cpu",
+        "double",
+        "float",
+        "half",
+        "DataParallel",
+        "convert_sync_batchnorm",
+        "compile",
+        "train",
+        "eval",
+    ),
     *("DistributedDataParallel", "DDP", "prepare", "enumerate", "tqdm", "trange", "iter", "requires_grad_", "apply"),
 }
 _METHODS = {"to", "cuda", "cpu", "double", "float", "half", "train", "eval", "requires_grad_", "apply"}

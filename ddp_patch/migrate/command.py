@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="scripts, notebooks, and folders of them")
-    parser.add_argument("--to", choices=("patch", "accelerate", "ddp"), required=True, help="patch: the one line of ddp_patch")
+    parser.add_argument(
+        "--to", choices=("patch", "accelerate", "ddp"), required=True, help="patch: the one line of ddp_patch"
+    )
     parser.add_argument(
         "--batch",
         choices=("global", "per-device"),
@@ -82,7 +84,9 @@ def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | 
     try:
         ast.parse(after)
     except SyntaxError as error:
-        _say(f"{path}: line {error.lineno} would not be Python after the migration, so the file is left as it is. Please report it")
+        _say(
+            f"{path}: line {error.lineno} would not be Python after the migration, so the file is left as it is. Please report it"
+        )
         return None
     places = left(after)
     if after != before:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 _SAMPLER = "from torch.utils.data.distributed import DistributedSampler"
 
 
@@ -19,7 +18,7 @@ class Dialect:
     imports: tuple[str, ...]
     header: tuple[str, ...]  # at the top of the module
     start: tuple[str, ...]  # before anything is built
-    end: str
+    end: tuple[str, ...]  # drops the wrappers first: torch 2.13 with gloo may abort at exit while one is alive
     barrier: str
     add: str  # reduces the tensor ``total`` over the ranks
     gather: str  # fills ``parts`` with every rank's ``lists``
@@ -33,6 +32,7 @@ DDP = Dialect(
     world="ddp_world_size",
     master="master_process",
     imports=(
+        "import gc",
         "import os",
         "import sys",
         "import torch",
@@ -53,7 +53,7 @@ DDP = Dialect(
         "if torch.cuda.is_available():",
         '    torch.cuda.set_device(ddp_device)  # from here on "cuda" is this one',
     ),
-    end="dist.destroy_process_group()",
+    end=("gc.collect()  # the wrappers go before the process group", "dist.destroy_process_group()"),
     barrier="dist.barrier()  # no rank reads it before it is there",
     add="dist.all_reduce(total)",
     gather="dist.all_gather_object(parts, lists)",
@@ -69,7 +69,7 @@ ACCELERATE = Dialect(
     imports=("import os", "import sys", "import torch", "from accelerate import Accelerator", _SAMPLER),
     header=(),
     start=("accelerator = Accelerator(cpu=not torch.cuda.is_available())",),
-    end="accelerator.end_training()",
+    end=("accelerator.free_memory()", "accelerator.end_training()"),
     barrier="accelerator.wait_for_everyone()  # no process reads it before it is there",
     add='total = accelerator.reduce(total, "sum")',
     gather="parts = gather_object([lists])",

@@ -9,18 +9,83 @@ from . import losses
 from .bindings import Bindings
 from .script import Function, Script, dotted, keyword, tail
 from .values import (
-    COLS, COUNT, IN_BATCH, ROWS, SAME, Kind, Value, add, average, divide, join, multiply, other, total,
+    COLS,
+    COUNT,
+    IN_BATCH,
+    ROWS,
+    SAME,
+    Kind,
+    Value,
+    add,
+    average,
+    divide,
+    join,
+    multiply,
+    other,
+    total,
 )  # fmt: skip
 
 _PASSING = {
-    *("item", "detach", "detach_", "cpu", "cuda", "to", "float", "double", "half", "clone", "numpy", "contiguous", "tolist"),
-    *("type", "astype", "squeeze", "requires_grad_", "type_as", "expand_as", "int", "round", "asnumpy", "copy", "retain_grad"),
-    *("float", "int", "abs", "as_tensor", "tensor", "asarray", "array", "Variable", "enumerate", "tqdm", "reversed", "scale"),
+    *(
+        "item",
+        "detach",
+        "detach_",
+        "cpu",
+        "cuda",
+        "to",
+        "float",
+        "double",
+        "half",
+        "clone",
+        "numpy",
+        "contiguous",
+        "tolist",
+    ),
+    *(
+        "type",
+        "astype",
+        "squeeze",
+        "requires_grad_",
+        "type_as",
+        "expand_as",
+        "int",
+        "round",
+        "asnumpy",
+        "copy",
+        "retain_grad",
+    ),
+    *(
+        "float",
+        "int",
+        "abs",
+        "as_tensor",
+        "tensor",
+        "asarray",
+        "array",
+        "Variable",
+        "enumerate",
+        "tqdm",
+        "reversed",
+        "scale",
+    ),
 }
 _ALIKE = {"dtype", "device", "is_cuda", "ndim", "requires_grad", "dim", "ndimension", "is_leaf", "type"}
 _WHOLE = {"max", "min", "std", "var", "median", "norm", "all", "any", "quantile", "amax", "amin", "argmax", "unique"}
 _LIBRARIES = {"torch", "np", "numpy", "F", "nn", "math", "torchvision", "functional", "einops", "random"}
-_MAKING = {"randn", "rand", "randint", "full", "ones", "zeros", "empty", "normal", "uniform", "new_zeros", "new_ones", "arange"}
+_MAKING = {
+    "randn",
+    "rand",
+    "randint",
+    "full",
+    "ones",
+    "zeros",
+    "empty",
+    "normal",
+    "uniform",
+    "new_zeros",
+    "new_ones",
+    "arange",
+}
 _MAKING |= {"Tensor", "FloatTensor", "LongTensor", "random", "random_sample", "choice", "normal_", "fill_"}
 _NO_LINE = {"exp", "log", "sqrt", "log2", "log10", "sigmoid", "tanh", "pow", "square"}
 
@@ -51,7 +116,15 @@ class Expressions:
         """Find the loader that is iterated: a name, or the call that makes it."""
         if isinstance(node, ast.Call) and tail(node) in ("enumerate", "tqdm") and node.args:
             return self.loader(node.args[0])
-        while isinstance(node, ast.Call) and tail(node) in ("enumerate", "tqdm", "iter", "list", "zip", "islice", "cycle"):
+        while isinstance(node, ast.Call) and tail(node) in (
+            "enumerate",
+            "tqdm",
+            "iter",
+            "list",
+            "zip",
+            "islice",
+            "cycle",
+        ):
             if not node.args:
                 return None
             node = node.args[0]
@@ -79,7 +152,11 @@ class Expressions:
     def bind(self, target: ast.expr, value: Value, env: dict[str, Value]) -> None:
         """Assign a value to a target."""
         if isinstance(target, (ast.Tuple, ast.List)):
-            items = value.items if len(value.items) == len(target.elts) else (Value(value.kind, value.reason),) * len(target.elts)
+            items = (
+                value.items
+                if len(value.items) == len(target.elts)
+                else (Value(value.kind, value.reason),) * len(target.elts)
+            )
             for inner, item in zip(target.elts, items, strict=True):
                 self.bind(inner, item, env)
             return
@@ -241,7 +318,9 @@ class Expressions:
         if any(value.kind is Kind.COUNT for value in given):
             return True
         inner = [e for a in node.args for e in (a.elts if isinstance(a, (ast.Tuple, ast.List)) else [a])]
-        return bool(self.sizes) and any(isinstance(e, (ast.Name, ast.Attribute)) and dotted(e) in self.sizes for e in inner)
+        return bool(self.sizes) and any(
+            isinstance(e, (ast.Name, ast.Attribute)) and dotted(e) in self.sizes for e in inner
+        )
 
     def _known(self, node: ast.Call, env: Any, values: list[Value], named: dict[Any, Value]) -> Value | None:
         """Calls of losses, of the script's functions and modules, and of an optimizer's closure."""
@@ -265,7 +344,9 @@ class Expressions:
             return SAME  # an object
         if function is None:
             owner = self.bindings.class_made(node.func)
-            function = self.bindings.method(owner, "forward") or self.bindings.method(owner, "__call__") if owner else None
+            function = (
+                self.bindings.method(owner, "forward") or self.bindings.method(owner, "__call__") if owner else None
+            )
         if isinstance(node.func, ast.Name) and node.func.id in self.closures and function is None:
             function = self.closures[node.func.id][0]
         if function is None:
@@ -325,7 +406,9 @@ class Expressions:
         if worst.kind not in (Kind.ROWS, Kind.COLS):
             if name in _PASSING or name in ("stack", "cat", "list", "tuple", "dict", "str", "print", "format"):
                 return worst if name not in ("print", "str", "format") else SAME
-            return other(f"is made by {name}(), which is not linear") if name in _NO_LINE else self._unknown(node, worst)
+            return (
+                other(f"is made by {name}(), which is not linear") if name in _NO_LINE else self._unknown(node, worst)
+            )
         if name == "dict":
             return SAME
         root = dotted(node.func).split(".")[0]
@@ -335,12 +418,18 @@ class Expressions:
         """Tell what a function gives that is not in this file: of rows it makes rows, unless its name says it sums up."""
         name = tail(node).lower()
         if self.bindings.origins(node.func) or worst.kind not in (Kind.ROWS, Kind.COLS):
-            summing = any(word in "".join(map(tail, self.bindings.origins(node.func))).lower() for word in ("loss", "crit"))
+            summing = any(
+                word in "".join(map(tail, self.bindings.origins(node.func))).lower() for word in ("loss", "crit")
+            )
         else:
             summing = any(word in name for word in ("loss", "crit", "acc", "score", "metric", "iou", "auc", "error"))
         if summing:
             return other(f"is worked out by {tail(node)}(), which is not in this file")
-        return worst if worst.kind in (Kind.ROWS, Kind.COLS) else other(f"is made by {tail(node)}(), which is not in this file")
+        return (
+            worst
+            if worst.kind in (Kind.ROWS, Kind.COLS)
+            else other(f"is made by {tail(node)}(), which is not in this file")
+        )
 
 
 def _product(a: Value, b: Value) -> Value:
@@ -362,4 +451,3 @@ def _number(node: ast.AST | None) -> Any:
         inner = _number(node.operand)
         return None if inner is None else -inner
     return node.value if isinstance(node, ast.Constant) else None
-

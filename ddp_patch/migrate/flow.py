@@ -122,9 +122,7 @@ class Flow(Expressions):
     def _accumulate(self, statement: ast.stmt, name: str, value: Value) -> None:
         if not self._loops:
             return
-        found = self.accumulated.setdefault(
-            (self._loops[-1], name), Accumulation(self._loops[-1], name, value)
-        )
+        found = self.accumulated.setdefault((self._loops[-1], name), Accumulation(self._loops[-1], name, value))
         found.value = value
         if statement not in found.statements:
             found.statements.append(statement)
@@ -181,4 +179,3 @@ def join_all(values: object) -> Value:
     for value in values:  # type: ignore[attr-defined]
         found = join(found, value)
     return found
-

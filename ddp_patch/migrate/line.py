@@ -20,11 +20,11 @@ def add_line(text: str) -> str:
         return text
     below: ast.stmt | None = None
     for node in script.tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and below is None:
-            below = node
-        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            below = node
-        elif isinstance(node, ast.Import) and {a.name for a in node.names} <= _FIRST:
+        if (
+            (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and below is None)
+            or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+            or (isinstance(node, ast.Import) and {a.name for a in node.names} <= _FIRST)
+        ):
             below = node
         else:
             script.directly_before(node, LINE)
@@ -41,11 +41,14 @@ def is_entry(script: Script) -> bool:
         return False
     plan = Plan(script, DDP)
     main = any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in script.tree.body)
-    runs = [n for n in script.tree.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))]
+    runs = [
+        n for n in script.tree.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+    ]
     if main:
         return bool(plan.backwards or plan.optimizers) or _calls_training(script, Bindings(script))
     return any(plan.trains(n) for n in runs) or (
-        bool(plan.optimizers) and any(script.function(c) is None and not plan.bindings.class_of(c) for c in plan.optimizers)
+        bool(plan.optimizers)
+        and any(script.function(c) is None and not plan.bindings.class_of(c) for c in plan.optimizers)
     )
 
 

@@ -9,23 +9,37 @@ from .bindings import Bindings
 from .constants import UNKNOWN, Constants
 from .script import MARK, Script, Todo, dotted, keyword, tail
 from .taken import (
-    ARGUMENTS, IDENTITIES, IMPORTED, OWN_FUNCTIONS, OWN_LINES, STATEMENTS, WRAPPERS,
+    ARGUMENTS,
+    IDENTITIES,
+    IMPORTED,
+    OWN_FUNCTIONS,
+    OWN_LINES,
+    STATEMENTS,
+    WRAPPERS,
 )  # fmt: skip
 
-_PASSES = 25  # each takes out a layer; a script has a handful
-_PER_RANK = (
-    "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as before"
+_ENDING = re.compile(
+    r"^[ \t]*(del ddp_\w+(, ddp_\w+)*|gc\.collect\(\)  # the wrappers go .*|accelerator\.free_memory\(\))\n", re.M
 )
+_PASSES = 25  # each takes out a layer; a script has a handful
+_PER_RANK = "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as before"
 
 
 def is_distributed(text: str) -> bool:
     """Tell whether a script distributes itself by DDP or Accelerate."""
-    return bool(re.search(r"\b(init_process_group|DistributedDataParallel|DistributedSampler|Accelerator\()|^import ddp_patch", text, re.M))
+    return bool(
+        re.search(
+            r"\b(init_process_group|DistributedDataParallel|DistributedSampler|Accelerator\()|^import ddp_patch",
+            text,
+            re.M,
+        )
+    )
 
 
 def plain(text: str) -> tuple[str, list[Todo]]:
     """Give the script that one process runs, and what a person has to decide."""
     todos: list[Todo] = []
+    text = _ENDING.sub("", text)
     text = _rename(re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE))
     for number in range(_PASSES):
         script = Script(text)
@@ -143,9 +157,11 @@ class _Pass:
 
     def _if(self, node: ast.If) -> None:
         if not self.constants.is_ranked(node.test):
-            if not any(isinstance(s, (ast.Expr, ast.Pass)) is False for s in node.body) and all(
-                isinstance(s, ast.Pass) for s in node.body
-            ) and not node.orelse:
+            if (
+                not any(isinstance(s, (ast.Expr, ast.Pass)) is False for s in node.body)
+                and all(isinstance(s, ast.Pass) for s in node.body)
+                and not node.orelse
+            ):
                 self._delete(node)
             return
         value = self.constants.value(node.test)
@@ -210,7 +226,9 @@ class _Pass:
         elif isinstance(target, ast.Tuple) and all(dotted(t) in self.constants.names for t in target.elts):
             if self.constants.is_ranked(value):
                 self._delete(node)
-        elif name.endswith("require_backward_grad_sync") or (isinstance(value, ast.Call) and tail(value) == "Accelerator"):
+        elif name.endswith("require_backward_grad_sync") or (
+            isinstance(value, ast.Call) and tail(value) == "Accelerator"
+        ):
             self._accelerator(value)
             self._delete(node)
         elif isinstance(value, ast.Call) and tail(value) == "DistributedSampler":
@@ -219,7 +237,8 @@ class _Pass:
         elif self.script.code(target) == self.script.code(value) or (
             isinstance(value, ast.Call)
             and tail(value) in IDENTITIES | WRAPPERS
-            and ast.unparse(target).strip("()") == ", ".join(map(ast.unparse, value.args[: 1 if tail(value) in WRAPPERS else None]))
+            and ast.unparse(target).strip("()")
+            == ", ".join(map(ast.unparse, value.args[: 1 if tail(value) in WRAPPERS else None]))
         ):
             self._delete(node)
 
@@ -227,7 +246,9 @@ class _Pass:
         if isinstance(value, ast.Call):
             for given in value.keywords:
                 if given.arg in ("mixed_precision", "gradient_accumulation_steps"):
-                    self.script.todo(value, f"{given.arg} was Accelerate's to do: write it out, or start by accelerate launch")
+                    self.script.todo(
+                        value, f"{given.arg} was Accelerate's to do: write it out, or start by accelerate launch"
+                    )
 
     def _uses_of(self, name: str) -> int:
         return sum(
@@ -267,7 +288,9 @@ class _Pass:
             return
         value = self.constants.value(node)
         parent = self.script.parents[node]
-        if value is not UNKNOWN and not isinstance(parent, (ast.keyword,)) or (value is not UNKNOWN and isinstance(value, (int, bool))):
+        if (value is not UNKNOWN and not isinstance(parent, (ast.keyword,))) or (
+            value is not UNKNOWN and isinstance(value, (int, bool))
+        ):
             self.script.replace(node, repr(value))
 
     def _operation(self, node: ast.BinOp) -> None:
@@ -283,8 +306,10 @@ class _Pass:
 
     def _attribute(self, node: ast.Attribute) -> None:
         script = self.script
-        if node.attr == "module" and isinstance(node.ctx, ast.Load) and "DataParallel(" not in script.text.replace(
-            "DistributedDataParallel(", ""
+        if (
+            node.attr == "module"
+            and isinstance(node.ctx, ast.Load)
+            and "DataParallel(" not in script.text.replace("DistributedDataParallel(", "")
         ):
             if dotted(node.value) and not dotted(node).startswith(("torch", "nn.")):
                 script.replace(node, script.code(node.value))
@@ -316,7 +341,12 @@ class _Pass:
             script.replace(node, f"{script.code(node.func)}({script.code(node.args[0])})")
         elif name == "cuda" and node.args and self.constants.is_ranked(node.args[0]):
             script.replace(node, f"{script.code(node.func)}()")
-        elif name == "to" and len(node.args) == 1 and self.constants.value(node.args[0]) == 0 and self.constants.is_ranked(node):
+        elif (
+            name == "to"
+            and len(node.args) == 1
+            and self.constants.value(node.args[0]) == 0
+            and self.constants.is_ranked(node)
+        ):
             script.replace(node.args[0], '"cuda"')
         elif name == "spawn" and node.args and dotted(node.args[0]):
             given = keyword(node, "args", 1)
@@ -376,7 +406,9 @@ def _own_lines(text: str) -> str:
 
 def _unused(script: Script) -> None:
     """Take out imports that nothing needs any more."""
-    used = {n.id for n in script.all(ast.Name)} | {n.value.id for n in script.all(ast.Attribute) if isinstance(n.value, ast.Name)}  # type: ignore[attr-defined]
+    used = {n.id for n in script.all(ast.Name)} | {
+        n.value.id for n in script.all(ast.Attribute) if isinstance(n.value, ast.Name)
+    }  # type: ignore[attr-defined]
     for node in [*script.all(ast.Import, ast.ImportFrom)]:
         names = node.names  # type: ignore[attr-defined]
         full = getattr(node, "module", None)

@@ -91,7 +91,10 @@ class Plan:
     def always_wrapped(self) -> bool:
         """The script uses nn.DataParallel whatever the host has, so that its keys begin with ``module.``."""
         calls = [c for c in self.script.calls() if tail(c) == "DataParallel"]
-        return any(not any(isinstance(n, ast.If) and "cuda" in ast.unparse(n.test) for n in self.script.above(c)) for c in calls)
+        return any(
+            not any(isinstance(n, ast.If) and "cuda" in ast.unparse(n.test) for n in self.script.above(c))
+            for c in calls
+        )
 
     def loop_of(self, node: ast.AST) -> ast.For | None:
         """Find the loop over a loader that a node stands in, in the same function."""
@@ -136,7 +139,9 @@ class Plan:
             roots += [
                 c
                 for c in self.script.calls()
-                if isinstance(c.func, ast.Attribute) and c.func.attr in ("append", "extend") and dotted(c.func.value) in named
+                if isinstance(c.func, ast.Attribute)
+                and c.func.attr in ("append", "extend")
+                and dotted(c.func.value) in named
             ]
             roots += [
                 loop

@@ -93,7 +93,10 @@ class Script:
         """Find the statement that a node stands in, which has lines of its own."""
         chain = [node, *self.above(node)]
         for inner in chain:
-            if isinstance(inner, ast.stmt) and not self.data[self._starts[inner.lineno - 1] :][: inner.col_offset].strip():
+            if (
+                isinstance(inner, ast.stmt)
+                and not self.data[self._starts[inner.lineno - 1] :][: inner.col_offset].strip()
+            ):
                 return inner
         raise AssertionError("a module is no statement")
 

@@ -11,11 +11,38 @@ STATEMENTS = {
 WRAPPERS = {"DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream"}
 # Calls that give what they get, once there is one process.
 IDENTITIES = {
-    *("all_sum", "all_mean", "all_rows", "prepare", "gather", "gather_for_metrics", "reduce", "unwrap_model", "pad_across_processes"),
+    *(
+        "all_sum",
+        "all_mean",
+        "all_rows",
+        "prepare",
+        "gather",
+        "gather_for_metrics",
+        "reduce",
+        "unwrap_model",
+        "pad_across_processes",
+    ),
 }
-ARGUMENTS = {"--local_rank", "--local-rank", "--world_size", "--world-size", "--dist-url", "--dist_url", "--dist-backend"}
+ARGUMENTS = {
+    "--local_rank",
+    "--local-rank",
+    "--world_size",
+    "--world-size",
+    "--dist-url",
+    "--dist_url",
+    "--dist-backend",
+}
 IMPORTED = {
-    *("torch.distributed", "torch.multiprocessing", "accelerate.Accelerator", "accelerate", "ddp_patch", "os", "sys"),
+    *(
+        "torch.distributed",
+        "torch.multiprocessing",
+        "accelerate.Accelerator",
+        "accelerate",
+        "ddp_patch",
+        "os",
+        "sys",
+        "gc",
+    ),
     *("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.distributed.DistributedSampler", "logging"),
     *("torch.utils.data.DistributedSampler", "accelerate.utils.gather_object", "torch.utils.data.distributed"),
     "accelerate.utils.DistributedDataParallelKwargs",

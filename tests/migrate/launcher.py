@@ -22,7 +22,7 @@ def warm_up():
     import accelerate  # noqa: F401
     import matplotlib.pyplot  # noqa: F401
     import sklearn.datasets
-    import sklearn.metrics  # noqa: F401
+    import sklearn.metrics
     import torch
     import torch.distributed
     import torch.utils.tensorboard  # noqa: F401

@@ -32,10 +32,14 @@ def apply(plan: Plan) -> None:
                 plan.reasons.add(reason)
             case Kind.OTHER:
                 plan.reasons.add(found.reason)
-                plan.script.todo(call, f"this loss {found.reason}: DDP's average of the ranks' gradients is another one")
+                plan.script.todo(
+                    call, f"this loss {found.reason}: DDP's average of the ranks' gradients is another one"
+                )
             case Kind.ROWS | Kind.COLS:
                 plan.reasons.add("rows")
-                plan.script.todo(call, "it cannot be told whether this loss is a mean over rows (right under DDP) or a sum")
+                plan.script.todo(
+                    call, "it cannot be told whether this loss is a mean over rows (right under DDP) or a sum"
+                )
         _write(plan, call, loss, scaled)
     _closures(plan)
     _accumulation(plan)
@@ -99,7 +103,8 @@ def _accumulation(plan: Plan) -> None:
             continue
         for name in plan.used_in.get(loop, []):
             script.before(
-                loop.body[0], f"{name}.require_backward_grad_sync = {script.code(test)}  # reduce gradients once per step"
+                loop.body[0],
+                f"{name}.require_backward_grad_sync = {script.code(test)}  # reduce gradients once per step",
             )
 
 

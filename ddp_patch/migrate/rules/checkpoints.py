@@ -20,8 +20,10 @@ def apply(plan: Plan) -> None:
     reads = any(dotted(call.func) == "torch.load" for call in script.calls())
     for call in script.calls():
         name = dotted(call.func)
-        if name == "torch.save" and len(call.args) >= 2 and not (
-            isinstance(call.args[1], ast.Name) and call.args[1].id in streams
+        if (
+            name == "torch.save"
+            and len(call.args) >= 2
+            and not (isinstance(call.args[1], ast.Name) and call.args[1].id in streams)
         ):
             script.replace(call.func, plan.use("save_once"))
             if reads:

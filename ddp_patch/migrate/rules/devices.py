@@ -28,7 +28,12 @@ def apply(plan: Plan) -> None:
             statement = script.statement(call)
             if isinstance(statement, ast.Expr) and statement.value is call:
                 script.delete(statement)
-        elif tail(call) == "cuda" and isinstance(call.func, ast.Attribute) and len(call.args) == 1 and name != "torch.cuda":
+        elif (
+            tail(call) == "cuda"
+            and isinstance(call.func, ast.Attribute)
+            and len(call.args) == 1
+            and name != "torch.cuda"
+        ):
             end = script.span(call.keywords[0])[0] if call.keywords else script.span(call.args[0])[1]
             script.put(script.span(call.args[0])[0], end, "")
         elif name == "torch.device" and len(call.args) == 2:

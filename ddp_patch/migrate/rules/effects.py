@@ -10,15 +10,68 @@ from ..script import Script, dotted, keyword, tail
 
 _FILES = {
     *("os.mkdir", "os.makedirs", "os.remove", "os.unlink", "os.rename", "os.rmdir", "os.system", "shutil.rmtree"),
-    *("shutil.copyfile", "shutil.copy", "shutil.copy2", "shutil.move", "shutil.copytree", "subprocess.call", "subprocess.run"),
-    *("np.save", "np.savez", "np.savetxt", "numpy.save", "numpy.savetxt", "np.savez_compressed", "plt.savefig", "plt.show"),
-    *("save_image", "vutils.save_image", "torchvision.utils.save_image", "utils.save_image", "cv2.imwrite", "imageio.imwrite"),
-    *("wandb.log", "wandb.watch", "wandb.finish", "wandb.save", "wandb.config.update", "copyfile", "rmtree", "scipy.io.savemat"),
-    *("log_value", "log_histogram", "imsave", "plt.imsave", "imageio.mimsave", "sio.savemat", "joblib.dump", "mlflow.log_metric", "mlflow.log_param"),
+    *(
+        "shutil.copyfile",
+        "shutil.copy",
+        "shutil.copy2",
+        "shutil.move",
+        "shutil.copytree",
+        "subprocess.call",
+        "subprocess.run",
+    ),
+    *(
+        "np.save",
+        "np.savez",
+        "np.savetxt",
+        "numpy.save",
+        "numpy.savetxt",
+        "np.savez_compressed",
+        "plt.savefig",
+        "plt.show",
+    ),
+    *(
+        "save_image",
+        "vutils.save_image",
+        "torchvision.utils.save_image",
+        "utils.save_image",
+        "cv2.imwrite",
+        "imageio.imwrite",
+    ),
+    *(
+        "wandb.log",
+        "wandb.watch",
+        "wandb.finish",
+        "wandb.save",
+        "wandb.config.update",
+        "copyfile",
+        "rmtree",
+        "scipy.io.savemat",
+    ),
+    *(
+        "log_value",
+        "log_histogram",
+        "imsave",
+        "plt.imsave",
+        "imageio.mimsave",
+        "sio.savemat",
+        "joblib.dump",
+        "mlflow.log_metric",
+        "mlflow.log_param",
+    ),
 }
 _METHODS = {
     *("add_scalar", "add_scalars", "add_image", "add_images", "add_histogram", "add_graph", "add_text", "add_figure"),
-    *("add_embedding", "add_hparams", "add_video", "add_pr_curve", "savefig", "to_csv", "write_text", "write_bytes", "mkdir"),
+    *(
+        "add_embedding",
+        "add_hparams",
+        "add_video",
+        "add_pr_curve",
+        "savefig",
+        "to_csv",
+        "write_text",
+        "write_bytes",
+        "mkdir",
+    ),
     *("unlink", "to_json", "to_pickle", "imsave", "scalar_summary", "image_summary", "histo_summary"),
 }
 _TRACKERS = {"SummaryWriter", "Logger"}
@@ -44,7 +97,13 @@ def apply(script: Script, dialect: Dialect) -> None:
         run = block[first : last + 1]
         done.update(run)
         parent = script.parents[node]
-        if isinstance(parent, ast.If) and block is parent.body and run == block and not parent.orelse and not _is_elif(script, parent):
+        if (
+            isinstance(parent, ast.If)
+            and block is parent.body
+            and run == block
+            and not parent.orelse
+            and not _is_elif(script, parent)
+        ):
             test = script.code(parent.test)
             script.replace(parent.test, f"{master} and {f'({test})' if isinstance(parent.test, ast.BoolOp) else test}")
         else:
@@ -61,7 +120,9 @@ def _rewrite(script: Script, call: ast.Call, master: str) -> None:
             path = call.args[0]
             if "devnull" not in script.code(path):
                 script.replace(path, f"{script.code(path)} if {master} else os.devnull")
-    elif name == "open" and isinstance(call.func, ast.Attribute) and call.args and isinstance(call.args[0], ast.Constant):
+    elif (
+        name == "open" and isinstance(call.func, ast.Attribute) and call.args and isinstance(call.args[0], ast.Constant)
+    ):
         if str(call.args[0].value)[:1] in ("w", "a", "x") and dotted(call.func.value) != "os":
             script.todo(call, "every rank writes this file: open it on one rank only")
     elif name in ("tqdm", "trange") and keyword(call, "disable") is None and (call.args or call.keywords):

@@ -15,7 +15,9 @@ def apply(plan: Plan) -> None:
     for optimizer in plan.optimizers:
         rate = keyword(optimizer, "lr", 1)
         if rate is None:
-            plan.script.todo(optimizer, f"the batch is as many times larger as there are ranks: write lr=... * {plan.dialect.world}")
+            plan.script.todo(
+                optimizer, f"the batch is as many times larger as there are ranks: write lr=... * {plan.dialect.world}"
+            )
             continue
         simple = isinstance(rate, (ast.Name, ast.Attribute, ast.Constant, ast.Call, ast.Subscript))
         code = plan.script.code(rate)

@@ -10,7 +10,20 @@ from ..script import dotted, keyword, tail
 
 _SAMPLERS = {"WeightedRandomSampler", "RandomSampler", "SubsetRandomSampler"}  # they take a generator
 _SHAPED = {
-    *("randn", "rand", "randint", "full", "ones", "zeros", "empty", "normal", "new_zeros", "new_ones", "new_full", "view"),
+    *(
+        "randn",
+        "rand",
+        "randint",
+        "full",
+        "ones",
+        "zeros",
+        "empty",
+        "normal",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "view",
+    ),
     *("reshape", "expand", "init_hidden", "init_state", "arange", "FloatTensor", "LongTensor"),
 }
 
@@ -83,7 +96,10 @@ class _Loader:
         """Leave what cannot be told to a person."""
         call, todo = self.call, self.plan.script.todo
         if keyword(call, "dataset", 0) is None:
-            todo(call, "the arguments of this DataLoader are not seen here. Give it this rank's sampler and share of the batch")
+            todo(
+                call,
+                "the arguments of this DataLoader are not seen here. Give it this rank's sampler and share of the batch",
+            )
             return True
         if keyword(call, "batch_sampler") is not None:
             todo(call, "a batch_sampler of one's own: let it give this rank's part of each batch")
@@ -187,7 +203,9 @@ class _Loader:
             size = self.shared[0]
         if size is None:
             if self.trains:
-                self.script.todo(self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows")
+                self.script.todo(
+                    self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows"
+                )
             return
         simple = isinstance(size, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant))
         code = self.script.code(size)
@@ -201,10 +219,13 @@ class _Loader:
                 continue
             over = self._below_a_bar(loop, self.plan.flow.loader_loops[loop])
             if not dotted(over) or not set_epoch(self.plan, loop, over, 0):
-                self.script.todo(loop, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order")
+                self.script.todo(
+                    loop, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
+                )
         if not any(self.plan.trains(loop) for loop in self.loops):
-            self.script.todo(self.call, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order")
-
+            self.script.todo(
+                self.call, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
+            )
 
     def _below_a_bar(self, loop: ast.For, over: ast.expr) -> ast.expr:
         """Find the loader of ``bar = tqdm(loader)``."""

@@ -10,12 +10,47 @@ from ..script import dotted, tail
 from ..values import Kind
 
 _LOGGING = {
-    *("print", "write", "writerow", "set_postfix", "set_postfix_str", "set_description", "info", "debug", "warning", "log"),
+    *(
+        "print",
+        "write",
+        "writerow",
+        "set_postfix",
+        "set_postfix_str",
+        "set_description",
+        "info",
+        "debug",
+        "warning",
+        "log",
+    ),
     *("add_scalar", "add_scalars", "log_metric", "log_metrics", "pprint", "tqdm_write", "append", "put"),
 }
 _SILENT = {  # calls for their effect on tensors, gradients and lists
-    *("backward", "step", "update", "extend", "add_", "sub_", "mul_", "div_", "copy_", "fill_", "zero_", "clamp_", "data"),
-    *("clip_grad_norm_", "clip_grad_value_", "manual_seed", "insert", "push", "scale", "unscale_", "detach_", "retain_grad"),
+    *(
+        "backward",
+        "step",
+        "update",
+        "extend",
+        "add_",
+        "sub_",
+        "mul_",
+        "div_",
+        "copy_",
+        "fill_",
+        "zero_",
+        "clamp_",
+        "data",
+    ),
+    *(
+        "clip_grad_norm_",
+        "clip_grad_value_",
+        "manual_seed",
+        "insert",
+        "push",
+        "scale",
+        "unscale_",
+        "detach_",
+        "retain_grad",
+    ),
 }
 _REDUCED = {Kind.MEAN: "all_mean", Kind.SUM: "all_sum", Kind.COUNT: "all_sum"}
 _LOCAL = "# of rank 0's rows; all rows are counted after the loop"
@@ -54,9 +89,11 @@ class _Loop:
                     meters.append(found.name)
                     self._mark_local(found)
                 continue
-            if all(tail(s.value) == "update" for s in found.statements if isinstance(s, ast.Expr)) and isinstance(
-                found.statements[0], ast.Expr
-            ) and tail(found.statements[0].value) == "update":
+            if (
+                all(tail(s.value) == "update" for s in found.statements if isinstance(s, ast.Expr))
+                and isinstance(found.statements[0], ast.Expr)
+                and tail(found.statements[0].value) == "update"
+            ):
                 continue
             if value.kind is Kind.OTHER and value.reason not in self.plan.reasons:
                 self.script.todo(found.statements[0], f"{found.name} {value.reason}: work it out of all ranks' rows")
@@ -158,7 +195,9 @@ class _Loop:
         shown = {
             dotted(c.func.value)
             for c in self.inside
-            if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute) and c.func.attr in ("display", "log", "print")
+            if isinstance(c, ast.Call)
+            and isinstance(c.func, ast.Attribute)
+            and c.func.attr in ("display", "log", "print")
         }
         holders = {
             dotted(n.targets[0])
@@ -272,7 +311,9 @@ class _Reads:
                 if dotted(node) or not kinds & {*_REDUCED, Kind.OTHER} or isinstance(node, ast.Subscript):
                     leaves.append(node)
                     return
-            elif found.kind is Kind.OTHER and not isinstance(node, (ast.Compare, ast.BoolOp, ast.Call, ast.BinOp, ast.Tuple)):
+            elif found.kind is Kind.OTHER and not isinstance(
+                node, (ast.Compare, ast.BoolOp, ast.Call, ast.BinOp, ast.Tuple)
+            ):
                 self.script.todo(node, f"{ast.unparse(node)} {found.reason}: work it out of all ranks' rows")
                 return
         for child in ast.iter_child_nodes(node):
@@ -308,14 +349,16 @@ class _Reads:
             return None
         between = block[block.index(earlier) : block.index(place)]
         used = {n.id for n in ast.walk(leaf) if isinstance(n, ast.Name)}
-        changed = {n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        changed = {
+            n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
         return None if used & changed or name in changed else name
 
     def _name(self, leaf: ast.expr) -> str:
         named = dotted(leaf).rsplit(".", 1)[-1]
         if not named:
             inner = [n.id for n in ast.walk(leaf) if isinstance(n, ast.Name) and self.plan.flow.kind(n).of_rows]
-            named = ("count" if self.plan.flow.kind(leaf).kind is Kind.COUNT else inner[0] if inner else "value")
+            named = "count" if self.plan.flow.kind(leaf).kind is Kind.COUNT else inner[0] if inner else "value"
         return f"global_{named}"
 
     def _is_elif(self, node: ast.stmt) -> bool:

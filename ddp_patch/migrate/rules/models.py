@@ -9,10 +9,46 @@ from ..plan import Plan
 from ..script import Function, dotted, tail
 
 _OWN = {  # what DistributedDataParallel does itself as the model would
-    *("train", "eval", "parameters", "named_parameters", "zero_grad", "module", "require_backward_grad_sync", "no_sync"),
-    *("to", "cuda", "cpu", "float", "double", "half", "requires_grad_", "training", "modules", "named_modules", "children", "buffers", "apply", "__class__"),
+    *(
+        "train",
+        "eval",
+        "parameters",
+        "named_parameters",
+        "zero_grad",
+        "module",
+        "require_backward_grad_sync",
+        "no_sync",
+    ),
+    *(
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "double",
+        "half",
+        "requires_grad_",
+        "training",
+        "modules",
+        "named_modules",
+        "children",
+        "buffers",
+        "apply",
+        "__class__",
+    ),
 }
-_NO_FORWARD = {*_OWN, "state_dict", "load_state_dict", "to", "cuda", "cpu", "half", "float", "double", "forward", "named_buffers"}
+_NO_FORWARD = {
+    *_OWN,
+    "state_dict",
+    "load_state_dict",
+    "to",
+    "cuda",
+    "cpu",
+    "half",
+    "float",
+    "double",
+    "forward",
+    "named_buffers",
+}
 
 
 def apply(plan: Plan) -> None:
@@ -43,7 +79,9 @@ class _Model:
         self.plan.wrappers[self.key] = self.name  # type: ignore[index]
         forwards = self._forwards()
         if not forwards:
-            self.script.todo(statement, f"no call of {self.code} was found whose gradients it gets, so nothing is wrapped")
+            self.script.todo(
+                statement, f"no call of {self.code} was found whose gradients it gets, so nothing is wrapped"
+            )
             return
         self._insert(self._last_preparation(statement), forwards)
         self._unfrozen(statement)
@@ -61,13 +99,16 @@ class _Model:
         """Find where the model is ready: its optimizer's statement, or the call of the function that makes that."""
         node: ast.AST
         if self.optimizer is not None:
-            inside = [n for n in ast.walk(self.script.statement(self.optimizer)) if isinstance(n, (ast.Name, ast.Attribute))]
+            inside = [
+                n for n in ast.walk(self.script.statement(self.optimizer)) if isinstance(n, (ast.Name, ast.Attribute))
+            ]
             found = [n for n in inside if self.bindings.group(n) == self.group]
             if not found:
                 found = [
                     n
                     for n in self.script.all(ast.Name, ast.Attribute)
-                    if self.bindings.group(n) == self.group and self.script.function(n) is self.script.function(self.optimizer)
+                    if self.bindings.group(n) == self.group
+                    and self.script.function(n) is self.script.function(self.optimizer)
                 ]  # type: ignore[misc]
             if not found:
                 return None
@@ -75,7 +116,9 @@ class _Model:
             name: ast.expr = found[0]
         else:
             stores = [
-                n for n in self.script.all(ast.Name) if isinstance(n.ctx, ast.Store) and self.bindings.group(n) == self.group  # type: ignore[attr-defined]
+                n
+                for n in self.script.all(ast.Name)
+                if isinstance(n.ctx, ast.Store) and self.bindings.group(n) == self.group  # type: ignore[attr-defined]
             ]
             if not stores:
                 return None
@@ -95,7 +138,9 @@ class _Model:
             name = self.bindings.arguments(calls[0], function)[dotted(name)]
             node, function = calls[0], self.script.function(calls[0])
         statement = self.script.statement(node)
-        while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)) and not _is_main(parent):
+        while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)) and not _is_main(
+            parent
+        ):
             statement = parent
         return statement, name
 
@@ -179,8 +224,8 @@ class _Model:
         """Tell whether the whole model is made in this file, so that its text shows what layers it has."""
         made = [c for key, calls in self.bindings.made.items() if self.bindings.root(key) == self.group for c in calls]
         return bool(made) and all(
-            tail(c) in self.bindings.classes or tail(c) in ("Sequential", "Linear") or tail(c)[:1].islower() and
-            tail(c) in self.bindings.functions for c in made
+            tail(c) in self.bindings.classes or tail(c) in ("Sequential", "Linear") or (tail(c)[:1].islower() and
+            tail(c) in self.bindings.functions) for c in made
         )  # fmt: skip
 
     def _unfrozen(self, statement: ast.stmt) -> None:
@@ -199,7 +244,9 @@ class _Model:
                 if block.index(top) > block.index(statement):
                     self.script.after(top, "# DDP looks at requires_grad when it is built", self._wrap(False))
             elif self.plan.trains(self.script.function(node) or self.script.tree):
-                self.script.todo(node, f"build {self.name} again after this: DDP leaves out what was frozen when it was built")
+                self.script.todo(
+                    node, f"build {self.name} again after this: DDP leaves out what was frozen when it was built"
+                )
 
     def _freezes(self, node: ast.AST) -> bool | None:
         """Tell whether a statement freezes weights of this model, or lets them go; nothing for others."""
@@ -230,7 +277,11 @@ class _Model:
             for assign in self.script.all(ast.Assign):
                 if self.bindings.class_of(assign) is owner and dotted(assign.targets[0]) == name:  # type: ignore[attr-defined]
                     value = assign.value  # type: ignore[attr-defined]
-                    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
+                    while (
+                        isinstance(value, ast.Call)
+                        and isinstance(value.func, ast.Attribute)
+                        and value.func.attr in ("to", "cuda")
+                    ):
                         value = value.func.value
                     if isinstance(value, ast.Name) and (owner, name) not in self.given:
                         self.given.add((owner, name))
@@ -238,10 +289,14 @@ class _Model:
             if (owner, name) in self.given:
                 return
         function = self.script.function(node)
-        while function is not None and dotted(node) not in {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}:
+        while function is not None and dotted(node) not in {
+            a.arg for a in (*function.args.args, *function.args.kwonlyargs)
+        }:
             function = self.script.function(function)
         if function is None:
-            self.script.todo(node, f"call the wrapper of {self.code}, {self.name}, here: gradients are reduced by its forward")
+            self.script.todo(
+                node, f"call the wrapper of {self.code}, {self.name}, here: gradients are reduced by its forward"
+            )
         else:
             self.given.add((function, dotted(node)))
 
@@ -292,10 +347,14 @@ class _Model:
             assert isinstance(call, ast.Call)
             function = self.bindings.callee(call)
             if function is not None and any(
-                (function, name) in self.given for name, v in self.bindings.arguments(call, function).items() if v is node
+                (function, name) in self.given
+                for name, v in self.bindings.arguments(call, function).items()
+                if v is node
             ):
                 return
-        unwrapped = f"{dotted(node)}.module" if self.plan.dialect.name == "ddp" else f"accelerator.unwrap_model({dotted(node)})"
+        unwrapped = (
+            f"{dotted(node)}.module" if self.plan.dialect.name == "ddp" else f"accelerator.unwrap_model({dotted(node)})"
+        )
         self.script.replace(node, unwrapped)
 
     def _is_given(self, node: ast.AST) -> bool:
@@ -311,7 +370,8 @@ class _Model:
         fed = any(self.plan.flow.kind(a).of_rows for a in outer.args)
         if parent.attr not in _NO_FORWARD - {"forward"} and fed and self.plan.learns(outer):
             self.script.todo(
-                outer, f"{self.script.code(parent)}() goes past DDP's forward, so its gradients are not reduced: call {self.name}()"
+                outer,
+                f"{self.script.code(parent)}() goes past DDP's forward, so its gradients are not reduced: call {self.name}()",
             )
 
 

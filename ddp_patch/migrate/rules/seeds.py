@@ -6,7 +6,17 @@ from ..plan import Plan
 from ..script import dotted, tail
 
 _SHUFFLES = {"randperm", "permutation", "shuffle", "sample", "choice", "choices", "random_split"}
-_MAKES_DATA = {"random_split", "randperm", "permutation", "shuffle", "train_test_split", "rand", "randn", "randint", "normal"}
+_MAKES_DATA = {
+    "random_split",
+    "randperm",
+    "permutation",
+    "shuffle",
+    "train_test_split",
+    "rand",
+    "randn",
+    "randint",
+    "normal",
+}
 
 
 def apply(plan: Plan) -> None:
@@ -29,7 +39,9 @@ def apply(plan: Plan) -> None:
 
 def is_seeded(plan: Plan) -> bool:
     """Tell whether the script seeds torch."""
-    return any(tail(c) in ("manual_seed", "seed_everything", "set_seed", "manual_seed_all") for c in plan.script.calls())
+    return any(
+        tail(c) in ("manual_seed", "seed_everything", "set_seed", "manual_seed_all") for c in plan.script.calls()
+    )
 
 
 def needs_seed(plan: Plan) -> bool:
@@ -37,7 +49,10 @@ def needs_seed(plan: Plan) -> bool:
     if is_seeded(plan):
         return False
     return any(
-        tail(c) in _MAKES_DATA and _is_random(dotted(c.func)) and plan.loop_of(c) is None and not plan.bindings.class_of(c)
+        tail(c) in _MAKES_DATA
+        and _is_random(dotted(c.func))
+        and plan.loop_of(c) is None
+        and not plan.bindings.class_of(c)
         for c in plan.script.calls()
     )
 

@@ -23,11 +23,12 @@ def apply(plan: Plan, name: str) -> None:
     body = plan.script.tree.body
     if isinstance(guard, ast.If) and not _builds_outside(plan, guard):
         plan.script.before(guard.body[0], *(_indented(line, plan.script.unit) for line in start))
-        plan.script.after(guard.body[-1], plan.dialect.end)
+        plan.script.after(guard.body[-1], *_end(plan))
         top = first
     else:
         top = [*first, *start]
-        plan.script.after(body[-1], *([""] if isinstance(body[-1], (ast.For, ast.While, ast.If, ast.With)) else []), plan.dialect.end)
+        ending = isinstance(body[-1], (ast.For, ast.While, ast.If, ast.With))
+        plan.script.after(body[-1], *([""] if ending else []), *_end(plan))
     helpers = _helpers(plan)
     where = _last_import(plan)
     wanted = _imports(plan)
@@ -67,7 +68,9 @@ def _imports(plan: Plan) -> list[str]:
         wanted = [line for line in wanted if "DistributedSampler" not in line]
     if not plan.wraps:
         wanted = [line for line in wanted if "DistributedDataParallel" not in line]
-    wanted += [f"import {name}" for name in ("logging",) if "logging" in plan.script.text and f"import {name}" not in present]
+    wanted += [
+        f"import {name}" for name in ("logging",) if "logging" in plan.script.text and f"import {name}" not in present
+    ]
     return [line for line in wanted if line not in present]
 
 
@@ -94,6 +97,11 @@ def _start(plan: Plan) -> list[str]:
             if f"import {library}" in plan.script.text:
                 lines.append(call)
     return lines
+
+
+def _end(plan: Plan) -> list[str]:
+    names = [name for (scope, _), name in plan.wrappers.items() if scope is None and plan.wraps]
+    return [*([f"del {', '.join(names)}"] if names else []), *plan.dialect.end]
 
 
 def _helpers(plan: Plan) -> list[str]:
@@ -130,11 +138,11 @@ def _first_import(plan: Plan) -> ast.stmt:
 def _last_import(plan: Plan) -> ast.stmt:
     found: ast.stmt | None = None
     for node in plan.script.tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or (
+            isinstance(node, ast.Try) and any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in node.body)
+        ):
             found = node
-        elif isinstance(node, ast.Try) and any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in node.body):
-            found = node
-        elif not isinstance(node, ast.Expr) or found is None and not isinstance(node.value, ast.Constant):
+        elif not isinstance(node, ast.Expr) or (found is None and not isinstance(node.value, ast.Constant)):
             break
     return found if found is not None else plan.script.tree.body[0]
 
@@ -150,12 +158,10 @@ def _docstring(plan: Plan, name: str) -> None:
         quotes = '"""' if code.endswith('"""') else "'''" if code.endswith("'''") else ""
         if quotes:
             end = script.span(first.value)[1] - 3
-            text = first.value.value.rstrip()
-            tail_of = script.data[:end]
-            blank = len(tail_of) - len(tail_of.rstrip())
-            script.put(end - blank, end, "") if blank else None
+            blank = len(script.data[:end]) - len(script.data[:end].rstrip())
+            if blank:
+                script.put(end - blank, end, "")
             script.put(end - blank, end - blank, f"{script.newline}{script.newline}{launch}{script.newline}")
-            _ = text
             return
         script.after(first, f"# {launch}")
         return
