@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
 from ..source import OF_ROWS, Facts, Kind
 from .rule import World, world
-
-_REDUCES = re.compile(
-    r"all_?reduce|all_?gather|reduce_(tensor|dict|mean|value)|synchronize_between|gather_for_metrics", re.I
-)
 
 
 def is_of_rows(facts: Facts, node: cst.CSTNode) -> bool:
@@ -30,8 +24,7 @@ def ranks_differ(facts: Facts, node: cst.CSTNode) -> bool:
         return False
     if world(facts) is World.PLAIN:
         return True
-    names = [facts.name(call.func) or "" for call in facts.tree.all(cst.Call)]
-    if facts.on_some_ranks(node) or any(_REDUCES.search(name) for name in names):
+    if facts.on_some_ranks(node) or facts.reduces:
         return False
     loop = facts.batch_loop(node)
     samplers = facts.calls("torch.utils.data.DistributedSampler")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,7 +60,7 @@ class Facts:
     @cached_property
     def guards(self) -> Guards:
         """Tests on the rank."""
-        return Guards(self.tree, self.imported, self.inference)
+        return Guards(self.tree, self.scopes, self.imported, self.inference)
 
     @cached_property
     def _loops(self) -> Loops:
@@ -80,6 +81,11 @@ class Facts:
     def trains(self) -> bool:
         """Somewhere in the file a backward runs, other than inside of an autograd function's own."""
         return any(not self._in_backward(call) for call in self._methods.get("backward", ()))
+
+    @cached_property
+    def reduces(self) -> bool:
+        """Somewhere in the file a function is called that brings the values of all ranks together, by its name."""
+        return any(_REDUCES.search(name) for name in self._calls)
 
     @property
     def batch_loops(self) -> list[BatchLoop]:
@@ -183,6 +189,9 @@ class Facts:
         return sorted(calls, key=self.tree.order.__getitem__)
 
 
+_REDUCES = re.compile(
+    r"all_?reduce|all_?gather|reduce_(tensor|dict|mean|value)|synchronize_between|gather_for_metrics", re.I
+)
 _TORCH = {
     "torch",
     "torchvision",

@@ -10,6 +10,7 @@ import libcst as cst
 from .inference import Inference
 from .kinds import Kind
 from .names import dotted
+from .scopes import Scopes
 from .tree import Tree
 
 # Names of what is true on one rank only.
@@ -27,15 +28,23 @@ _DECORATORS = re.compile(r"(rank_zero_only|rank_?zero|main_process|master_only|o
 class Guards:
     """Answers ``of(node)``: the tests on the rank that a node is under."""
 
-    def __init__(self, tree: Tree, imported: Mapping[str, str], inference: Inference) -> None:
-        self._tree, self._imported, self._inference = tree, imported, inference
+    def __init__(self, tree: Tree, scopes: Scopes, imported: Mapping[str, str], inference: Inference) -> None:
+        self._tree, self._scopes, self._imported, self._inference = tree, scopes, imported, inference
+        self._rank_tests: dict[cst.CSTNode, bool] = {}
+        self._block_exits: dict[cst.CSTNode, list[cst.If]] = {}
+        self._called_under: dict[cst.CSTNode, cst.CSTNode | None] = {}
 
     def of(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """List the rank tests, early exits and decorators that keep a node from running on every rank."""
-        return list(self._guards(node, set()))
+        return list(self._guards(node))
 
     def is_rank_test(self, test: cst.CSTNode) -> bool:
         """Tell whether a condition differs between ranks: ``rank == 0``, ``is_main_process()``."""
+        if test not in self._rank_tests:
+            self._rank_tests[test] = self._differs(test)
+        return self._rank_tests[test]
+
+    def _differs(self, test: cst.CSTNode) -> bool:
         for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript):
             name = dotted(part)
             if name is not None and (_MAIN.search(name) or _ANY_RANK.search(name)) and not self._is_check(part):
@@ -62,7 +71,7 @@ class Guards:
             for target in outer.comparisons
         )
 
-    def _guards(self, node: cst.CSTNode, seen: set[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    def _guards(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         inner = node
         for outer in self._tree.ancestors(node):
             if isinstance(outer, (cst.If, cst.IfExp)) and inner is not outer.test and self.is_rank_test(outer.test):
@@ -76,36 +85,37 @@ class Guards:
                     if _DECORATORS.search(dotted(decorator.decorator) or ""):
                         yield decorator
             if isinstance(outer, cst.FunctionDef):
-                yield from self._callers(outer, seen)
+                test = self._callers(outer)
+                if test is not None:
+                    yield test
                 return
             inner = outer
 
     def _exits(self, block: cst.IndentedBlock | cst.Module, before: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """``if rank != 0: return`` above the statement, in the same block."""
-        for statement in block.body:
-            if statement is before:
-                return
-            if isinstance(statement, cst.If) and statement.orelse is None and self.is_rank_test(statement.test):
-                last = statement.body.body[-1] if statement.body.body else None
-                simple = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-                if isinstance(simple, (cst.Return, cst.Continue)):
-                    yield statement.test
+        if block not in self._block_exits:
+            self._block_exits[block] = [node for node in block.body if isinstance(node, cst.If) and self._is_exit(node)]
+        order = self._tree.order
+        yield from (node.test for node in self._block_exits[block] if order[node] < order[before])
+
+    def _is_exit(self, statement: cst.If) -> bool:
+        if statement.orelse is not None or not self.is_rank_test(statement.test):
+            return False
+        last = statement.body.body[-1] if statement.body.body else None
+        simple = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+        return isinstance(simple, (cst.Return, cst.Continue))
 
     def _is_imported(self, call: cst.Call) -> bool:
         """``subprocess.run`` and ``torch.save`` are no calls of the file's own ``run`` and ``save``."""
         name = dotted(call.func) or ""
         return "." in name and name.partition(".")[0] in self._imported
 
-    def _callers(self, function: cst.FunctionDef, seen: set[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-        """A function is guarded when all of its calls in this file are."""
-        if function in seen:
-            return
-        seen.add(function)
-        calls = [
-            call
-            for call in self._tree.all(cst.Call)
-            if (dotted(call.func) or "").rpartition(".")[2] == function.name.value and not self._is_imported(call)
-        ]
-        tests = [next(self._guards(call, seen), None) for call in calls]
-        if tests and all(test is not None for test in tests):
-            yield tests[0]  # type: ignore[misc]  # none of them is None
+    def _callers(self, function: cst.FunctionDef) -> cst.CSTNode | None:
+        """A function is guarded when all of its calls in this file are. One that calls itself is not."""
+        if function not in self._called_under:
+            self._called_under[function] = None
+            calls = [call for call in self._scopes.calls[function.name.value] if not self._is_imported(call)]
+            tests = [next(self._guards(call), None) for call in calls]
+            if tests and all(test is not None for test in tests):
+                self._called_under[function] = tests[0]
+        return self._called_under[function]

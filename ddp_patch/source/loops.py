@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import libcst as cst
 
 from .inference import Inference
 from .kinds import Kind
 from .names import dotted
-from .scopes import Scopes, targets
+from .scopes import Scopes, called, targets
 from .tree import Tree
 
 Loop = cst.For | cst.While
@@ -25,7 +27,12 @@ class BatchLoop:
     loader: cst.BaseExpression | None  # what is iterated; None where batches come in another way
     targets: list[str]  # the names bound in each round
     trains: bool  # somewhere in it, or in a function it calls, a backward runs or an optimizer steps
-    epochs: list[Loop] = field(default_factory=list)  # loops around it, innermost first, here or where it is called
+    _around: Callable[[Loop], list[Loop]] = field(repr=False)
+
+    @cached_property
+    def epochs(self) -> list[Loop]:
+        """The loops around it, innermost first, here or where its function is called."""
+        return self._around(self.node)
 
 
 class Loops:
@@ -33,28 +40,30 @@ class Loops:
 
     def __init__(self, tree: Tree, scopes: Scopes, inference: Inference) -> None:
         self._tree, self._scopes, self._inference = tree, scopes, inference
+        self._training: set[str] = set()
+        self._training = self._training_functions()
         self.batches = [loop for node in tree.all(cst.For, cst.While) if (loop := self._batch_loop(node))]  # type: ignore[arg-type]
-        inner = {loop.node for loop in self.batches}
-        for loop in self.batches:
-            loop.epochs = [outer for outer in self._around(loop.node, set()) if outer not in inner]
+        self._by_node: dict[cst.CSTNode, BatchLoop] = {loop.node: loop for loop in self.batches}
 
     def around(self, node: cst.CSTNode) -> BatchLoop | None:
         """Find the innermost batch loop that a node stands in."""
         for outer in self._tree.ancestors(node):
             if isinstance(outer, cst.FunctionDef):
                 return None
-            found = next((loop for loop in self.batches if loop.node is outer), None)
-            if found is not None:
-                return found
+            if outer in self._by_node:
+                return self._by_node[outer]
         return None
 
     def repeats(self, node: cst.CSTNode) -> list[Loop]:
         """List the loops around a node, innermost first, through the calls of the function it is in."""
         return self._around(node, set())
 
+    def _epochs(self, node: Loop) -> list[Loop]:
+        return [outer for outer in self._around(node, set()) if outer not in self._by_node]
+
     def trains(self, node: cst.CSTNode) -> bool:
         """Tell whether a backward or an optimizer's step runs in a node, or in a function of this file called there."""
-        return self._trains(node, set())
+        return any(self._is_training(call) for call in self._tree.within(node, cst.Call))
 
     def is_epoch_loop(self, node: Loop) -> bool:
         """Tell whether a loop counts epochs, by its variable or its bound."""
@@ -77,7 +86,7 @@ class Loops:
             for part in taken:
                 if not any(self._tree.inside(other, part) for other in taken if other is not part):
                     names = [name for name, _ in targets(node.target)]
-                    return BatchLoop(node, part, names, self.trains(node))
+                    return BatchLoop(node, part, names, self.trains(node), self._epochs)
         for call in self._tree.within(node, cst.Call):
             if (
                 (dotted(call.func) or "").rpartition(".")[2] == "next"
@@ -86,7 +95,7 @@ class Loops:
             ):
                 source = call.args[0].value
                 if self._inference.kinds(source) & {Kind.LOADER, Kind.LOADER_ITERATOR}:
-                    return BatchLoop(node, source, [], self.trains(node))
+                    return BatchLoop(node, source, [], self.trains(node), self._epochs)
         return None
 
     def _is_counted(self, part: cst.CSTNode, whole: cst.CSTNode) -> bool:
@@ -108,24 +117,24 @@ class Loops:
             if isinstance(outer, cst.FunctionDef):
                 if outer not in seen:
                     seen.add(outer)
-                    for call in self._calls(outer.name.value):
+                    for call in self._scopes.calls[outer.name.value]:
                         found += [loop for loop in self._around(call, seen) if loop not in found]
                 break
         return found
 
-    def _calls(self, name: str) -> list[cst.Call]:
-        return [call for call in self._tree.all(cst.Call) if (dotted(call.func) or "").rpartition(".")[2] == name]
+    def _is_training(self, call: cst.Call) -> bool:
+        name = called(call)
+        if name == "step" and isinstance(call.func, cst.Attribute):
+            return Kind.OPTIMIZER in self._inference.kinds(call.func.value)
+        return name == "backward" or name in self._training
 
-    def _trains(self, node: cst.CSTNode, seen: set[str]) -> bool:
-        for call in self._tree.within(node, cst.Call):
-            name = call.func.attr.value if isinstance(call.func, cst.Attribute) else (dotted(call.func) or "")
-            if name == "backward":
-                return True
-            if name == "step" and isinstance(call.func, cst.Attribute):
-                if Kind.OPTIMIZER in self._inference.kinds(call.func.value):
-                    return True
-            elif name in self._scopes.functions and name not in seen:
-                seen.add(name)
-                if any(self._trains(function.body, seen) for function in self._scopes.functions[name]):
-                    return True
-        return False
+    def _training_functions(self) -> set[str]:
+        """Name the functions of this file that train: by themselves, or by calling one that does."""
+        training: set[str] = set()
+        found = [call for name in ("backward", "step") for call in self._scopes.calls[name] if self._is_training(call)]
+        while found:
+            functions = (self._tree.enclosing(call, cst.FunctionDef) for call in found)
+            names = {function.name.value for function in functions if function is not None} - training
+            training |= names
+            found = [call for name in names for call in self._scopes.calls[name]]
+        return training

@@ -59,6 +59,9 @@ class Scopes:
         self.module = Scope(None)
         self.functions: dict[str, list[cst.FunctionDef]] = defaultdict(list)
         self.classes: dict[str, cst.ClassDef] = {}
+        self.calls: dict[str, list[cst.Call]] = defaultdict(list)  # by the last part of what is called
+        for call in tree.all(cst.Call):
+            self.calls[called(call)].append(call)
         self._of: dict[cst.CSTNode, Scope] = {}
         for node in tree.all(cst.FunctionDef, cst.ClassDef):
             if isinstance(node, cst.FunctionDef):
@@ -104,6 +107,13 @@ class Scopes:
         """Go through every variable of the file."""
         for scope in (self.module, *self._of.values()):
             yield from list(scope.variables.values())
+
+
+def called(call: cst.Call) -> str:
+    """Name what is called by its last part: ``step`` for ``self.optimizer.step()``."""
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value
+    return dotted(call.func) or ""
 
 
 def targets(node: cst.CSTNode, path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:

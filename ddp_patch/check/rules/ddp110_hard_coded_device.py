@@ -32,7 +32,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             isinstance(outer, cst.If) and _ASKS.search(facts.code(outer.test)) for outer in facts.tree.ancestors(call)
         ):
             continue
-        if texts or (numbered and takes_numbers) or (numbered and call in facts.methods("cuda")):
+        if texts or (numbered and takes_numbers) or (numbered and _is_cuda(call)):
             device = texts[0] if texts else f"cuda:{numbered[0]}"
             yield Finding(
                 call,
@@ -44,6 +44,10 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _branches(node: object) -> list:  # type: ignore[type-arg]
     return [getattr(node, "body", None), getattr(node, "orelse", None)]
+
+
+def _is_cuda(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda"
 
 
 RULE = Rule("DDP110", "hard-coded-device", "A device is named by its number", find)
