@@ -16,8 +16,8 @@ from .rewrite import left, others, rewrite
 from .writing import refusal, write
 
 _EPILOG = """\
-exit code: 0 all done, or nothing to do; 3 something is left to you, at the lines with "# TODO(ddp):"; 2 a file could not be
-read or written.
+exit code: 0 all done, or nothing to do; 3 something is left to you, at the lines with "# TODO(ddp):"; 2 a file could not
+be read or written.
 """
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="scripts, notebooks, and folders of them")
     parser.add_argument(
-        "--to", choices=("patch", "accelerate", "ddp"), required=True, help="patch: the one line of ddp_patch"
+        "--to", choices=("patch", "accelerate", "ddp"), required=True, help="patch: ddp_patch's one line"
     )
     parser.add_argument(
         "--batch",
@@ -84,9 +84,7 @@ def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | 
     try:
         ast.parse(after)
     except SyntaxError as error:
-        _say(
-            f"{path}: line {error.lineno} would not be Python after the migration, so the file is left as it is. Please report it"
-        )
+        _say(f"{path}: left as it is: line {error.lineno} would not be Python any more. Please report it")
         return None
     places = left(after)
     if after != before:

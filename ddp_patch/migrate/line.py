@@ -35,6 +35,17 @@ def add_line(text: str) -> str:
     return script.result()
 
 
+def _stays_first(node: ast.stmt, at_top: bool) -> bool:
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return at_top
+        case ast.ImportFrom():
+            return node.module == "__future__"
+        case ast.Import():
+            return {a.name for a in node.names} <= _FIRST
+    return False
+
+
 def is_entry(script: Script) -> bool:
     """Tell whether a file is run, and trains: it is no module that others import, and no script that evaluates."""
     if any(isinstance(n, ast.Import) and any(a.name == "ddp_patch" for a in n.names) for n in script.all(ast.Import)):
