@@ -58,17 +58,17 @@ def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index
 
 
 def test_the_readmes_other_code_runs(tmp_path):
-    for index, text in enumerate(blocks("README.md", "python")[1:]):
+    for index, text in enumerate(blocks("README.md", "python")[1:] + blocks("MIGRATION.md", "python")):
         script = tmp_path / f"block{index}.py"
         script.write_text(text)
         done = shell(f"{sys.executable} {script}", tmp_path)
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", range(5))
 def test_migrations_keep_what_is_printed(ranks, tmp_path, index):
     diffs = blocks("MIGRATION.md", "diff")
-    assert len(diffs) == 3
+    assert len(diffs) == 5
     lines = diffs[index].splitlines()
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text("\n".join(line[1:] for line in lines if line[:1] != "+") + "\n")

@@ -1,6 +1,7 @@
 """What ``migrate`` writes, leaves alone, and hands to a person."""
 
 import ast
+import re
 import time
 from pathlib import Path
 
@@ -170,6 +171,16 @@ def test_a_mean_over_rows_needs_nobody(loss):
     assert "loss.backward()" in after
 
 
+DIFFS = re.findall(r"^```diff\n(.*?)^```$", (Path(__file__).parent.parent / "MIGRATION.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("index", [0, 2, 3], ids=["DataParallel", "DDP", "Accelerate"])
+def test_it_does_what_the_guide_shows(index):
+    lines = DIFFS[index].splitlines(keepends=True)
+    before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
+    assert rewrite(before, "patch", "train.py") == after
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -328,6 +339,8 @@ def test_the_way_back_leaves_nothing_of_several_processes(path, target):
         ("with model.no_sync():\n    step()\n", "step()\n"),
         ("torch.manual_seed(5 + rank)\n", "torch.manual_seed(5)\n"),
         ("v = a if rank == 0 else None\n", "v = a\n"),
+        ("w = f'{rank}: {a / dist.get_world_size():.2f} of {b + rank}'\n", "w = f'{0}: {a:.2f} of {b}'\n"),
+        ("p, q = accelerator.gather_for_metrics((p, q))\n", ""),
     ],
 )
 def test_rank_aware_code_becomes_that_of_one_process(code, left_over):

@@ -33,8 +33,8 @@ _OPERATORS: dict[type, Any] = {
 class Constants:
     """Values of names and expressions that depend on the rank alone."""
 
-    def __init__(self, script: Script) -> None:
-        self.names: dict[str, Any] = {}
+    def __init__(self, script: Script, known: dict[str, Any]) -> None:
+        self.names = known  # of earlier passes too: an assignment may be gone before the last use is
         for node in script.all(ast.arg):
             if node.arg in ("rank", "local_rank", "world_size"):  # type: ignore[attr-defined]
                 self.names[node.arg] = _NAMES.get(node.arg, 0)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import Any
 
 from .bindings import Bindings
 from .constants import UNKNOWN, Constants
@@ -41,9 +42,10 @@ def plain(text: str) -> tuple[str, list[Todo]]:
     todos: list[Todo] = []
     text = _ENDING.sub("", text)
     text = _rename(re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE))
+    known: dict[str, Any] = {}
     for number in range(_PASSES):
         script = Script(text)
-        _Pass(script, first=number == 0).run()
+        _Pass(script, known, first=number == 0).run()
         todos += script.todos
         changed = script.result()
         if changed == text:
@@ -79,9 +81,9 @@ def _rename(text: str) -> str:
 class _Pass:
     """One pass: every outermost thing that can be taken out, is."""
 
-    def __init__(self, script: Script, first: bool) -> None:
+    def __init__(self, script: Script, known: dict[str, Any], first: bool) -> None:
         self.script, self.first = script, first
-        self.constants = Constants(script)
+        self.constants = Constants(script, known)
         self.bindings = Bindings(script)
 
     def run(self) -> None:
@@ -238,7 +240,7 @@ class _Pass:
             isinstance(value, ast.Call)
             and tail(value) in IDENTITIES | WRAPPERS
             and ast.unparse(target).strip("()")
-            == ", ".join(map(ast.unparse, value.args[: 1 if tail(value) in WRAPPERS else None]))
+            == ", ".join(map(ast.unparse, value.args[: 1 if tail(value) in WRAPPERS else None])).strip("()")
         ):
             self._delete(node)
 
@@ -268,6 +270,8 @@ class _Pass:
             first = node.values[0]
             if isinstance(first, ast.Constant) and str(first.value).startswith("cuda:"):
                 script.replace(node, '"cuda"')
+            else:
+                script.substitute(self._told(node))
         elif isinstance(node, ast.IfExp) and self.constants.is_ranked(node.test):
             value = self.constants.value(node.test)
             if value is not UNKNOWN:
@@ -282,6 +286,21 @@ class _Pass:
             self._attribute(node)
         if isinstance(node, (ast.Name, ast.Attribute, ast.Compare, ast.BoolOp, ast.Call, ast.Subscript, ast.UnaryOp)):
             self._constant(node)
+
+    def _told(self, string: ast.JoinedStr) -> dict[ast.AST, str]:
+        """Find what an f-string says of ranks, the largest expressions first."""
+        told: dict[ast.AST, str] = {}
+        for node in ast.walk(string):
+            if isinstance(node, ast.BinOp) and self.constants.is_ranked(node.right):
+                one = isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) and self.constants.value(node.right) == 1
+                none = isinstance(node.op, (ast.Add, ast.Sub)) and self.constants.value(node.right) == 0
+                if one or none:
+                    told[node] = ast.unparse(node.left)
+        for node in ast.walk(string):
+            value = self.constants.value(node)
+            if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and value is not UNKNOWN and self.constants.is_ranked(node):
+                told[node] = repr(value)
+        return told
 
     def _constant(self, node: ast.expr) -> None:
         if self.script.is_replaced(node) or not self.constants.is_ranked(node):
