@@ -69,7 +69,8 @@ class Against:
         old = self._alone(spec, order)
         if old.failed or old.is_empty:
             return Verdict("could not tell", title, failure(old), alone=old)
-        merged = _merged(ranks)
+        # torchrun has an exit code of its own.
+        merged = dataclasses.replace(_merged(ranks), code=old.code)
         tolerance = Tolerance("float64" if spec.float64 else old.dtype)
         verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.age))
         verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})

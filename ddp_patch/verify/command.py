@@ -151,17 +151,18 @@ def _scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM end it as Ctrl-C does: with everything that it started."""
+    """Have SIGTERM and a closed terminal end it as Ctrl-C does: with everything that it started."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     except ValueError:  # not in the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -42,6 +42,9 @@ def _ends(one: Observed, other: Observed) -> Iterator[Difference]:
     if ways[0] != ways[1]:
         said = f"it ended by {_ending(other)}, alone by {_ending(one)}"
         yield Difference("end", "end", min(one.taken, other.taken), "", said)
+    elif one.code != other.code:
+        said = f"its processes ended with exit code {other.code}, alone {one.code}"
+        yield Difference("end", "code", one.taken, "", said)
     if one.taken != other.taken:
         said = f"{other.taken} optimizer steps, alone {one.taken}"
         yield Difference("count", "steps", min(one.taken, other.taken), "", said)
