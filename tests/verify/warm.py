@@ -4,6 +4,7 @@ What runs in them is ``ddp_patch.verify.recorded`` itself; the launchers are not
 Reads one JSON request per line and answers with one JSON line. A store lives in a process of its own, as torchrun's does.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -140,7 +141,8 @@ def serve(request):
             if late or (failed_at is not None and time.monotonic() > failed_at + 10):
                 for other, rank in pids.items():
                     if rank not in codes:
-                        os.kill(other, signal.SIGKILL)
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(other, signal.SIGKILL)
             time.sleep(0.005)
     if store is not None:
         os.kill(store, signal.SIGKILL)
