@@ -12,6 +12,7 @@ from verify import collection
 from verify.warm import Warm
 
 from ddp_patch.verify.command import command
+from ddp_patch.verify.printed import Said
 from ddp_patch.verify.process import MARK
 
 FEW_SOUND = ("dropout", "migrated_uneven")
@@ -70,6 +71,13 @@ def test_a_fault_is_found_and_its_line_named(start, tmp_path, path):
     code, result, said = collection.verify(path, start, tmp_path)
     assert code == 1, said
     assert set(collection.named_lines(result)) & collection.fault_lines(path), said
+
+
+def test_a_progress_bar_is_the_same_however_fast_it_was():
+    ends = ("12.31it/s, loss=0.5]", " 1.31s/it, loss=0.5]", "?it/s, loss=0.5]")
+    bars = [Said(f"epoch 0: 100%|██████████| 7/7 [00:0{n}<00:00, {end}") for n, end in enumerate(ends)]
+    assert len({bar.template for bar in bars}) == 1
+    assert {bar.numbers for bar in bars} == {("0", "100", "7", "7", "0.5")}
 
 
 def test_there_are_enough_scripts():

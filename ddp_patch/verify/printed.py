@@ -14,8 +14,9 @@ _NUMBER = re.compile(
 # What says how long something took, or when it was: no two runs print the same.
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d+:\d\d(?::\d\d)?(?:\.\d+)?"
+    r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\d+(?:\.\d+)? ?\w*/s\b"
     r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
-    r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+|\?(?:it|\w+)/s|(?<=[=<])\?"
+    r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\?(?:it|\w+)/s|(?<=[=<])\?"
     r"|(?i:(?:time|took|elapsed|eta|duration)[\w ]*[:=]? *)\d+(?:\.\d+)?"
 )
 _NODE = re.compile(r"grad_fn=<\w+>")  # the name of a node of autograd's, which is the engine's
