@@ -43,7 +43,7 @@ def own_generators(loader: Any) -> list[Any]:
     numpy = sys.modules.get("numpy")
     kinds = (*_KINDS, numpy.random.Generator, numpy.random.RandomState) if numpy else _KINDS
     # Those behind the functions of torch and random are carried over anyway.
-    known = (torch.default_generator, random.seed.__self__)  # type: ignore[attr-defined]
+    known = (torch.default_generator, random.getrandbits.__self__)  # type: ignore[attr-defined]
     return held_by(loader, kinds, known)
 
 
