@@ -171,7 +171,9 @@ def test_a_mean_over_rows_needs_nobody(loss):
     assert "loss.backward()" in after
 
 
-DIFFS = re.findall(r"^```diff\n(.*?)^```$", (Path(__file__).parent.parent / "MIGRATION.md").read_text(), re.DOTALL | re.MULTILINE)
+DIFFS = re.findall(
+    r"^```diff\n(.*?)^```$", (Path(__file__).parent.parent / "MIGRATION.md").read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 @pytest.mark.parametrize("index", [0, 2, 3], ids=["DataParallel", "DDP", "Accelerate"])
@@ -188,6 +190,11 @@ def test_it_does_what_the_guide_shows(index):
         ("batch_size=64, shuffle=True", "batch_size=64, sampler=Mine(train_set)", "sampler of one's own"),
         ("batch_size=64, shuffle=True", "**settings", "may hold batch_size"),
         ("for epoch in range(3):", "while True:", "set_epoch"),
+        (
+            "loader = DataLoader(train_set, batch_size=64, shuffle=True)",
+            "loader = [DataLoader(s, batch_size=64) for s in sets][0]",
+            "several DataLoaders",
+        ),
         ("loss = criterion(model(x), y)", "loss = criterion(model.body(x), y)", "no call of model"),
     ],
 )
@@ -210,6 +217,30 @@ def test_the_batch_is_shared_or_the_rate_grows():
 
 def test_the_order_changes_from_epoch_to_epoch():
     assert "    loader.sampler.set_epoch(epoch)  # another order in every epoch\n    for x, y in loader:" in ddp(TRAIN)
+
+
+def test_what_decides_in_the_loop_is_alike_on_all_ranks():
+    text = changed(
+        "        total +=", "        if loss.item() < best:\n            best = loss.item()\n        total +="
+    )
+    assert "global_loss, global_best = all_mean(loss.item(), best)\n        if global_loss < global_best:" in ddp(
+        "best = 9\n" + text
+    )
+
+
+def test_what_a_loader_needs_comes_below_the_setup():
+    text = TRAIN.replace(
+        "train_set, test_set = make(), make()\nloader = DataLoader(train_set", "loader = DataLoader(make()"
+    )
+    after = ddp(text.replace("test_loader = DataLoader(test_set, batch_size=64)\n", ""))
+    order = [
+        "import DistributedSampler",
+        "init_process_group",
+        "loader_data = make()",
+        "sampler = Dist",
+        "loader = DataLoader(",
+    ]
+    assert [after.index(word) for word in order] == sorted(after.index(word) for word in order)
 
 
 def test_an_evaluation_takes_every_row_once():

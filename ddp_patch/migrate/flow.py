@@ -154,6 +154,7 @@ class Flow(Expressions):
         if over is not None:
             self.loader_loops[node] = over
             self._loops.append(node)
+            self.block(node.body, env)  # twice: a round sees what the one before it left
         self.block(node.body, env)
         if over is not None:
             self._loops.pop()

@@ -298,7 +298,11 @@ class _Pass:
                     told[node] = ast.unparse(node.left)
         for node in ast.walk(string):
             value = self.constants.value(node)
-            if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and value is not UNKNOWN and self.constants.is_ranked(node):
+            if (
+                isinstance(node, (ast.Name, ast.Attribute, ast.Call))
+                and value is not UNKNOWN
+                and self.constants.is_ranked(node)
+            ):
                 told[node] = repr(value)
         return told
 

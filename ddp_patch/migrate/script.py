@@ -164,13 +164,13 @@ class Script:
         statement = self.statement(node)
         self._insert(self._starts[statement.lineno - 1], self.indent(statement), lines)
 
-    def after(self, node: ast.AST, *lines: str) -> None:
-        """Write lines below a statement."""
+    def after(self, node: ast.AST, *lines: str, first: bool = False) -> None:
+        """Write lines below a statement; ``first``: above what is written before the next one."""
         statement = self.statement(node)
         end = self._starts[statement.end_lineno]  # type: ignore[index]
         if end == len(self.data) and not self.data.endswith(b"\n"):
             lines = ("", *lines)
-        self._insert(end, self.indent(statement), lines)
+        self._insert(end, self.indent(statement), lines, -1 if first else None)
 
     def before_text(self, line: str) -> None:
         """Write a line at the top, below the interpreter's and the encoding's."""
@@ -179,9 +179,9 @@ class Script:
             row += 1
         self._insert(self._starts[row], "", [line, ""] if self.lines[row].strip() else [line])
 
-    def _insert(self, at: int, indent: str, lines: Sequence[str]) -> None:
+    def _insert(self, at: int, indent: str, lines: Sequence[str], order: int | None = None) -> None:
         text = "".join(f"{indent}{line}".rstrip() + self.newline if line else self.newline for line in lines)
-        self._edits.append((at, at, len(self._edits), text))
+        self._edits.append((at, at, len(self._edits) if order is None else order, text))
 
     def delete(self, statement: ast.stmt, comments: bool = True) -> None:
         """Take a statement out, and with it the blocks that it leaves empty."""

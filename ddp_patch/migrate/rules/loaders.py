@@ -95,6 +95,10 @@ class _Loader:
     def _is_left(self) -> bool:
         """Leave what cannot be told to a person."""
         call, todo = self.call, self.plan.script.todo
+        inside = (ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+        if any(isinstance(n, inside) for n in self.script.above(call)):
+            todo(call, "several DataLoaders are made at once: write each out by itself, then migrate again")
+            return True
         if keyword(call, "dataset", 0) is None:
             todo(
                 call,

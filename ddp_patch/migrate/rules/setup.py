@@ -43,7 +43,7 @@ def apply(plan: Plan, name: str) -> None:
     following = body[body.index(where) + 1] if where in body and body.index(where) + 1 < len(body) else None
     if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers:
         lines += [""]
-    plan.script.after(where, *(_indented(line, plan.script.unit) for line in lines))
+    plan.script.after(where, *(_indented(line, plan.script.unit) for line in lines), first=True)
 
 
 def _indented(line: str, unit: str) -> str:
