@@ -257,7 +257,11 @@ class _Reads:
         if root is None:
             return
         leaves: list[ast.expr] = []
-        self._collect(root, leaves)
+        if isinstance(root, ast.Call) and isinstance(node, ast.Expr):  # what is shown or kept, not what keeps it
+            for argument in [*root.args, *(k.value for k in root.keywords)]:
+                self._collect(argument, leaves)
+        else:
+            self._collect(root, leaves)
         if not leaves:
             return
         loop = self.plan.loop_of(node)

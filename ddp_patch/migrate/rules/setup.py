@@ -10,6 +10,10 @@ from ..script import tail
 from .models import _is_main
 from .seeds import needs_seed
 
+_MODULE = (
+    "this is a module: let the script that calls it begin with dist.init_process_group(), and end with "
+    "dist.destroy_process_group()"
+)
 _BUILDING = {"DataLoader", "DataParallel", "SummaryWriter"}
 
 
@@ -21,7 +25,11 @@ def apply(plan: Plan, name: str) -> None:
     first, start = _header(plan), _start(plan)
     guard = next((n for n in plan.script.tree.body if _is_main(n)), None)
     body = plan.script.tree.body
-    if isinstance(guard, ast.If) and not _builds_outside(plan, guard):
+    if guard is None and not any(plan.trains(n) or _optimizes(plan, n) for n in body if not _defines(n)):
+        top = first if plan.dialect.name == "ddp" else [*first, *start]
+        if plan.dialect.name == "ddp":
+            plan.script.todo(_first_import(plan), _MODULE)
+    elif isinstance(guard, ast.If) and not _builds_outside(plan, guard):
         plan.script.before(guard.body[0], *(_indented(line, plan.script.unit) for line in start))
         plan.script.after(guard.body[-1], *_end(plan))
         top = first
@@ -44,6 +52,15 @@ def apply(plan: Plan, name: str) -> None:
     if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers:
         lines += [""]
     plan.script.after(where, *(_indented(line, plan.script.unit) for line in lines), first=True)
+
+
+def _defines(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef))
+
+
+def _optimizes(plan: Plan, node: ast.stmt) -> bool:
+    inside = set(ast.walk(node))
+    return any(c in inside for c in plan.optimizers)
 
 
 def _indented(line: str, unit: str) -> str:
