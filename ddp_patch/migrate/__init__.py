@@ -1,7 +1,6 @@
 """Rewrite training scripts: ``python -m ddp_patch migrate``.
 
-Rules find with ``ast`` and edit by position, as pyupgrade and django-upgrade do: what is not changed keeps every byte, and
-a collection of scripts takes a fraction of a second.
+Rules find with ``ast`` and edit by position, as pyupgrade and django-upgrade do: what is not changed keeps every byte.
 """
 
 from .command import command

@@ -38,9 +38,9 @@ class Bindings:
         self.classes: dict[str, ast.ClassDef] = {}
         for node in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
             if not isinstance(script.parents[node], ast.ClassDef):
-                self.functions.setdefault(node.name, node)  # type: ignore[attr-defined]
+                self.functions.setdefault(node.name, node)
         for node in script.all(ast.ClassDef):
-            self.classes.setdefault(node.name, node)  # type: ignore[attr-defined]
+            self.classes.setdefault(node.name, node)
         self._locals: dict[ast.AST, set[str]] = {}
         self.made: dict[Key, list[ast.Call]] = {}
         self.several: dict[Key, set[Key]] = {}  # parameters that get different things from different calls
@@ -178,7 +178,7 @@ class Bindings:
             for target in node.targets:
                 self._assign(target, node.value)
         for node in self.script.all(ast.With):
-            for item in node.items:  # type: ignore[attr-defined]
+            for item in node.items:
                 if item.optional_vars is not None:
                     self._assign(item.optional_vars, item.context_expr)
         given: dict[Key, set[Key]] = {}
@@ -215,11 +215,12 @@ class Bindings:
                 self._assign(target, thing.orelse)
                 thing = thing.body
             elif isinstance(thing, ast.Call) and tail(thing) in _KEEPING:
-                method = isinstance(thing.func, ast.Attribute) and thing.func.attr in _METHODS
-                inner = thing.func.value if method else thing.args[0] if thing.args else None  # type: ignore[union-attr]
-                if inner is None:
+                if isinstance(thing.func, ast.Attribute) and thing.func.attr in _METHODS:
+                    thing = thing.func.value
+                elif thing.args:
+                    thing = thing.args[0]
+                else:
                     break
-                thing = inner
             else:
                 break
         other = self.key(thing)
@@ -233,9 +234,9 @@ class Bindings:
 
     def _returned(self, targets: list[ast.expr], function: Function | None) -> None:
         for node in self.script.all(ast.Return):
-            if self.script.function(node) is not function or node.value is None:  # type: ignore[attr-defined]
+            if self.script.function(node) is not function or node.value is None:
                 continue
-            value = node.value  # type: ignore[attr-defined]
+            value = node.value
             values = value.elts if isinstance(value, ast.Tuple) and len(targets) > 1 else [value]
             if len(values) == len(targets):
                 for target, given in zip(targets, values, strict=True):

@@ -16,8 +16,8 @@ from .rewrite import left, others, rewrite
 from .writing import refusal, write
 
 _EPILOG = """\
-exit code: 0 all done, or nothing to do; 3 something is left to you, at the lines with "# TODO(ddp):"; 2 a file could not
-be read or written.
+exit code: 0 all done, or nothing to do; 3 something is left to you, at the lines with "# TODO(ddp):"; 2 a file could
+not be read or written.
 """
 
 
@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         "--batch",
         choices=("global", "per-device"),
         default="global",
-        help="what batch_size in the script becomes: global (default) is shared among the ranks, so the learning rate stays;"
-        " per-device is each rank's, and the learning rate grows with their number",
+        help="what batch_size in the script becomes: global (default) is shared among the ranks, so the learning rate"
+        " stays; per-device is each rank's, and the learning rate grows with their number",
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--diff", action="store_true", help="show what would change (default)")

@@ -36,12 +36,12 @@ class Constants:
     def __init__(self, script: Script, known: dict[str, Any]) -> None:
         self.names = known  # of earlier passes too: an assignment may be gone before the last use is
         for node in script.all(ast.arg):
-            if node.arg in ("rank", "local_rank", "world_size"):  # type: ignore[attr-defined]
-                self.names[node.arg] = _NAMES.get(node.arg, 0)  # type: ignore[attr-defined]
+            if node.arg in ("rank", "local_rank", "world_size"):
+                self.names[node.arg] = _NAMES.get(node.arg, 0)
         for _ in range(3):
             for node in script.all(ast.Assign):
-                targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets  # type: ignore[attr-defined]
-                values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]  # type: ignore[attr-defined]
+                targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets
+                values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
                 for target, value in zip(targets, values, strict=False):
                     found = self.value(value) if dotted(target) and not isinstance(value, ast.BinOp) else UNKNOWN
                     if found is not UNKNOWN and self.is_ranked(value):

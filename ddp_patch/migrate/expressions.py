@@ -137,9 +137,9 @@ class Expressions:
                 return node
             group = self.bindings.group(named)
             words = {dotted(named), *(self.bindings.names.get(group, ()) if group else ())}
-            if not isinstance(node, ast.Subscript) and not made & {"dict", "list"}:
-                if any(word.rsplit(".", 1)[-1].lower().endswith(("loader", "_dl")) for word in words):
-                    return node
+            called = any(word.rsplit(".", 1)[-1].lower().endswith(("loader", "_dl")) for word in words)
+            if called and not isinstance(node, ast.Subscript) and not made & {"dict", "list"}:
+                return node
             for call in self.bindings.origins(named):
                 if tail(call) in ("tqdm", "enumerate") and call.args:
                     return self.loader(call)
@@ -250,7 +250,7 @@ class Expressions:
         if sized and found.kind is Kind.ROWS:
             return COUNT if _number(node.slice) == 0 else SAME
         index = _number(node.slice)
-        if found.items and index is not None and -len(found.items) <= index < len(found.items):
+        if found.items and isinstance(index, int) and -len(found.items) <= index < len(found.items):
             return found.items[index]
         first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
         if isinstance(first, ast.Constant) and first.value is None and found.kind is Kind.ROWS:
@@ -329,8 +329,8 @@ class Expressions:
         name = tail(node)
         rows = any(v.of_rows for v in (*values, *named.values()))
         if name == "step" and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in self.closures:
-            function, inner = self.closures[node.args[0].id]
-            self.call_function(function, dict(inner))
+            closure, seen = self.closures[node.args[0].id]
+            self.call_function(closure, dict(seen))
             return SAME  # what the closure returns is reduced
         if name in losses.FUNCTIONS and rows:
             worst = next((v for v in values if v.kind is Kind.OTHER), None)
@@ -341,7 +341,7 @@ class Expressions:
                 return worst or losses.of_call(made)
         if isinstance(node.func, ast.Call) and tail(node.func) in losses.CLASSES and rows:
             return losses.of_call(node.func)
-        function = self.bindings.callee(node)
+        function: Function | None = self.bindings.callee(node)
         if isinstance(node.func, ast.Name) and node.func.id in self.bindings.classes:
             return SAME  # an object
         if function is None:
@@ -417,7 +417,7 @@ class Expressions:
         return worst if root in _LIBRARIES or root == "self" else self._unknown(node, worst)
 
     def _unknown(self, node: ast.Call, worst: Value) -> Value:
-        """Tell what a function gives that is not in this file: of rows it makes rows, unless its name says it sums up."""
+        """Tell what a function gives that is not in this file: rows, unless its name says it sums up."""
         name = tail(node).lower()
         if self.bindings.origins(node.func) or worst.kind not in (Kind.ROWS, Kind.COLS):
             summing = any(

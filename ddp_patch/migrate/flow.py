@@ -34,7 +34,7 @@ class Flow(Expressions):
         self._loops: list[ast.For] = []
         self._calls: list[Function] = []
         for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
-            self._run(function, {})  # type: ignore[arg-type]
+            self._run(function, {})
         self.block(script.tree.body, self.globals)
 
     def call_function(self, function: Function, values: dict[str, Value]) -> Value:
@@ -166,11 +166,12 @@ class Flow(Expressions):
     def _bind_target(self, node: ast.For, iterated: Value, over: bool, env: Env) -> None:
         counted = isinstance(node.iter, ast.Call) and tail(node.iter) == "enumerate"
         element = ROWS if over else Value(iterated.kind, iterated.reason)
-        if counted or (over and self.is_counted(node.iter)):
-            if isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
-                self.bind(node.target.elts[0], SAME, env)
-                self.bind(node.target.elts[1], element, env)
-                return
+        pair = isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2
+        if pair and (counted or (over and self.is_counted(node.iter))):
+            assert isinstance(node.target, ast.Tuple)
+            self.bind(node.target.elts[0], SAME, env)
+            self.bind(node.target.elts[1], element, env)
+            return
         self.bind(node.target, element, env)
 
 

@@ -65,7 +65,7 @@ def is_entry(script: Script) -> bool:
 
 def _calls_training(script: Script, bindings: Bindings) -> bool:
     """Tell whether a script leaves the training to a module: ``engine.train(model)``."""
-    imported = {a.asname or a.name for n in script.all(ast.Import, ast.ImportFrom) for a in n.names}  # type: ignore[attr-defined]
+    imported = {a.asname or a.name for n in script.all(ast.Import, ast.ImportFrom) for a in n.names}
     return any(
         dotted(c.func).split(".")[0] in imported and dotted(c.func).rsplit(".", 1)[-1].startswith(("train", "fit"))
         for c in script.calls()

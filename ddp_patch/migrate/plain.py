@@ -23,7 +23,10 @@ _ENDING = re.compile(
     r"^[ \t]*(del ddp_\w+(, ddp_\w+)*|gc\.collect\(\)  # the wrappers go .*|accelerator\.free_memory\(\))\n", re.M
 )
 _PASSES = 25  # each takes out a layer; a script has a handful
-_PER_RANK = "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as before"
+_PER_RANK = (
+    "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as "
+    "before"
+)
 
 
 def is_distributed(text: str) -> bool:
@@ -65,7 +68,7 @@ def _rename(text: str) -> str:
     script = Script(text)
     names: dict[str, str] = {}
     for node in script.all(ast.Assign):
-        target, value = node.targets[0], node.value  # type: ignore[attr-defined]
+        target, value = node.targets[0], node.value
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if isinstance(value, ast.Call) and (tail(value) in WRAPPERS or tail(value) == "prepare"):
             for inner, given in zip(targets, value.args, strict=False):
@@ -74,7 +77,7 @@ def _rename(text: str) -> str:
     if not names:
         return text
     replaced = {n: names[dotted(n)] for n in script.all(ast.Name, ast.Attribute) if dotted(n) in names}
-    script.substitute(replaced)  # type: ignore[arg-type]
+    script.substitute(replaced)
     return script.result()
 
 
@@ -99,10 +102,9 @@ class _Pass:
 
     def _delete(self, node: ast.stmt) -> None:
         block, parent = self.script.block(node), self.script.parents[node]
-        if isinstance(parent, (ast.FunctionDef, ast.ClassDef)) and len(block) == 1:
-            if isinstance(parent, ast.FunctionDef) and not self._is_method(parent):
-                self._delete_function(parent)
-                return
+        if isinstance(parent, ast.FunctionDef) and len(block) == 1 and not self._is_method(parent):
+            self._delete_function(parent)
+            return
         self.script.delete(node)
 
     def _is_method(self, node: ast.AST) -> bool:
@@ -143,7 +145,8 @@ class _Pass:
             case ast.Import() if any(a.name == "ddp_patch" for a in node.names):
                 self.script.delete(node)
 
-    def _is_taken(self, call: ast.Call) -> bool:
+    def _is_taken(self, call: ast.expr) -> bool:
+        assert isinstance(call, ast.Call)
         name = dotted(call.func)
         if name.startswith("ddp_patch.") or tail(call) in STATEMENTS:
             return name.split(".")[0] != "self" or tail(call) != "barrier"
@@ -253,10 +256,7 @@ class _Pass:
                     )
 
     def _uses_of(self, name: str) -> int:
-        return sum(
-            isinstance(n.ctx, ast.Load) and dotted(n) == name  # type: ignore[attr-defined]
-            for n in self.script.all(ast.Name, ast.Attribute)
-        )
+        return sum(isinstance(n.ctx, ast.Load) and dotted(n) == name for n in self.script.all(ast.Name, ast.Attribute))
 
     # -- expressions --
 
@@ -372,9 +372,9 @@ class _Pass:
         ):
             script.replace(node.args[0], '"cuda"')
         elif name == "spawn" and node.args and dotted(node.args[0]):
-            given = keyword(node, "args", 1)
-            inner = [script.code(e) for e in given.elts] if isinstance(given, ast.Tuple) else []
-            script.replace(node, f"{script.code(node.args[0])}({', '.join(['0', *inner])})")
+            passed = keyword(node, "args", 1)
+            codes = [script.code(e) for e in passed.elts] if isinstance(passed, ast.Tuple) else []
+            script.replace(node, f"{script.code(node.args[0])}({', '.join(['0', *codes])})")
 
     def _loader(self, node: ast.Call) -> None:
         """Let the loader shuffle again, and take all rows."""
@@ -402,8 +402,8 @@ class _Pass:
         """Tell whether a batch size was divided among the ranks where it was set."""
         name = dotted(size)
         for node in self.script.all(ast.Assign, ast.AugAssign):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target  # type: ignore[attr-defined]
-            if name and dotted(target) == name and self.constants.is_ranked(node.value):  # type: ignore[attr-defined]
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if name and dotted(target) == name and self.constants.is_ranked(node.value):
                 return True
         return False
 
@@ -431,9 +431,9 @@ def _unused(script: Script) -> None:
     """Take out imports that nothing needs any more."""
     used = {n.id for n in script.all(ast.Name)} | {
         n.value.id for n in script.all(ast.Attribute) if isinstance(n.value, ast.Name)
-    }  # type: ignore[attr-defined]
+    }
     for node in [*script.all(ast.Import, ast.ImportFrom)]:
-        names = node.names  # type: ignore[attr-defined]
+        names = node.names
         full = getattr(node, "module", None)
         unused = [
             a
@@ -444,7 +444,7 @@ def _unused(script: Script) -> None:
         if "torch.distributed" in [a.name for a in names if a.asname is None]:
             unused += [a for a in names if a.name == "torch.distributed" and "torch.distributed." not in script.text]
         if len(unused) == len(names):
-            script.delete(node)  # type: ignore[arg-type]
+            script.delete(node)
         elif unused:
             kept = ", ".join(a.name + (f" as {a.asname}" if a.asname else "") for a in names if a not in unused)
             script.replace(node, f"from {full} import {kept}" if isinstance(node, ast.ImportFrom) else f"import {kept}")

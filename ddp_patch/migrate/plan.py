@@ -32,6 +32,7 @@ class Plan:
     keeps_buffers: bool = False  # a forward must not write to buffers that another forward saved
 
     def __post_init__(self) -> None:
+        """Follow what the script does."""
         self.bindings = Bindings(self.script)
         self.flow = Flow(self.script, self.bindings)
 
@@ -143,12 +144,7 @@ class Plan:
                 and c.func.attr in ("append", "extend")
                 and dotted(c.func.value) in named
             ]
-            roots += [
-                loop
-                for loop in self.script.all(ast.For)
-                if any(isinstance(n, ast.Call) and tail(n) == "append" and dotted(getattr(n.func, "value", None)) in named
-                       for n in ast.walk(loop))
-            ]  # fmt: skip
+            roots += [loop for loop in self.script.all(ast.For) if any(_appends_to(n, named) for n in ast.walk(loop))]
         return [
             _whole(call.func.value)
             for root in roots
@@ -157,6 +153,10 @@ class Plan:
             and isinstance(call.func, ast.Attribute)
             and call.func.attr in ("parameters", "named_parameters")
         ]
+
+
+def _appends_to(node: ast.AST, named: set[str]) -> bool:
+    return isinstance(node, ast.Call) and tail(node) == "append" and dotted(getattr(node.func, "value", None)) in named
 
 
 def _whole(node: ast.expr) -> ast.expr:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MARK = "# TODO(ddp): "
@@ -28,6 +29,7 @@ class Script:
     todos: list[Todo] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Parse the text."""
         self.data = self.text.encode()
         self.tree = ast.parse(self.text)  # not the bytes: they would be decoded by a coding cookie once more
         self.parents: dict[ast.AST, ast.AST] = {}
@@ -56,7 +58,7 @@ class Script:
 
     # -- looking --
 
-    def all(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+    def all(self, *kinds: type[ast.AST]) -> Iterator[Any]:
         """Give all nodes of these types, in the order of the text."""
         for kind in kinds:
             yield from self.of_type.get(kind, ())
@@ -225,13 +227,19 @@ class Script:
         return {
             row
             for node in self.all(ast.Constant, ast.JoinedStr)
-            if isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))  # type: ignore[attr-defined]
-            for row in range(node.lineno, node.end_lineno)  # type: ignore[attr-defined]
+            if isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))
+            for row in range(node.lineno, node.end_lineno)
         }
+
+    def rest_of_line(self, statement: ast.stmt) -> bytes:
+        """Give what stands behind a statement in its last row."""
+        end = self.span(statement)[1]
+        return self.data[end : self._starts[statement.end_lineno or 0]].strip()
 
     def line_of(self, statement: ast.stmt) -> int:
         """Give the row, from 0, in which a statement begins, with its decorators."""
-        return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
+        rows: list[int] = [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
+        return min(rows) - 1
 
     def put_rows(self, first: int, after: int, text: str) -> None:
         """Replace whole rows."""

@@ -78,8 +78,8 @@ def _closures(plan: Plan) -> None:
         if function is None:
             continue
         for node in plan.script.all(ast.Return):
-            if plan.script.function(node) is function and node.value is not None:  # type: ignore[attr-defined]
-                value = node.value  # type: ignore[attr-defined]
+            if plan.script.function(node) is function and node.value is not None:
+                value = node.value
                 kind = plan.flow.kind(value).kind
                 if kind in (Kind.MEAN, Kind.SUM):
                     helper = plan.use("all_mean" if kind is Kind.MEAN else "all_sum")
@@ -109,7 +109,6 @@ def _accumulation(plan: Plan) -> None:
 
 
 def _is_optimizer(plan: Plan, call: ast.Call) -> bool:
-    assert isinstance(call.func, ast.Attribute) or isinstance(call.func, ast.Name)
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     made = plan.bindings.origins(owner)
     return any(c in plan.optimizers for c in made) or "optim" in dotted(owner).lower() or dotted(owner) == "scaler"

@@ -14,7 +14,7 @@ def apply(plan: Plan) -> None:
     streams = {
         item.optional_vars.id
         for node in script.all(ast.With)
-        for item in node.items  # type: ignore[attr-defined]
+        for item in node.items
         if isinstance(item.optional_vars, ast.Name)
     }
     reads = any(dotted(call.func) == "torch.load" for call in script.calls())

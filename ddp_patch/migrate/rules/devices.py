@@ -14,12 +14,12 @@ def apply(plan: Plan) -> None:
     """Take numbers of GPUs out."""
     script = plan.script
     for node in script.all(ast.Constant):
-        value = node.value  # type: ignore[attr-defined]
-        if isinstance(value, str) and value.startswith("cuda:") and value[5:].isdigit():
-            if not any(isinstance(n, ast.JoinedStr) for n in script.above(node)):
-                script.replace(node, '"cuda"')
+        value = node.value
+        numbered = isinstance(value, str) and value.startswith("cuda:") and value[5:].isdigit()
+        if numbered and not any(isinstance(n, ast.JoinedStr) for n in script.above(node)):
+            script.replace(node, '"cuda"')
     for node in script.all(ast.JoinedStr):
-        first = node.values[0] if node.values else None  # type: ignore[attr-defined]
+        first = node.values[0] if node.values else None
         if isinstance(first, ast.Constant) and first.value == "cuda:":
             script.replace(node, '"cuda"')
     for call in script.calls():
@@ -39,7 +39,7 @@ def apply(plan: Plan) -> None:
         elif name == "torch.device" and len(call.args) == 2:
             script.put(script.span(call.args[0])[1], script.span(call.args[1])[1], "")
     for node in script.all(ast.Assign):
-        target = node.targets[0]  # type: ignore[attr-defined]
+        target = node.targets[0]
         if isinstance(target, ast.Subscript) and dotted(target.value) == "os.environ":
             key = target.slice
             if isinstance(key, ast.Constant) and key.value == "CUDA_VISIBLE_DEVICES":

@@ -81,16 +81,16 @@ def apply(script: Script, dialect: Dialect) -> None:
     """Guard every statement that has an effect outside, and open files for nothing on the other ranks."""
     bindings = Bindings(script)
     master = dialect.master
-    effects = {n for n in script.all(ast.Expr) if _is_effect(script, bindings, n) and not _guarded(script, n, master)}  # type: ignore[arg-type]
+    effects = {n for n in script.all(ast.Expr) if _is_effect(script, bindings, n) and not _guarded(script, n, master)}
     done: set[ast.AST] = set()
     for node in script.all(ast.Expr):
         if node not in effects or node in done:
             continue
         block = script.block(node)
-        if not _is_alone(script, node):  # type: ignore[arg-type]
+        if not _is_alone(script, node):
             script.todo(node, "one rank alone should do this: put it on a line of its own")
             continue
-        first = block.index(node)  # type: ignore[arg-type]
+        first = block.index(node)
         last = first
         while last + 1 < len(block) and block[last + 1] in effects and _is_alone(script, block[last + 1]):
             last += 1
@@ -164,5 +164,5 @@ def _is_alone(script: Script, node: ast.stmt) -> bool:
     """Tell whether a statement has its lines for itself."""
     if script.statement(node) is not node:
         return False
-    rest = script.lines[node.end_lineno - 1][node.end_col_offset :].strip()  # type: ignore[operator,index]
+    rest = script.rest_of_line(node)
     return not rest or rest.startswith(b"#")

@@ -102,7 +102,7 @@ class _Loader:
         if keyword(call, "dataset", 0) is None:
             todo(
                 call,
-                "the arguments of this DataLoader are not seen here. Give it this rank's sampler and share of the batch",
+                "the arguments of this DataLoader are not seen here: give it a rank's sampler and share of the batch",
             )
             return True
         if keyword(call, "batch_sampler") is not None:
@@ -128,9 +128,9 @@ class _Loader:
             return True
         keys: set[str] = set()
         for node in self.script.all(ast.Assign):
-            if name not in [dotted(t) for t in node.targets]:  # type: ignore[attr-defined]
+            if name not in [dotted(t) for t in node.targets]:
                 continue
-            for inner in ast.walk(node.value):  # type: ignore[attr-defined]
+            for inner in ast.walk(node.value):
                 if isinstance(inner, ast.Call):
                     keys |= {k.arg or "*" for k in inner.keywords} if tail(inner) == "dict" else {"*"}
                 if isinstance(inner, ast.Dict):
@@ -138,8 +138,8 @@ class _Loader:
         self.shared = [
             value
             for node in self.script.all(ast.Assign)
-            if name in [dotted(t) for t in node.targets]  # type: ignore[attr-defined]
-            for value in _named(node.value, "batch_size")  # type: ignore[attr-defined]
+            if name in [dotted(t) for t in node.targets]
+            for value in _named(node.value, "batch_size")
         ]
         updated = any(tail(c) in ("update", "setdefault") and dotted(getattr(c.func, "value", None)) == name
                       for c in self.script.calls())  # fmt: skip
@@ -158,7 +158,7 @@ class _Loader:
 
     def _sampler_name(self) -> str:
         base = re.sub(r"_?(data_?loader|loader|dl|iter|iterator|gen|generator)$", "", self.name, flags=re.I)
-        taken = {n.id for n in self.script.all(ast.Name)}  # type: ignore[attr-defined]
+        taken = {n.id for n in self.script.all(ast.Name)}
         name = f"{base}_sampler" if base else "sampler"
         return name if name not in taken else f"ddp_{name}"
 
@@ -234,11 +234,11 @@ class _Loader:
     def _below_a_bar(self, loop: ast.For, over: ast.expr) -> ast.expr:
         """Find the loader of ``bar = tqdm(loader)``."""
         for node in self.script.all(ast.Assign):
-            if self.script.function(node) is self.script.function(loop) and dotted(node.targets[0]) == dotted(over):  # type: ignore[attr-defined]
-                value = node.value  # type: ignore[attr-defined]
+            if self.script.function(node) is self.script.function(loop) and dotted(node.targets[0]) == dotted(over):
+                value = node.value
                 while isinstance(value, ast.Call) and tail(value) in ("tqdm", "enumerate", "iter") and value.args:
                     value = value.args[0]
-                if value is not node.value and dotted(value):  # type: ignore[attr-defined]
+                if value is not node.value and dotted(value):
                     return value  # type: ignore[no-any-return]
         return over
 

@@ -145,7 +145,7 @@ class _Loop:
         batches = "batches" if "batches" not in self._names() else "all_batches"
         divisors = [n for n in self.script.all(ast.BinOp, ast.AugAssign) if self._divides(n, name)]
         if divisors and not self.script.is_replaced(divisors[0]):
-            divisor = [n.right if isinstance(n, ast.BinOp) else n.value for n in divisors]  # type: ignore[attr-defined]
+            divisor = [n.right if isinstance(n, ast.BinOp) else n.value for n in divisors]
             code = self.script.code(divisor[0])
             self.script.after(self._outside(), f"{name}, {batches} = {helper}({name}, {code})")
             for node in divisor:
@@ -172,14 +172,15 @@ class _Loop:
         return dotted(top) == name and ast.unparse(bottom) in counts
 
     def _names(self) -> set[str]:
-        return {n.id for n in self.script.all(ast.Name)}  # type: ignore[attr-defined]
+        return {n.id for n in self.script.all(ast.Name)}
 
     def _is_meter(self, found: Accumulation) -> bool:
         first = found.statements[0]
         if not (isinstance(first, ast.Expr) and tail(first.value) == "update"):
             return False
         call = first.value
-        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
         made = self.plan.bindings.class_made(call.func.value)
         if made is not None:
             names = {dotted(n) for n in ast.walk(made) if isinstance(n, ast.Attribute)}
@@ -202,21 +203,21 @@ class _Loop:
         holders = {
             dotted(n.targets[0])
             for n in self.script.all(ast.Assign)
-            if any(dotted(m) == found.name for m in ast.walk(n.value) if isinstance(m, (ast.Name, ast.Attribute)))  # type: ignore[attr-defined]
+            if any(dotted(m) == found.name for m in ast.walk(n.value) if isinstance(m, (ast.Name, ast.Attribute)))
         }
         return found.name in reads or bool(shown & holders)
 
     def _mark_local(self, found: Accumulation) -> None:
         """Say of what is shown during an evaluation that it is of one rank's rows."""
         for node in self.script.all(ast.Expr):
-            if node in self.inside and node not in found.statements:
-                if found.name in {dotted(n) for n in ast.walk(node)}:
-                    self.script.note(node, _LOCAL)  # type: ignore[arg-type]
+            shown = node in self.inside and node not in found.statements
+            if shown and found.name in {dotted(n) for n in ast.walk(node)}:
+                self.script.note(node, _LOCAL)
 
     def _is_read_after(self, name: str) -> bool:
         function = self.script.function(self.loop)
         for node in self.script.all(ast.Name, ast.Attribute):
-            if dotted(node) != name or node in self.inside or not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+            if dotted(node) != name or node in self.inside or not isinstance(node.ctx, ast.Load):
                 continue
             if name.startswith("self.") or self.script.function(node) is function or function is None:
                 return True

@@ -109,7 +109,7 @@ class _Model:
                     for n in self.script.all(ast.Name, ast.Attribute)
                     if self.bindings.group(n) == self.group
                     and self.script.function(n) is self.script.function(self.optimizer)
-                ]  # type: ignore[misc]
+                ]
             if not found:
                 return None
             node = self.optimizer
@@ -118,11 +118,11 @@ class _Model:
             stores = [
                 n
                 for n in self.script.all(ast.Name)
-                if isinstance(n.ctx, ast.Store) and self.bindings.group(n) == self.group  # type: ignore[attr-defined]
+                if isinstance(n.ctx, ast.Store) and self.bindings.group(n) == self.group
             ]
             if not stores:
                 return None
-            node, name = stores[-1], stores[-1]  # type: ignore[assignment]
+            node, name = stores[-1], stores[-1]
         function = self.script.function(node)
         while function is not None and function.name != "__init__" and not self._runs_training(function):
             calls = self.bindings.callers.get(function, [])
@@ -190,14 +190,13 @@ class _Model:
         normed = "BatchNorm" in self.script.text or not self._is_own()
         if normed:
             lines += [
-                "if torch.cuda.is_available():  # torch has no SyncBatchNorm for CPUs: there each rank keeps to its rows",
+                "if torch.cuda.is_available():  # without one BatchNorm keeps to each rank's rows",
                 f"    {self.code} = torch.nn.SyncBatchNorm.convert_sync_batchnorm({self.code})",
             ]
         often = normed and any(
             len([c for c in forwards if plan.loop_of(c) is loop]) > 1 for loop in plan.flow.loader_loops
         )
         lines.append(self._wrap(often))
-        plan.last_wrap = (after, lines)
         plan.wraps.append((after, lines))
 
     def _wrap(self, often: bool) -> str:
@@ -275,8 +274,8 @@ class _Model:
         owner = self.bindings.class_of(node)
         if name.startswith("self.") and owner is not None:
             for assign in self.script.all(ast.Assign):
-                if self.bindings.class_of(assign) is owner and dotted(assign.targets[0]) == name:  # type: ignore[attr-defined]
-                    value = assign.value  # type: ignore[attr-defined]
+                if self.bindings.class_of(assign) is owner and dotted(assign.targets[0]) == name:
+                    value = assign.value
                     while (
                         isinstance(value, ast.Call)
                         and isinstance(value.func, ast.Attribute)
@@ -317,7 +316,7 @@ class _Model:
 
     def _other_uses(self, forwards: set[ast.expr]) -> None:
         for node in list(self.script.all(ast.Name, ast.Attribute)):
-            if not isinstance(node.ctx, ast.Load) or not self.bindings.holds(node, self.group):  # type: ignore[attr-defined]
+            if not isinstance(node.ctx, ast.Load) or not self.bindings.holds(node, self.group):
                 continue
             parent = self.script.parents[node]
             if isinstance(parent, ast.Attribute) and parent.attr == "module":
@@ -329,7 +328,7 @@ class _Model:
                     self.script.replace(parent, self.script.code(node))
                 self._check_bypass(parent, outer)
             elif node not in forwards:
-                self._use_elsewhere(node, parent)  # type: ignore[arg-type]
+                self._use_elsewhere(node, parent)
 
     def _use_elsewhere(self, node: ast.expr, parent: ast.AST) -> None:
         attribute = parent.attr if isinstance(parent, ast.Attribute) else ""
@@ -339,17 +338,20 @@ class _Model:
         self._check_bypass(parent, self.script.parents.get(parent))
         if not self._is_given(node) or attribute in _OWN or (attribute == "state_dict" and self.plan.always_wrapped):
             return
-        if isinstance(parent, (ast.Assign, ast.Compare)) or isinstance(self.script.parents.get(parent), ast.Assign):
-            if not attribute:
-                return
+        kept = isinstance(parent, (ast.Assign, ast.Compare)) or isinstance(self.script.parents.get(parent), ast.Assign)
+        if kept and not attribute:
+            return
         if isinstance(parent, (ast.Call, ast.keyword)) and not (isinstance(parent, ast.Call) and parent.func is node):
             call = parent if isinstance(parent, ast.Call) else self.script.parents[parent]
-            assert isinstance(call, ast.Call)
-            function = self.bindings.callee(call)
-            if function is not None and any(
-                (function, name) in self.given
-                for name, v in self.bindings.arguments(call, function).items()
-                if v is node
+            function = self.bindings.callee(call) if isinstance(call, ast.Call) else None
+            if (
+                isinstance(call, ast.Call)
+                and function is not None
+                and any(
+                    (function, name) in self.given
+                    for name, v in self.bindings.arguments(call, function).items()
+                    if v is node
+                )
             ):
                 return
         unwrapped = (
@@ -371,7 +373,7 @@ class _Model:
         if parent.attr not in _NO_FORWARD - {"forward"} and fed and self.plan.learns(outer):
             self.script.todo(
                 outer,
-                f"{self.script.code(parent)}() goes past DDP's forward, so its gradients are not reduced: call {self.name}()",
+                f"{self.script.code(parent)}() goes past DDP's forward, so its gradients stay local: call {self.name}()",
             )
 
 

@@ -72,9 +72,9 @@ def _indented(line: str, unit: str) -> str:
 def _imports(plan: Plan) -> list[str]:
     present = set()
     for node in plan.script.all(ast.Import):
-        present |= {f"import {a.name}" + (f" as {a.asname}" if a.asname else "") for a in node.names}  # type: ignore[attr-defined]
+        present |= {f"import {a.name}" + (f" as {a.asname}" if a.asname else "") for a in node.names}
     for node in plan.script.all(ast.ImportFrom):
-        present |= {f"from {node.module} import {a.name}" for a in node.names}  # type: ignore[attr-defined]
+        present |= {f"from {node.module} import {a.name}" for a in node.names}
     wanted = list(plan.dialect.imports)
     if plan.dialect.name == "accelerate":
         if "all_rows" in plan.helpers:
