@@ -373,7 +373,7 @@ class _Model:
         if parent.attr not in _NO_FORWARD - {"forward"} and fed and self.plan.learns(outer):
             self.script.todo(
                 outer,
-                f"{self.script.code(parent)}() goes past DDP's forward, so its gradients stay local: call {self.name}()",
+                f"{self.script.code(parent)}() goes past DDP's forward, so its gradients stay local: use {self.name}()",
             )
 
 
