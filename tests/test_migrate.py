@@ -220,14 +220,18 @@ def test_the_order_changes_from_epoch_to_epoch():
 
 
 def test_a_list_that_goes_on_keeps_what_all_ranks_made():
-    text = "kept = []\n" + changed("        total +=", "        kept.append(loss.item())\n        total +=") + "print(kept)\n"
+    text = (
+        "kept = []\n"
+        + changed("        total +=", "        kept.append(loss.item())\n        total +=")
+        + "print(kept)\n"
+    )
     assert "        global_loss = all_mean(loss.item())\n        kept.append(global_loss)\n" in ddp(text)
 
 
 def test_a_module_does_not_start_a_process_group():
     text = "import torch\n\ndef fit(model, train_loader):\n    for x in train_loader:\n        model(x).mean().backward()\n"
     after = ddp(text)
-    assert "init_process_group(\"" not in after
+    assert 'init_process_group("' not in after
     assert after.rstrip().endswith(".backward()")
     assert any("this is a module" in reason for _, reason in left(after))
 
