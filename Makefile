@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough libraries kills gpu check bench matrix libraries format clean
+.PHONY: demo test thorough collections libraries kills gpu check bench matrix libraries format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -37,6 +37,10 @@ test: .venv/with-test
 # PROGRAMS_FIRST=1000 composes other programs.
 thorough: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m thorough
+
+# verify on 69 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
+collections: .venv/with-test
+	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q -m collection
 
 # Kills jobs at 200 random moments, about 10 minutes.
 kills: .venv/with-test

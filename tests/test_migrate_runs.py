@@ -89,7 +89,7 @@ def losses(text):
     return [float(number) for line in lines for number in _LOSS.findall(line)]
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.parametrize("path", cases(SHORT))
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_two_ranks_reach_the_loss_of_one_process(launcher, path, target):
@@ -103,7 +103,7 @@ def test_two_ranks_reach_the_loss_of_one_process(launcher, path, target):
         assert losses(out[0]) == pytest.approx(losses(wanted), rel=CLOSE)
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.parametrize("path", cases(("ddp_by_hand.py",)))
 def test_with_the_line_two_ranks_print_what_one_process_prints(launcher, path):
     wanted, files = launcher.alone(path)
@@ -116,7 +116,7 @@ def test_with_the_line_two_ranks_print_what_one_process_prints(launcher, path):
         compare_text(out[0], wanted, precision=1e-4)
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.parametrize("path", cases(("digits_dataparallel.py",)))
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_there_and_back_prints_what_the_original_prints(launcher, path, target):
@@ -127,7 +127,7 @@ def test_there_and_back_prints_what_the_original_prints(launcher, path, target):
     assert written == files
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.skipif(not THOROUGH, reason="set THOROUGH=1")
 @pytest.mark.parametrize("name", DRAWS)
 def test_where_only_draws_differ_another_seed_differs_as_much(launcher, name):

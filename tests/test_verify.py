@@ -58,14 +58,14 @@ def chosen(kind, few):
     return [path for path in collection.scripts(kind) if THOROUGH or path.stem in few]
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.parametrize("path", chosen("sound", FEW_SOUND), ids=lambda path: path.stem)
 def test_a_sound_script_is_the_same(start, tmp_path, path):
     code, _, said = collection.verify(path, start, tmp_path)
     assert code == 0, said
 
 
-@pytest.mark.thorough
+@pytest.mark.collection
 @pytest.mark.parametrize("path", chosen("faulty", FEW_FAULTY), ids=lambda path: path.stem)
 def test_a_fault_is_found_and_its_line_named(start, tmp_path, path):
     code, result, said = collection.verify(path, start, tmp_path)
