@@ -106,7 +106,7 @@ def test_what_is_left_is_listed_and_told_by_the_exit_code(plain_folder, capsys):
         ("old.py", b"print 'a'\n", "Python 2"),
         ("broken.py", b"def f(:\n    pass\n", "syntax error"),
         ("image.py", b"\x89PNG\0\0", "not text"),
-        ("latin.py", b"# \xe9\n", "its encoding cannot be told"),
+        ("latin.py", b"# \xe9\n", "line 1 is not utf-8"),
         ("note.ipynb", b"{}", "not a Jupyter notebook"),
         ("missing.py", None, "no such file"),
         ("empty", "folder", "no .py or .ipynb"),

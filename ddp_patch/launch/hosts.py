@@ -121,13 +121,13 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
         LaunchError: on every rank: if one cannot see its accelerators or only some have any, or there are fewer than
             ranks and none may be shared; if one cannot be reached by the others.
     """
-    _refuse_interfaces(seen)
     failed = next((rank for rank, its in enumerate(seen) if its.error), None)
     if failed is not None:
         raise LaunchError(
             f"Rank {failed} on {seen[failed].name} cannot use its accelerators: {seen[failed].error}. Mend that, or "
             'compute on the host (CUDA_VISIBLE_DEVICES="").'
         )
+    _refuse_interfaces(seen)
     _refuse_several_kinds(seen)
     hosts: dict[str, list[int]] = {}
     for rank, its in enumerate(seen):
@@ -178,12 +178,17 @@ def _refuse_interfaces(seen: Sequence[Seen]) -> None:
     for rank, its in enumerate(seen):
         if its.misnamed:
             raise LaunchError(f"Rank {rank} on {its.name}: {its.misnamed}. Name the one that reaches the other hosts.")
-        if interfaces.is_loopback(its.address) and any(other.network != its.network for other in seen):
+        if interfaces.is_loopback(its.address) and _is_elsewhere(its, seen):
             raise LaunchError(
                 f"Rank {rank} on {its.name} would tell the others to connect to {its.address}, which only {its.name} "
                 "reaches. Name the interface that reaches the other hosts (ip -brief address lists them): export "
                 "GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME."
             )
+
+
+def _is_elsewhere(one: Seen, seen: Sequence[Seen]) -> bool:
+    """Whether some rank does not reach another's 127.0.0.1."""
+    return any(other.network != one.network for other in seen if other.network and one.network)
 
 
 def _refuse_several_kinds(seen: Sequence[Seen]) -> None:
