@@ -384,3 +384,20 @@ def test_dropout_differs_between_ranks_and_the_script_stream_does_not(ranks):
     assert mask[:4] != mask[4:]
     assert first[0][0] != first[0][1]
     assert ranks.call(streams, 2).ok().results[0] == first, "not reproducible from the seed"
+
+
+def entries_of_rows():
+    """An entry of each row, by ``torch.arange``: as it is made, changed in place, and in inference mode."""
+    x, last = one_batch(7, 4), torch.arange(7) % 4
+    found = [x[torch.arange(7), last].tolist()]
+    turned = torch.arange(7)
+    turned.copy_(turned.flip(0))
+    found.append(x[turned, last].tolist())
+    with torch.inference_mode():
+        found += [x[torch.arange(7), last].tolist(), x[torch.arange(len(x)), 1].tolist(), x[turned, last].tolist()]
+    return found
+
+
+def test_an_entry_of_each_row_is_that_of_one_process(ranks):
+    wanted = ranks.call(entries_of_rows, 1).ok().results[0]
+    assert ranks.call(entries_of_rows, 3).ok().results == [wanted] * 3

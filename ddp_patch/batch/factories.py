@@ -48,8 +48,8 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
     def arange(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = otherwise(wrapped, instance, args, kwargs)
-        if len(args) == 1 and type(args[0]) is int:
-            _counting[made] = made._version
+        if len(args) == 1 and type(args[0]) is int and not (torch.compiler.is_compiling() or made.is_inference()):
+            _counting[made] = made._version  # inference tensors have none
         return made
 
     if name.startswith("sparse_"):
@@ -65,7 +65,7 @@ def counts(indices: Any, total: int) -> bool:
         return False
     if indices.dtype != torch.long or indices.shape != (total,):
         return False
-    is_made_so = _counting.get(indices) == indices._version
+    is_made_so = not indices.is_inference() and _counting.get(indices) == indices._version
     return is_made_so or bool((indices == torch.arange(total, device=indices.device)).all())
 
 
