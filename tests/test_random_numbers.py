@@ -160,12 +160,15 @@ def drawn_again():
         torch.manual_seed(6)
         inside = mask()
     found += [not same(inside, first), same(mask(), first)]
+    torch.cuda.manual_seed(7)  # which says nothing about what is drawn on the host
+    if not torch.cuda.is_available():
+        found.append(same(mask(), second))
     return [found, (first != 0).sum().item()]
 
 
 def test_rows_are_drawn_again_where_the_script_comes_back_to_a_seed_or_a_state(ranks):
     alone = ranks.call(drawn_again, 1).ok().results[0]
-    assert alone[0] == [True] * 7
+    assert all(alone[0])
     for found in ranks.call(drawn_again, 3).ok().results:
-        assert found[0] == [True] * 7
+        assert found[0] == alone[0]
         assert found[1] != 0

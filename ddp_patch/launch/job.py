@@ -28,7 +28,7 @@ from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
 from . import hosts
-from .attendance import Attendance
+from .attendance import Attendance, is_lost_connection
 from .crash import CrashHook
 from .launcher import Told
 from .one_process import OneProcess
@@ -78,7 +78,9 @@ def _connecting(told: Told) -> Iterator[None]:
     """Say where a rank could not reach the others."""
     try:
         yield
-    except RuntimeError as error:  # torch's DistError is one
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
         names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
         over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
         raise LaunchError(
@@ -258,9 +260,9 @@ class Job:
         if self.attendance.out_of_step and not self.crash.failed:
             self._say_out_of_step()
         self.watch.stop()
-        self.attendance.close()
         for call in reversed(self.closing):
             call()
+        self.attendance.close()
         gc.collect()
         self.crash.uninstall()
         if self.crash.failed:

@@ -24,7 +24,7 @@ def patches(entropy: Entropy, reseeded: Callable[[], None]) -> list[Patch]:
 
     Args:
         entropy: shared by the ranks.
-        reseeded: is told that the script seeded torch's generators.
+        reseeded: is told that the script seeded all of torch's generators.
     """
 
     def drawn(what: str) -> Wrapper:
@@ -40,11 +40,11 @@ def patches(entropy: Entropy, reseeded: Callable[[], None]) -> list[Patch]:
         torch.manual_seed(seed)
         return int(seed)
 
-    def manual(what: str) -> Wrapper:
+    def manual(what: str, told: Callable[[], None] = lambda: None) -> Wrapper:
         def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             def bind(seed: Any) -> Any:
                 made = wrapped(entropy.given(what, seed))
-                reseeded()
+                told()
                 return made
 
             return bind(*args, **kwargs)
@@ -55,7 +55,10 @@ def patches(entropy: Entropy, reseeded: Callable[[], None]) -> list[Patch]:
         *(Patch(module, name, drawn(f"{module}.{name}"), "rank 0 draws for all") for module, name in _DRAWN),
         Patch("torch.random", "seed", torch_seed, "rank 0 draws for all", also=("torch:seed",)),
         # Two objects once torch._dynamo is imported, which puts a wrapper of its own in the place of the first (2.13).
-        *(Patch(module, "manual_seed", manual("torch.manual_seed"), _SEEDED) for module in ("torch", "torch.random")),
+        *(
+            Patch(module, "manual_seed", manual("torch.manual_seed", reseeded), _SEEDED)
+            for module in ("torch", "torch.random")
+        ),
         *(
             Patch("torch.cuda", name, manual(f"torch.cuda.{name}"), _SEEDED)
             for name in ("manual_seed", "manual_seed_all")

@@ -232,8 +232,10 @@ class Backwards:
     def _align(self, optimizer: Any) -> None:
         """Keep parameters alike that no replica keeps global, since every rank computes all of their gradients."""
         if self._world.accelerated:
-            kept = set().union(*(sync.ids for sync in self._syncs))
-            align([p for group in optimizer.param_groups for p in group["params"] if id(p) not in kept], self._world)
+            alone = self._ids_of(optimizer).difference(*(sync.ids for sync in self._syncs))
+            if alone:
+                parameters = [p for group in optimizer.param_groups for p in group["params"]]
+                align([parameter for parameter in parameters if id(parameter) in alone], self._world)
 
     def _before_reading(self, tensor: Tensor) -> None:
         sync = self._waiting.get(id(tensor))
