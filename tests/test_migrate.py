@@ -409,4 +409,4 @@ def test_the_collection_is_migrated_fast():
     for name, text in texts:
         rewrite(text, "ddp", name)
     rate = sum(text.count("\n") for _, text in texts) / (time.process_time() - start)
-    assert rate > 1000, f"{rate:.0f} lines a second"  # 2,000 and more on a machine that does nothing else
+    assert rate > 2000, f"{rate:.0f} lines a second"
