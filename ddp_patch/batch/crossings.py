@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .layout import Layout
+from .nodes import named_after
 from .world import World
 
 
@@ -48,17 +49,20 @@ class Scatter(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """The ranks' partial sums to their total."""
+    """The ranks' partial sums to their total, or to a mean."""
 
     @staticmethod
-    def forward(ctx: Any, partial: torch.Tensor) -> torch.Tensor:
-        """All-reduce."""
-        return World.get().all_reduce(partial)
+    def forward(ctx: Any, partial: torch.Tensor, divisor: int, dtype: torch.dtype) -> torch.Tensor:
+        """All-reduce, and divide."""
+        ctx.divisor, ctx.dtype = divisor, partial.dtype
+        summed = World.get().all_reduce(partial)
+        return (summed if divisor == 1 else summed / divisor).to(dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Every rank's part gets the whole gradient, times N."""
-        return spread(grads[0]) * World.get().size
+        """Every rank's part gets the whole gradient, times N, over the divisor."""
+        grad = spread(grads[0]).to(ctx.dtype) * World.get().size
+        return grad if ctx.divisor == 1 else grad / ctx.divisor, None, None
 
 
 class Spread(torch.autograd.Function):
@@ -76,15 +80,13 @@ class Spread(torch.autograd.Function):
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
-_gather: Callable[[torch.Tensor, Layout], torch.Tensor] = Gather.apply
 _scatter: Callable[[torch.Tensor, Layout], torch.Tensor] = Scatter.apply
-_sum: Callable[[torch.Tensor], torch.Tensor] = Sum.apply
 _spread: Callable[[torch.Tensor], torch.Tensor] = Spread.apply
 
 
 def gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Give every rank the whole batch. One all_gather."""
-    return _gather(rows, layout)
+    return named_after(rows, Gather)(rows, layout)  # type: ignore[no-any-return]
 
 
 def scatter(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -94,9 +96,16 @@ def scatter(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     return own_rows(whole, layout)
 
 
-def total(partial: torch.Tensor) -> torch.Tensor:
-    """Sum partial results over the ranks. One all_reduce."""
-    return _sum(partial)
+def total(partial: torch.Tensor, divisor: int = 1, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Sum partial results over the ranks, or take their mean. One all_reduce.
+
+    Args:
+        partial: this rank's part of the sum.
+        divisor: what to divide by, on all ranks the same.
+        dtype: of the result, if narrower than that of the sum.
+    """
+    function = named_after(partial, Sum, is_mean=divisor != 1)
+    return function(partial, divisor, dtype or partial.dtype)  # type: ignore[no-any-return]
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:

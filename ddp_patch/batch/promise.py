@@ -23,14 +23,18 @@ class Promise:
 
     depth = 0
 
-    def __init__(self, partial: Tensor, count: Tensor | None, divisor: float | Tensor) -> None:
+    def __init__(
+        self, partial: Tensor, count: Tensor | None, divisor: float | Tensor, dtype: torch.dtype | None = None
+    ) -> None:
         """Keep this rank's part.
 
         Args:
             partial: what is summed, 0-dim.
             count: this rank's part of what the sum is divided by, 0-dim; None if the divisor is known.
             divisor: the known one, or what the count is if no row was left out.
+            dtype: of the value, if narrower than that of the sum.
         """
+        self.dtype = dtype or partial.dtype
         parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
         self.part = torch.stack(parts)
         self.expected = divisor
@@ -66,12 +70,13 @@ class Promise:
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
         if self._sum is None and World.get().alone:
-            return self.part[0] / self.expected
+            return (self.part[0] / self.expected).to(self.dtype)
         if self._sum is None:
             self.arrived(World.get().all_reduce(self.part))
         assert self._sum is not None
         divisor = self._sum[1] if self._divisor is None else self._divisor
-        return self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
+        value = self._sum[0] if isinstance(divisor, int) and divisor == 1 else self._sum[0] / divisor
+        return value.to(self.dtype)
 
     @property
     def divisor(self) -> float | Tensor:

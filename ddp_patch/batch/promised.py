@@ -7,7 +7,6 @@ with the gradients of its backward.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from .crossings import spread
 from .likeness import LikeTensor
+from .nodes import named_after
 from .promise import Derived, Promise, distinct, meet
 from .world import World
 
@@ -25,17 +25,14 @@ class _Promised(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, promise: Promise) -> Tensor:
-        ctx.promise = promise
+        ctx.promise, ctx.dtype = promise, partial.dtype
         if not partial.is_floating_point():
             return partial.new_empty(())
-        return partial.new_full((), torch.nan)  # what code below torch's functions takes for a number
+        return partial.new_full((), torch.nan, dtype=promise.dtype)  # taken for a number below torch's functions
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return spread(grads[0]) * World.get().size / ctx.promise.divisor, None
-
-
-_promised: Callable[[Tensor, Promise], Tensor] = _Promised.apply
+        return spread(grads[0]).to(ctx.dtype) * World.get().size / ctx.promise.divisor, None
 
 
 class PromisedTensor(Tensor, metaclass=LikeTensor):
@@ -150,7 +147,12 @@ def _stands_for(value: Tensor, promise: Promise | Derived) -> Tensor:
 
 
 def promised(
-    partial: Tensor, divisor: float | Tensor, count: Tensor | None = None, rows: Tensor | None = None
+    partial: Tensor,
+    divisor: float | Tensor,
+    count: Tensor | None = None,
+    rows: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    node: str | None = None,
 ) -> Tensor:
     """Sum 0-dim partial results over the ranks and divide, once somebody looks.
 
@@ -159,15 +161,18 @@ def promised(
         divisor: what to divide by, on all ranks the same; if there is a count, what that is when no row is left out.
         count: this rank's part of the divisor.
         rows: what it was computed of.
+        dtype: of the result, if narrower than that of the sum.
+        node: what one process's node in the graph is called, where it is not that of a sum or its mean.
     """
     seen = World.get().observation
     if seen is not None:
         seen.crossed()
-    promise = Promise(partial, count, divisor)
+    promise = Promise(partial, count, divisor, dtype)
     if not partial.is_floating_point() and seen is None and not World.get().alone:
         return promise.wait()  # a count, which torch's functions may take for a size without a word
     promise.rows = rows
-    value = _promised(partial, promise)
+    is_sum = isinstance(divisor, int) and divisor == 1
+    value: Tensor = named_after(partial, _Promised, is_mean=not is_sum, instead=node)(partial, promise)
     if _in_compiled_code():
         value.detach().copy_(promise.wait())
         return value

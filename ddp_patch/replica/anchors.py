@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.nodes import named_after_all
+
 
 class Anchor(torch.autograd.Function):
     """A value that depends on every parameter and passes no gradient on: each gets an undefined one."""
@@ -29,8 +31,11 @@ class Tie(torch.autograd.Function):
     """Pass outputs through, with the anchor as one more input; a backward that comes by arms DDP."""
 
     @staticmethod
-    def forward(ctx: Any, sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, names: Any, sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor
+    ) -> tuple[Tensor, ...]:
         """Give outputs that share memory with those of the forward."""
+        ctx._names_of_outputs = names
         ctx.set_materialize_grads(False)
         ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
         # detach, not view_as: a view made by a custom function refuses in-place writes.
@@ -40,9 +45,14 @@ class Tie(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Say so, before any parameter is visited."""
         ctx.sync.reached(ctx.anchor)
-        return (None, None, None, *grads)
+        return (None, None, None, None, *grads)
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
 anchor: Callable[..., Tensor] = Anchor.apply
-tie: Callable[..., tuple[Tensor, ...]] = Tie.apply
+
+
+def tie(sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor) -> tuple[Tensor, ...]:
+    """Pass outputs through a node that is called like those that they were computed by."""
+    tied: tuple[Tensor, ...] = named_after_all(outputs, Tie)(sync, anchor, only_parameters, *outputs)
+    return tied

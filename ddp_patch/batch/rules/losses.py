@@ -48,10 +48,11 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
                 func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
             loss = func(**{**local, "reduction": "sum"})
-            return _narrow(promised(loss, shape.numel(), rows=local["input"]), narrow)
+            return promised(loss, shape.numel(), rows=local["input"], dtype=narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
-            return _narrow(promised(func(**{**local, "reduction": "sum"}), given["input"].shape[0]), narrow)
-        return _narrow(promised(func(**local), 1), narrow) if reduction == "sum" else NotImplemented
+            loss = func(**{**local, "reduction": "sum"})
+            return promised(loss, given["input"].shape[0], dtype=narrow, node="DivBackward0")
+        return promised(func(**local), 1, dtype=narrow) if reduction == "sum" else NotImplemented
 
     return rule
 
@@ -72,24 +73,25 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return BatchTensor.from_rows(func(**local), layout)
     narrow = _widen(local, ("input", "weight"))
     if given["reduction"] == "sum":
-        return _narrow(promised(func(**local), 1), narrow)
+        return promised(func(**local), 1, dtype=narrow)
     if given["reduction"] != "mean":
         return NotImplemented
     loss = func(**{**local, "reduction": "sum"})
     target: Tensor = local["target"]
     if target.is_floating_point():  # class probabilities: the mean is over the batch
-        return _narrow(promised(loss, given["target"].numel() // given["target"].shape[1]), narrow)
+        return promised(loss, given["target"].numel() // given["target"].shape[1], dtype=narrow, node="DivBackward1")
     whole = known_whole(given["target"]) if isinstance(given["target"], BatchTensor) else given["target"]
     if whole is not None and not (weight is not None and weight.requires_grad):  # every rank can count them
         count = _counted(whole, given["ignore_index"], weight).to(loss.dtype)
-        return _narrow(promised(loss, count, rows=local["input"]), narrow)
+        return promised(loss, count, rows=local["input"], dtype=narrow)
     count = _counted(target, given["ignore_index"], local["weight"]).to(loss.dtype)
     if weight is None:
-        return _narrow(promised(loss, given["target"].numel(), count, local["input"]), narrow)
+        return promised(loss, given["target"].numel(), count, local["input"], dtype=narrow)
     if not weight.requires_grad:
-        return _narrow(promised(loss, math.nan, count), narrow)
+        return promised(loss, math.nan, count, dtype=narrow)
     both = total(torch.stack([loss, count]))
-    return _narrow(both[0] / both[1], narrow)
+    mean = both[0] / both[1]
+    return mean if narrow is None else mean.to(narrow)
 
 
 def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
@@ -109,10 +111,6 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
             local[name] = value.float()
     # Autocast has all of these in float32, and gives it back.
     return None if torch.is_autocast_enabled(local["input"].device.type) else narrow
-
-
-def _narrow(loss: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return loss if dtype is None else loss.to(dtype)
 
 
 def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:

