@@ -563,3 +563,42 @@ def test_an_interface_that_is_not_there_ends_every_rank_with_its_name(tmp_path):
     assert done.returncode != 0
     assert "trained" not in done.stdout
     assert "GLOO_SOCKET_IFNAME='ib7' names no interface of this host, which has " in done.stderr
+
+
+UNREACHED = """
+import os
+import torch.distributed as dist
+
+def refuse(*args, **kwargs):
+    raise RuntimeError("[enforce fail at /gloo/transport/tcp/pair.cc] Connection refused, remote=[10.9.8.7]:1234")
+
+if os.environ["RANK"] == os.environ["UNREACHED"]:
+    dist.new_group = refuse
+import ddp_patch; ddp_patch.enable()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("unreached", [0, 1])  # the store is rank 0's
+def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, unreached):
+    """Each started by hand: no launcher ends the others."""
+    (tmp_path / "train.py").write_text(UNREACHED)
+    named = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "UNREACHED": str(unreached)}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")} | named
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env={**environ, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    said = [rank.communicate(timeout=120) for rank in ranks]  # the time-out of what waits is 30 minutes
+    assert [rank.returncode for rank in ranks] == [1, 1, 1], said
+    for out, error in said:
+        assert out == ""
+        assert f"LaunchError: Rank {unreached} of 3, on " in error
+        assert "could not reach the other ranks over the interface of its host name: [enforce fail" in error

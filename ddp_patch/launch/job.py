@@ -28,8 +28,9 @@ from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
 from . import hosts
-from .attendance import Attendance, is_lost_connection
+from .attendance import Attendance
 from .crash import CrashHook
+from .joining import Joining
 from .launcher import Told
 from .one_process import OneProcess
 from .orphans import end_with_launcher
@@ -71,23 +72,6 @@ def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[
 
 
 register_rendezvous_handler("ddp-patch", _rendezvous)
-
-
-@contextlib.contextmanager
-def _connecting(told: Told) -> Iterator[None]:
-    """Say where a rank could not reach the others."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_lost_connection(error):
-            raise
-        names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
-        over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
-        raise LaunchError(
-            f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()}, could not reach the other ranks over "
-            f"{over}: {str(error).partition(chr(10))[0]}. Name the interface that reaches them (ip -brief address "
-            "lists them): export GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME for accelerators."
-        ) from error
 
 
 class _Called(torch.nn.Module):
@@ -135,15 +119,31 @@ class Job:
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
         environ = dict(os.environ)  # Accelerate adds to them
+        with Joining(store, told):
+            self._connect(place, timeout, environ)
+            self.attendance = Attendance(placement.rank, placement.world_size, timeout)
+            self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
+            self.crash.install()
+            self.watch = Watch(self.attendance, self.crash, placement, leave_at_once)
+            self._share_generators()
+        if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+            # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
+            sys.stdout.reconfigure(line_buffering=True)
+        # Registered first, so it runs after every exit function of the script.
+        atexit.register(self.close)
+        Job.current = self
+
+    def _connect(self, place: hosts.Place, timeout: float, environ: dict[str, str]) -> None:
+        """Make the groups through which the ranks reach each other."""
+        placement = place.placement
         # By its local rank it takes a device.
         os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
-        with _connecting(told):
-            state = PartialState(
-                cpu=place.device is None,
-                init_method=_OWN_STORE,
-                timeout=timedelta(seconds=timeout),
-                **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
-            )
+        state = PartialState(
+            cpu=place.device is None,
+            init_method=_OWN_STORE,
+            timeout=timedelta(seconds=timeout),
+            **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
+        )
         self.device: torch.device = state.device
         """This rank's device."""
         self.precision = Precision(self.device.type)
@@ -158,19 +158,7 @@ class Job:
         # which gradient is ready first.
         # Batches may live on the host as well as on the accelerator.
         both = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
-        with _connecting(told):
-            self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
-        self.attendance = Attendance(placement.rank, placement.world_size, timeout)
-        self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
-        self.crash.install()
-        self.watch = Watch(self.attendance, self.crash, placement, leave_at_once)
-        self._share_generators()
-        if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
-            # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
-            sys.stdout.reconfigure(line_buffering=True)
-        # Registered first, so it runs after every exit function of the script.
-        atexit.register(self.close)
-        Job.current = self
+        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
 
     def wrap(
         self,

@@ -1,0 +1,95 @@
+"""Connecting the ranks with each other: when one cannot, all say which and why, and none waits for it.
+
+gloo and NCCL connect inside torch, where a rank waits for another until the time-out; what the other one met, it leaves
+in the job's store.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import socket
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from ..errors import LaunchError
+from .attendance import is_lost_connection
+from .launcher import Told
+from .waiting import Waiting
+
+_OWN_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
+_TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where the store is its own
+
+
+class Joining:
+    """Around what connects this rank; every rank comes here."""
+
+    def __init__(self, store: Any, told: Told) -> None:
+        """Begin to listen.
+
+        Args:
+            store: of the job.
+            told: by the launcher.
+        """
+        self._store, self._told = store, told
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._keys = [f"ddp_patch/unreached/{attempt}/{rank}" for rank in range(told.world_size)]
+        self._waiting = Waiting(store)
+        self._is_over = False
+        self._running = _thread.allocate_lock()  # not threading's: the script counts its own threads
+
+    def __enter__(self) -> None:
+        """Listen for what the others meet."""
+        self._running.acquire()
+        _thread.start_new_thread(self._listen, ())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Tell the others what this rank met.
+
+        Raises:
+            LaunchError: where the connection failed.
+        """
+        self._is_over = True
+        own = self._explained(error) if isinstance(error, RuntimeError) and is_lost_connection(error) else None
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
+            if error is not None:
+                met = f"{type(error).__name__}: {error}"
+                words = str(own) if own else f"Rank {self._told.rank} of {self._told.world_size} met {met}"
+                for rank, key in enumerate(self._keys):
+                    if rank != self._told.rank:
+                        self._store.set(key, words)
+                if self._told.rank == 0:
+                    time.sleep(_TELL_WAIT)
+            self._waiting.close()
+            self._running.acquire()
+            self._store.delete_key(self._keys[self._told.rank])
+        if own is not None:
+            raise own from error
+
+    def _listen(self) -> None:
+        try:
+            words = self._waiting.get(self._keys[self._told.rank])
+            end = time.monotonic() + _OWN_WAIT
+            while words and not self._is_over and time.monotonic() < end:
+                time.sleep(_OWN_WAIT / 20)
+            if words and not self._is_over:
+                error = f"{LaunchError.__module__}.{LaunchError.__qualname__}"
+                sys.stderr.write(f"{error}: {words.decode()}\n")
+                sys.stderr.flush()
+                os._exit(1)  # the script's thread is inside torch
+        except RuntimeError:  # the store is gone: whoever had it says why
+            return
+        finally:
+            self._running.release()
+
+    def _explained(self, error: RuntimeError) -> LaunchError:
+        names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
+        over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
+        return LaunchError(
+            f"Rank {self._told.rank} of {self._told.world_size}, on {socket.gethostname()}, could not reach the other "
+            f"ranks over {over}: {str(error).partition(chr(10))[0]}. Name the interface that reaches them (ip -brief "
+            "address lists them): export GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME for accelerators."
+        )
