@@ -3,6 +3,8 @@
 import ddp_patch; ddp_patch.enable()
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .api import deal, disable, enable, is_enabled, is_main, per_rank, rank, report, whole, world_size
 from .errors import (
     BatchError,
@@ -16,8 +18,13 @@ from .errors import (
 from .options import Options
 from .version import __version__
 
+if TYPE_CHECKING:
+    from .batch.tensor import BatchTensor
+    from .diagnosis.report import Report
+
 __all__ = [
     "BatchError",
+    "BatchTensor",
     "DdpPatchError",
     "LaunchError",
     "LockstepError",
@@ -25,6 +32,7 @@ __all__ = [
     "Options",
     "OrderError",
     "PatchError",
+    "Report",
     "__version__",
     "deal",
     "disable",
@@ -37,3 +45,20 @@ __all__ = [
     "whole",
     "world_size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for."""
+    if name == "BatchTensor":
+        from .batch.tensor import BatchTensor  # noqa: PLC0415
+
+        return BatchTensor
+    if name == "Report":
+        from .diagnosis.report import Report  # noqa: PLC0415
+
+        return Report
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from . import api
 from .errors import DdpPatchError
-from .options import Options, format_value, parse, variable
+from .options import Options, format_value, meant, parse, usage, variable
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
@@ -32,12 +32,7 @@ commands (each with a --help of its own):
   verify              run a script alone and on several ranks, and compare all numbers
 
 options (each also as a variable, for instance DDP_PATCH_NPROC):
-  --nproc N           processes to start (default: one per visible accelerator)
-  --report            print at the end what was distributed, gathered and sent
-  --no-sync-batchnorm leave BatchNorm with each rank's rows
-  --batch-dims A=D,.. batch dimension of a module's arguments, by name; D is a number or none
-  --timeout SECONDS   time a collective may take (default: 1800)
-  -h, --help          show this and exit
+{options}  -h, --help                show this and exit
 """
 COMMANDS = ("check", "migrate", "verify")  # packages of ours; each has ``command(argv)``, which gives the exit code
 
@@ -65,12 +60,12 @@ def parse_command(argv: Sequence[str]) -> Command:
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         flag, _, value = rest.pop(0).partition("=")
         if flag in ("-h", "--help"):
-            sys.stdout.write(USAGE)
+            sys.stdout.write(USAGE.format(options=usage()))
             raise SystemExit(0)
         negated = flag.startswith("--no-") and f"--{flag[5:]}" in names
         field = names.get(f"--{flag[5:]}" if negated else flag)
         if field is None:
-            _refuse(f"unknown option {flag}")
+            _refuse(f"unknown option {flag}. {meant(flag, list(names))}")
         if field.type == "bool":
             options[field.name] = not negated
             continue
@@ -98,11 +93,24 @@ def main(argv: Sequence[str]) -> None:
         api.enable(**command.options)
     except DdpPatchError as error:
         _refuse(str(error))
+    _say_misplaced(command)
     code, module = load()
     sys.argv = [module.__dict__["__file__"] if command.module else command.target, *command.args]
     sys.modules["__main__"] = module
     _hide_own_frames()
     exec(code, vars(module))
+
+
+def _say_misplaced(command: Command) -> None:
+    """Say which of the script's arguments look like ours, where there is none of ours."""
+    flags = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Options)}
+    for argument in [] if command.options else command.args:
+        flag = argument.partition("=")[0]
+        if flag in flags and not os.environ.get(variable(flag[2:].replace("-", "_"))):
+            target = f"-m {command.target}" if command.module else command.target
+            sys.stderr.write(
+                f"python -m ddp_patch: {flag} stands after {target}, which gets it. For ddp_patch, write it before.\n"
+            )
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

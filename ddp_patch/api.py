@@ -15,8 +15,11 @@ from .errors import OptionError
 from .options import Options
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # what torch needs anyway; Python's own has it from 3.11
+
     from .diagnosis.report import Report
     from .launch.job import Job
+    from .options import Given
     from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,8 +64,8 @@ class Enabled:
 @overload
 def enable(function: F, /) -> F: ...
 @overload
-def enable(**options: Any) -> Enabled: ...
-def enable(function: Any = None, /, **options: Any) -> Any:
+def enable(**options: Unpack[Given]) -> Enabled: ...
+def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     """Run this script on several processes as if it were one.
 
     A plain call at the top of a script, a context manager (``with ddp_patch.enable():``) or a decorator
@@ -84,7 +87,7 @@ def enable(function: Any = None, /, **options: Any) -> Any:
     if function is not None:
         if not callable(function):
             raise OptionError(f"ddp_patch.enable({function!r}): options go by name, for instance nproc=2.")
-        return _decorated(function, options)
+        return _decorated(function, dict(options))
     resolved = Options.resolve(options)
     if _State.options is not None:
         if _State.options != resolved:
@@ -94,14 +97,14 @@ def enable(function: Any = None, /, **options: Any) -> Any:
             )
         if _State.session is not None:
             _State.session.resume_debugger()
-        return Enabled(options, owns=False)
+        return Enabled(dict(options), owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or not _is_child(processes):
         _start(resolved)
     _State.options = resolved
-    return Enabled(options, owns=True)
+    return Enabled(dict(options), owns=True)
 
 
 def _is_child(processes: Any) -> bool:

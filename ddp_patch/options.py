@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from .errors import OptionError
 
 PREFIX = "DDP_PATCH_"
 COMM_HOOKS = ("fp16", "bf16", "powersgd")
 _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
+# Told by one of our processes to another.
+_OWN_VARIABLES = {"DDP_PATCH_AGENT", "DDP_PATCH_ASKING", "DDP_PATCH_DEBUGGER", "DDP_PATCH_VERIFY_RUN"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,12 @@ class Options:
     timeout: float = 1800.0
     """Seconds a collective may take before the job is ended with an error."""
 
+    quiet: bool = False
+    """Do not say on standard error, at the start, how many ranks run."""
+
+    traceback: bool = False
+    """Show ddp_patch's own frames in tracebacks of the script's errors."""
+
     def __post_init__(self) -> None:
         """Check every value, so that a mistake is reported where it was written."""
         if self.nproc is not None and (_is_no_int(self.nproc) or self.nproc < 1):
@@ -92,12 +101,13 @@ class Options:
         names = [f.name for f in dataclasses.fields(cls)]
         for name in given:
             if name not in names:
-                import difflib  # noqa: PLC0415 — only on the way to an error
-
-                close = difflib.get_close_matches(name, names, 1)
-                hint = f"Did you mean {close[0]!r}?" if close else f"The options are {', '.join(names)}."
-                raise OptionError(f"ddp_patch.enable() has no option {name!r}. {hint}")
+                raise OptionError(f"ddp_patch.enable() has no option {name!r}. {meant(name, names)}")
         environ = os.environ if environ is None else environ
+        known = {*map(variable, names), *_OWN_VARIABLES}
+        for name in environ:
+            if name.startswith(PREFIX) and name not in known:
+                close = meant(name.removeprefix(PREFIX).lower(), names, variable)
+                raise OptionError(f"{name} is set, and is no option. {close}")
         from_environ = {name: parse(name, environ[variable(name)]) for name in names if environ.get(variable(name))}
         return cls(**{**from_environ, **given})
 
@@ -108,6 +118,47 @@ class Options:
         return {
             variable(name): format_value(value) for name, value in chosen.items() if value != getattr(default, name)
         }
+
+
+class Given(TypedDict, total=False):
+    """The keyword arguments of ``enable``: the fields of ``Options``."""
+
+    nproc: int | None
+    report: bool
+    sync_batchnorm: bool
+    batch_dims: Mapping[str, int | None]
+    accumulate: int | None
+    bucket_cap_mb: float
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    find_unused_parameters: bool
+    comm_hook: str | None
+    share_devices: bool
+    timeout: float
+    quiet: bool
+    traceback: bool
+
+
+def meant(name: str, names: Sequence[str], written: Callable[[str], str] = str) -> str:
+    """Say which name was probably meant, or which there are.
+
+    Args:
+        name: that is none of them.
+        names: that there are.
+        written: how they are written where this one was found.
+    """
+    close = difflib.get_close_matches(name, names, 1)
+    return f"Did you mean {written(close[0])!r}?" if close else f"The options are {', '.join(map(written, names))}."
+
+
+def usage() -> str:
+    """List all options as flags of a command line."""
+    lines = []
+    for name, (value, text) in _HELP.items():
+        default = getattr(Options(), name)
+        flag = f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
+        lines.append(f"  {f'{flag} {value}'.strip():<25} {text}\n")
+    return "".join(lines)
 
 
 def variable(name: str) -> str:
@@ -156,6 +207,7 @@ def _parse_flag(text: str) -> bool:
 
 _FLAGS = (
     *("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "share_devices"),
+    *("quiet", "traceback"),
 )
 _PARSERS: dict[str, Any] = {
     **dict.fromkeys(_FLAGS, _parse_flag),
@@ -174,6 +226,24 @@ _FORMS = {
     "nproc": "a process count of at least 1",
     "batch_dims": "a list such as mask=none,x=1",
     "timeout": "a number of seconds above 0, at most 30 days",
+}
+
+
+_HELP = {
+    "nproc": ("N", "processes to start (default: one per visible accelerator)"),
+    "report": ("", "print at the end what was distributed, gathered and sent"),
+    "sync_batchnorm": ("", "leave BatchNorm with each rank's rows"),
+    "batch_dims": ("A=D,..", "batch dimension of a module's arguments, by name; D is a number or none"),
+    "accumulate": ("N", "backwards per optimizer step (default: learned from the script)"),
+    "bucket_cap_mb": ("MIB", "size of DDP's gradient buckets (default: 25)"),
+    "gradient_as_bucket_view": ("", "let .grad share the buckets' memory"),
+    "static_graph": ("", "promise DDP that every step uses the same parameters in the same way"),
+    "find_unused_parameters": ("", "passed to DDP; never needed"),
+    "comm_hook": ("NAME", "send gradients as fp16, bf16 or powersgd: no longer one process's numbers"),
+    "share_devices": ("", "let several ranks have one accelerator, to try a script out"),
+    "timeout": ("SECONDS", "time a collective may take (default: 1800)"),
+    "quiet": ("", "do not say at the start how many ranks run"),
+    "traceback": ("", "show ddp_patch's own frames in tracebacks"),
 }
 
 

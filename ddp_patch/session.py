@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import sys
 import weakref
@@ -52,8 +51,6 @@ from .patches.already_distributed import Doors
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
 from .structure import leaves
-
-logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -127,7 +124,12 @@ class Session:
         self._outward.begin()
         job.closing.append(self.stop)
         job.one_process.hide()
-        logger.info("ddp_patch: rank %d of %d on %s", placement.rank, placement.world_size, job.device)
+        job.crash.shows_own = options.traceback
+        if not options.quiet and placement.rank == 0 and not job.is_announced:
+            sys.stderr.write(
+                f"ddp_patch: {placement.world_size} ranks on {_named(job.device)}, started by {job.launcher}.\n"
+            )
+        job.is_announced = True
 
     def deal(self, data: Any, dim: int) -> Any:
         """Make batches of tensors that every rank holds whole."""

@@ -12,6 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 PATIENCE = 240  # seconds, far more than any case takes: what is not done by then hangs
+os.environ.setdefault("DDP_PATCH_QUIET", "1")  # tests compare standard errors; test_first_contact.py sees to the line
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
@@ -85,6 +86,7 @@ def ranks(tmp_path_factory):
     for name in list(env):
         if name.startswith(("DDP_PATCH_", "ACCELERATE_")):
             del env[name]
+    env["DDP_PATCH_QUIET"] = "1"
     zygote = subprocess.Popen(
         [sys.executable, str(TESTS / "zygote.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
     )

@@ -25,7 +25,7 @@ def run(*command, cwd=None, **env):
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=cwd,
-        env={**environ, "OMP_NUM_THREADS": "1", **env},
+        env={**environ, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1", **env},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_patch.errors import DdpPatchError, OptionError
-from ddp_patch.options import Options, format_value, parse, variable
+from ddp_patch.options import Given, Options, format_value, parse, usage, variable
 
 NAMES = [field.name for field in dataclasses.fields(Options)]
 
@@ -31,6 +31,8 @@ def test_nothing_given_means_the_defaults():
         "comm_hook": None,
         "share_devices": False,
         "timeout": 1800.0,
+        "quiet": False,
+        "traceback": False,
     }
 
 
@@ -40,6 +42,27 @@ def test_an_empty_variable_is_as_good_as_none():
 
 def test_variables_that_are_no_option_are_left_to_others():
     assert Options.resolve({}, {"NPROC": "3", "DDP_PATCHED_NPROC": "3", "DDP_PATCH": "3"}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("DDP_PATCH_NPROCS", "DDP_PATCH_NPROCS is set, and is no option. Did you mean 'DDP_PATCH_NPROC'?"),
+        ("DDP_PATCH_XYZZY", "DDP_PATCH_XYZZY is set, and is no option. The options are DDP_PATCH_NPROC, "),
+    ],
+)
+def test_a_variable_that_is_no_option_says_what_was_meant(name, words):
+    with pytest.raises(OptionError) as caught:
+        Options.resolve({}, {name: "2"})
+    assert str(caught.value).startswith(words)
+
+
+def test_every_option_is_told_where_people_look():
+    annotations = {field.name: field.type for field in dataclasses.fields(Options)}
+    assert Given.__annotations__.keys() == annotations.keys()
+    flags = [line.split()[0] for line in usage().splitlines()]
+    assert [flag.removeprefix("--no-").removeprefix("--").replace("-", "_") for flag in flags] == NAMES
+    assert all(len(line) <= 120 for line in usage().splitlines())
 
 
 # --- where a value comes from -----------------------------------------------------------------------------------------
@@ -59,6 +82,8 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_COMM_HOOK",
         "DDP_PATCH_SHARE_DEVICES",
         "DDP_PATCH_TIMEOUT",
+        "DDP_PATCH_QUIET",
+        "DDP_PATCH_TRACEBACK",
     ]
 
 
@@ -76,6 +101,8 @@ def test_keyword_arguments_are_taken():
         "comm_hook": "bf16",
         "share_devices": True,
         "timeout": 5,
+        "quiet": True,
+        "traceback": True,
     }
     options = Options.resolve(given_by_keyword, {})
     assert dataclasses.asdict(options) == given_by_keyword
@@ -95,6 +122,8 @@ def test_variables_are_taken():
         "DDP_PATCH_COMM_HOOK": "powersgd",
         "DDP_PATCH_SHARE_DEVICES": "on",
         "DDP_PATCH_TIMEOUT": "2.5",
+        "DDP_PATCH_QUIET": "1",
+        "DDP_PATCH_TRACEBACK": "true",
     }
     assert Options.resolve({}, environ) == Options(
         nproc=4,
@@ -109,6 +138,8 @@ def test_variables_are_taken():
         comm_hook="powersgd",
         share_devices=True,
         timeout=2.5,
+        quiet=True,
+        traceback=True,
     )
 
 
@@ -243,7 +274,8 @@ def test_an_unknown_option_is_met_with_the_list():
         Options.resolve({"zzz": 1}, {})
     assert str(caught.value) == (
         "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, accumulate, "
-        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout."
+        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout, "
+        "quiet, traceback."
     )
 
 

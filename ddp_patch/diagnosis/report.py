@@ -21,6 +21,7 @@ class Report:
             return "ddp_patch report: one process, nothing was patched; this is the script itself.\n"
         ledger = self.ledger
         blocks = [
+            _block("In short", _summary(ledger, self.world_size)),
             _block(
                 "Replicas",
                 [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING],
@@ -40,10 +41,14 @@ class Report:
             _block("Collectives", _collectives(ledger)),
             _block("Gradients", _gradients(ledger)),
             _block("Notes", list(ledger.notes)),
-            _block("Patched", ledger.patched),
         ]
         head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"
         return head + "".join(blocks)
+
+    @property
+    def patched(self) -> list[str]:
+        """What was patched: a name, and what it does now."""
+        return list(self.ledger.patched)
 
 
 _NOTHING = "none: no batch reached a model, so every rank computed everything; right, but not faster"
@@ -53,10 +58,41 @@ def _block(title: str, lines: list[str]) -> str:
     return f"  {title}\n" + "".join(f"    {line}\n" for line in lines) if lines else ""
 
 
+_MOST = 5  # lines of advice
+_RARELY = 0.5  # gathers per step, below which they do not matter
+_NEARLY_ALL = 0.98  # of a forward's work
+
+
+def _summary(ledger: Ledger, size: int) -> list[str]:
+    """What is split, and what to change, most first."""
+    if not ledger.replicas:
+        return [f"nothing is split: {_NOTHING.partition(': ')[2]}"]
+    lines = [
+        f"{name}: at most {_times(part, size):.2f} times as fast as one process" for name, part in ledger.work.items()
+    ]
+    advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.on_whole.items()]
+    if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
+        advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
+    often = [
+        (entry, place) for place, entry in ledger.gathers.items() if entry.collectives > _RARELY * max(1, ledger.steps)
+    ]
+    for entry, (function, line) in sorted(often, key=lambda item: -item[0].bytes):
+        times, sent = entry.collectives / max(1, ledger.steps), entry.bytes / max(1, entry.collectives)
+        advice.append(f"{function} at {line} gathers the batch {times:.1f} times a step, {sent:,.0f} bytes each")
+    if not advice:
+        return [*lines, "nothing to change: no module is computed whole, no step gathers a batch"]
+    left = [f"and {len(advice) - _MOST} more, below"] if len(advice) > _MOST else []
+    return [*lines, *(f"to change: {text}" for text in advice[:_MOST]), *left]
+
+
+def _times(part: float, size: int) -> float:
+    return 1 / (1 - part + part / size)
+
+
 def _work(ledger: Ledger, size: int) -> list[str]:
     return [
         f"{name}: {100 * part:.1f} % of its products, convolutions and attention, so at most "
-        f"{1 / (1 - part + part / size):.2f} times as fast"
+        f"{_times(part, size):.2f} times as fast"
         for name, part in ledger.work.items()
     ]
 

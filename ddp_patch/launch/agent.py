@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
     # The rank that failed shows its own traceback; the agent's log would say it again at length.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nproc, *command = argv
+    os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
     # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
     args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
     # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).

@@ -29,6 +29,7 @@ class CrashHook:
         """Remember the hook that was there before torch put its own on top; it prints the traceback."""
         self.failed = False
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
+        self.shows_own = False  # frames of this package
         self._placement = placement
         self._is_first = is_first
         self._previous = previous
@@ -55,12 +56,13 @@ class CrashHook:
         rank, size = self._placement.rank, self._placement.world_size
         is_wanted = kind.__name__ == "BdbQuit"  # by the person at the debugger
         with self.speaking():
-            if is_wanted:
-                traceback = _without_ours(traceback)
-                error = error.with_traceback(traceback)
-            self._previous(kind, error, traceback)
+            left_out = 0 if self.shows_own else _leave_out_ours(error.with_traceback(traceback))
+            self._previous(kind, error, traceback if self.shows_own else error.__traceback__)
             if not is_wanted:
-                sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.\n")
+                own = (
+                    f" {left_out} frames of its own are left out; DDP_PATCH_TRACEBACK=1 shows them." if left_out else ""
+                )
+                sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
 
     @contextlib.contextmanager
@@ -80,11 +82,24 @@ class CrashHook:
             self.stream.flush()
 
 
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """Leave out what this package did between the script and Python's debugger."""
-    if traceback is None:
-        return None
-    rest = _without_ours(traceback.tb_next)
-    if traceback.tb_frame.f_code.co_filename.startswith(_OWN):
-        return rest
-    return TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+def _leave_out_ours(error: BaseException | None) -> int:
+    """Leave out of an error's traceback, and of those it came from, what this package did; gives how many frames."""
+    count, seen = 0, set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        frames = list(_frames(error.__traceback__))
+        kept: TracebackType | None = None
+        for frame in reversed(frames):
+            if frame.tb_frame.f_code.co_filename.startswith(_OWN):
+                count += 1
+            else:
+                kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        error.__traceback__ = kept
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return count
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

@@ -31,7 +31,7 @@ from . import hosts
 from .attendance import Attendance
 from .crash import CrashHook
 from .joining import Joining
-from .launcher import Told
+from .launcher import Told, started_by
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
@@ -107,6 +107,8 @@ class Job:
             LaunchError: when something was asked of the launcher that is not applied, or a rank has no device.
         """
         end_with_launcher()
+        self.launcher = started_by(os.environ)
+        self.is_announced = False
         used = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         store = _meet(told, timeout)
         seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)

@@ -18,6 +18,18 @@ _SIZE_VARIABLES = {
 }
 
 
+# What each launcher leaves for the ranks that it starts; the first one that is there has started them.
+_MARKS = {
+    "DDP_PATCH_AGENT": "ddp_patch",
+    "ACCELERATE_MIXED_PRECISION": "accelerate launch",
+    "TORCHELASTIC_RUN_ID": "torchrun",
+    "OMPI_COMM_WORLD_SIZE": "mpirun",
+    "PMI_SIZE": "mpirun",
+    "MV2_COMM_WORLD_SIZE": "mpirun",
+    "SLURM_PROCID": "srun",
+}
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where this process stands in its job."""
@@ -70,13 +82,18 @@ def detect(environ: Mapping[str, str]) -> Told | None:
     return Told(rank, world_size, local_rank, local_world_size)
 
 
+def started_by(environ: Mapping[str, str]) -> str:
+    """Name who started the ranks, for people."""
+    return next((launcher for mark, launcher in _MARKS.items() if environ.get(mark)), "hand")
+
+
 def _refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
-    for launcher, name in _SIZE_VARIABLES.items():
-        if environ.get(name, "1") not in ("", "1"):
+    for launcher, variable in _SIZE_VARIABLES.items():
+        if environ.get(variable, "1") not in ("", "1"):
             raise LaunchError(
-                f"{launcher} started {environ[name]} processes ({name}={environ[name]}), but RANK and WORLD_SIZE are "
-                "not set, so each of them would train alone. Write: torchrun --nproc-per-node="
-                f"{environ[name]} script.py"
+                f"{launcher} started {environ[variable]} processes ({variable}={environ[variable]}), but RANK and "
+                "WORLD_SIZE are not set, so each of them would train alone. Write: torchrun --nproc-per-node="
+                f"{environ[variable]} script.py"
             )
 
 
