@@ -15,6 +15,7 @@ from .errors import (
     OrderError,
     PatchError,
 )
+from .extending import rank_zero, register_reduction, register_rowwise, register_tracker
 from .options import Options
 from .version import __version__
 
@@ -41,6 +42,10 @@ __all__ = [
     "is_main",
     "per_rank",
     "rank",
+    "rank_zero",
+    "register_reduction",
+    "register_rowwise",
+    "register_tracker",
     "report",
     "whole",
     "world_size",

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
+import wrapt
+
+from . import extending
 from .batch.world import World
 from .effects.blame import Blame
 from .effects.checkpoints import Checkpoints
@@ -19,6 +22,7 @@ from .effects.folders import Folders
 from .effects.ownership import Ownership
 from .effects.places import Places
 from .effects.prompts import Input, Prompts
+from .effects.shared import SharedObjects
 from .effects.terminal import Terminal
 from .effects.turns import Turns
 from .launch.job import Job
@@ -64,6 +68,7 @@ class Outward:
         self._owners = Ownership()
         self._files = Files(self._turns, self._owners)
         self._checkpoints = Checkpoints(world, self._turns, self._owners, self._files)
+        self._shared = SharedObjects(self._turns, self._owners)  # that the script's author named
         self._entropy = Entropy(self._turns, self._owners)
         self._blame = Blame(world.muted.get)
         self._terminal: Terminal | None = None
@@ -105,6 +110,19 @@ class Outward:
         prompts.patch_when_imported(self._prompts, apply)
         ipython.patch_when_imported(self._turns, apply)
         entropy.patch_when_imported(self._entropy, apply)
+
+        for module, name in extending.trackers:
+            self.take_over_tracker(module, name, apply)
+
+    def take_over_tracker(self, module: str, name: str, apply: Callable[[list[Patch]], None]) -> None:
+        """Have rank 0 alone make what a class or function of a library makes."""
+        effect = "rank 0's; all get what its methods return"
+        row = Patch(module, name, self._shared.sharing(f"{module}.{name}"), effect)
+        wrapt.register_post_import_hook(lambda _: apply([row]), module)
+
+    def rank_zero(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Have rank 0 alone call a function."""
+        return self._shared.call(name, function, args, kwargs)
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""

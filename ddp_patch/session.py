@@ -77,6 +77,7 @@ class Session:
         self._world.collect = job.attendance.collect
         self._world.trail = job.watch.trail
         self._world.one_thread.refuse = job.attendance.refuse
+        self._world.computes_rows = lambda: self._replicas.forwards.computes_rows
         self._world.keeps_global = self._replicas.keeps_global
         self._world.own_draws = self._replicas.stream.entered
         self._outward = Outward(job, self._world, self._replicas)
@@ -144,6 +145,14 @@ class Session:
     def per_rank(self) -> AbstractContextManager[None]:
         """Let this rank act for itself."""
         return self._outward.per_rank()
+
+    def rank_zero(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Have rank 0 alone call a function."""
+        return self._outward.rank_zero(name, function, args, kwargs)
+
+    def take_over_tracker(self, module: str, name: str) -> None:
+        """Have rank 0 alone make what a class or function of a library makes."""
+        self._outward.take_over_tracker(module, name, self._apply)
 
     def resume_debugger(self) -> None:
         """Have a debugger that ran when the script came to ``enable()`` go on."""

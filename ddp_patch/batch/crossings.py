@@ -96,15 +96,18 @@ def scatter(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     return own_rows(whole, layout)
 
 
-def total(partial: torch.Tensor, divisor: int = 1, dtype: torch.dtype | None = None) -> torch.Tensor:
+def total(
+    partial: torch.Tensor, divisor: int = 1, dtype: torch.dtype | None = None, node: str | None = None
+) -> torch.Tensor:
     """Sum partial results over the ranks, or take their mean. One all_reduce.
 
     Args:
         partial: this rank's part of the sum.
         divisor: what to divide by, on all ranks the same.
         dtype: of the result, if narrower than that of the sum.
+        node: what one process's node in the graph is called, where it is not that of a sum or its mean.
     """
-    function = named_after(partial, Sum, is_mean=divisor != 1)
+    function = named_after(partial, Sum, is_mean=divisor != 1, instead=node)
     return function(partial, divisor, dtype or partial.dtype)  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,10 @@ from torch import Tensor
 from ..errors import BatchError
 from .forms import version
 from .layout import Layout
+from .observation import Observation
+from .promised import PromisedTensor
 from .tensor import BatchTensor
+from .world import World
 
 Where = tuple[int, int] | None  # the dimension of an argument's rows, and how many each row of the batch became
 
@@ -50,6 +53,45 @@ def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Lay
             return None
         where[key] = dim, factor
     return Reduction(name, where)
+
+
+def reduced(
+    world: World, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a loss function, so that one inside a forward is that of all rows.
+
+    Args:
+        world: the ranks.
+        name: of the function.
+        function: gives the loss of all rows when it is given batches.
+        args: for it.
+        kwargs: for it.
+    """
+    if world.observation is not None:
+        return _observed(world.observation, name, function, args, kwargs)
+    if world.reductions is not None:
+        with world.reducing(None) as reductions:  # what it calls is no loss of the script's
+            return reductions.run(function, name, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def _observed(
+    seen: Observation, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
+    if seen.unknown:
+        seen.tied(f"{name} is given what nothing is known about: {', '.join(seen.unknown)}")
+    if reduction is None:
+        return function(*args, **kwargs)
+    with seen.reducing():
+        result = function(*args, **kwargs)
+    if not isinstance(result, PromisedTensor):
+        if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
+            reduction = Reduction(name, {})
+        else:
+            seen.tied(f"{name} looks at the whole batch")
+    seen.reductions.append(reduction)
+    return result
 
 
 class Reductions:

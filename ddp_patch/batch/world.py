@@ -74,6 +74,9 @@ class World:
     # A trial of a model: what it does to the world outside is left out.
     muted: ContextVar[bool] = field(default_factory=lambda: ContextVar("muted", default=False))
 
+    computes_rows: Callable[[], bool] = lambda: False  # a model does, now
+    sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
+
     asking: bool = False  # rank 0 asks its user, and the other ranks wait
 
     current: ClassVar[World | None] = None

@@ -67,7 +67,7 @@ def patches(replicas: Replicas, world: World) -> list[Patch]:
         is_scripts = not instance.__module__.startswith("torch.")
         if is_scripts and replicas.forwards.running:
             world.may_assume = False  # its backward may clamp or normalise
-        if is_scripts and replicas.forwards.computes_rows:
+        if is_scripts and replicas.forwards.computes_rows and not world.sees_gradients:
             result = wrapped(*args, **kwargs)
             for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
                 # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.

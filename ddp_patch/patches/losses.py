@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..batch.promised import PromisedTensor
-from ..batch.reductions import Reduction, noted
+from ..batch.reductions import reduced
 from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole
 from ..batch.world import World
@@ -17,33 +16,7 @@ def patches(world: World) -> list[Patch]:
     """Rows for the losses of ``torch.nn.functional``."""
 
     def loss(name: str) -> Callable[..., Any]:
-        def run(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if world.observation is not None:
-                return observed(name, wrapped, args, kwargs)
-            if world.reductions is not None:
-                with world.reducing(None) as reductions:  # what it calls is no loss of the script's
-                    return reductions.run(wrapped, name, args, kwargs)
-            return wrapped(*args, **kwargs)
-
-        return run
-
-    def observed(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        seen = world.observation
-        assert seen is not None
-        reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
-        if seen.unknown:
-            seen.tied(f"{name} is given what nothing is known about: {', '.join(seen.unknown)}")
-        if reduction is None:
-            return function(*args, **kwargs)
-        with seen.reducing():
-            result = function(*args, **kwargs)
-        if not isinstance(result, PromisedTensor):
-            if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
-                reduction = Reduction(name, {})
-            else:
-                seen.tied(f"{name} looks at the whole batch")
-        seen.reductions.append(reduction)
-        return result
+        return lambda wrapped, instance, args, kwargs: reduced(world, name, wrapped, args, kwargs)
 
     def l1_loss(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # torch 2.13 keeps its weight from overrides of tensor functions, so it is seen here.

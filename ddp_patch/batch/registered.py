@@ -1,0 +1,159 @@
+"""Functions of which a script's author has said that they keep rows apart, or reduce them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BatchError
+from ..extending import Rule, rows_of_result
+from ..structure import leaves, map_leaves
+from .crossings import scatter, spread, total
+from .forms import rows_of
+from .layout import Layout
+from .nodes import name_of, named_after
+from .promised import promised
+from .reductions import reduced
+from .tensor import RULES, BatchTensor
+from .world import World
+
+
+def know(function: Any, rule: Rule) -> None:
+    """Know a function of torch's that is called as it is."""
+    RULES[function] = _of(rule)
+
+
+def called(call: Callable[..., Any], rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a registered function.
+
+    Args:
+        call: what the script calls, which stands for the function.
+        rule: what was said of the function.
+        args: for it.
+        kwargs: likewise.
+    """
+    world = World.current
+    if world is None:
+        return rule.function(*args, **kwargs)
+    if call not in RULES:
+        RULES[call] = _of(rule)
+    function = functools.partial(_overridden, call, rule)
+    return function(*args, **kwargs) if rule.kind == "rowwise" else reduced(world, rule.name, function, args, kwargs)
+
+
+def _overridden(call: Callable[..., Any], rule: Rule, /, *args: Any, **kwargs: Any) -> Any:
+    tensors = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if torch.overrides.has_torch_function(tensors):
+        return torch.overrides.handle_torch_function(call, tensors, *args, **kwargs)
+    if World.get().computes_rows():
+        return _on_rows(rule, args, kwargs)
+    return rule.function(*args, **kwargs)
+
+
+def _on_rows(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute rows, whose gradients are N times the true ones: a backward that clamps or normalises sees those."""
+    world = World.get()
+    given = map_leaves(lambda leaf: _scaled(leaf, world.size), (args, kwargs))
+    before, world.sees_gradients = world.sees_gradients, True
+    try:
+        result = rule.function(*given[0], **given[1])
+    finally:
+        world.sees_gradients = before
+    return map_leaves(lambda leaf: _scaled(leaf, 1 / world.size), result)
+
+
+def _of(rule: Rule) -> Callable[..., Any]:
+    def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layout = _layout(rule, args, kwargs)
+        if layout is None:
+            return NotImplemented
+        own = {
+            place: _own(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
+            for place, name, value in rule.arguments(args, kwargs)
+        }
+        result = _on_rows(rule, tuple(own[place] for place in range(len(args))), {name: own[name] for name in kwargs})
+        return _results(rule, result, layout) if rule.kind == "rowwise" else _reduced(rule, result, layout)
+
+    return run
+
+
+def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout | None:
+    """How the rows of all batches are dealt; None if they do not lie side by side, or not where they were said to."""
+    found: Layout | None = None
+    for place, name, value in rule.arguments(args, kwargs):
+        if not isinstance(value, BatchTensor):
+            if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(value)):
+                return None
+            continue
+        dim = rule.dim_of(place if isinstance(place, int) else -1, name)
+        if dim not in ("any", value._layout.dim) or (found is not None and value._layout.counts != found.counts):
+            return None
+        found = value._layout
+    return found
+
+
+def _own(value: Any, dim: Any, layout: Layout) -> Any:
+    if isinstance(value, BatchTensor):
+        return rows_of(value)
+    if not isinstance(value, Tensor):
+        return value
+    if isinstance(dim, int):
+        return scatter(value, layout.at(dim)) if value.shape[dim] == layout.total else spread(value)
+    return spread(value)
+
+
+class _Scaled(torch.autograd.Function):
+    """The same tensor, whose gradient is multiplied on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] * ctx.factor, None
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+        return named_after(value, _Scaled)(value, factor)
+    return value
+
+
+def _results(rule: Rule, result: Any, layout: Layout) -> Any:
+    own = layout.counts[World.get().rank]
+
+    def dealt(index: int, value: Any) -> Any:
+        dim = rows_of_result(rule, index)
+        if not isinstance(value, Tensor) or dim is None:
+            return value
+        if value.dim() <= dim or value.shape[dim] != own:
+            raise BatchError(
+                f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {own} "
+                "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
+            )
+        return BatchTensor.from_rows(value, layout.at(dim))
+
+    if isinstance(result, (list, tuple)):
+        several = [dealt(index, value) for index, value in enumerate(result)]
+        return type(result)(*several) if hasattr(result, "_fields") else type(result)(several)
+    if isinstance(result, dict):
+        return {key: dealt(index, value) for index, (key, value) in enumerate(result.items())}
+    return dealt(0, result)
+
+
+def _reduced(rule: Rule, result: Any, layout: Layout) -> Any:
+    if not isinstance(result, Tensor):
+        raise BatchError(
+            f"{rule.name} was registered as a reduction, and gave {type(result).__name__}. A reduction gives a tensor."
+        )
+    if rule.kind == "sum":
+        return total(result) if result.dim() else promised(result, 1)
+    part = result * layout.counts[World.get().rank]
+    node = name_of(result)
+    return total(part, layout.total, node=node) if part.dim() else promised(part, layout.total, node=node)

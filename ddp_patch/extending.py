@@ -1,0 +1,201 @@
+"""What a script's author knows of functions and objects that ddp_patch does not: they stay on rows, or are rank 0's.
+
+``ddp_patch.testing.check_rule`` tells whether what was said of a function is true.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+from .errors import OptionError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Argument = str | int  # by name, or by position
+
+KINDS = ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What was said of a function."""
+
+    function: Callable[..., Any]
+    kind: str  # "rowwise", "sum" or "mean"
+    dims: Mapping[Argument, int | None] | None = None
+    out_dims: Any = 0
+
+    @property
+    def name(self) -> str:
+        """As its author writes it."""
+        return str(getattr(self.function, "__qualname__", getattr(self.function, "__name__", self.function)))
+
+    def dim_of(self, position: int, name: str | None) -> Any:
+        """Look up an argument: a dimension, None if it is no batch, "any" if nothing was said."""
+        if self.dims is None:
+            return "any"
+        return self.dims.get(position, self.dims.get(name, None)) if name is not None else self.dims.get(position)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Argument, str | None, Any]]:
+        """List what a call is given: where it stands, its name if that is known, the value."""
+        names = _names(self.function)
+        named = [names[position] if position < len(names) else None for position in range(len(args))]
+        positions = [(position, name, value) for position, (name, value) in enumerate(zip(named, args, strict=True))]
+        return [*positions, *((name, name, value) for name, value in kwargs.items())]
+
+
+@overload
+def register_rowwise(function: Callable[P, T], /) -> Callable[P, T]: ...
+@overload
+def register_rowwise(
+    function: None = None, /, *, dims: Mapping[Argument, int | None] | None = None, out_dims: Any = 0
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+@overload
+def register_rowwise(
+    function: Callable[P, T], /, *, dims: Mapping[Argument, int | None] | None = None, out_dims: Any = 0
+) -> Callable[P, T]: ...
+def register_rowwise(
+    function: Any = None, /, *, dims: Mapping[Argument, int | None] | None = None, out_dims: Any = 0
+) -> Any:
+    """Say that a function keeps the rows of a batch apart, so that each rank calls it with its own.
+
+    ``mylib.op = ddp_patch.register_rowwise(mylib.op)``, or as a decorator. Row i of its results may depend on row i of
+    its batches alone, forward and backward, and on nothing that the ranks have different. A C++ or CUDA extension,
+    which would be refused on batches, is called with plain tensors.
+
+    Args:
+        function: takes and gives tensors. A function of torch's (``torch.ops.my.op``) is also known by itself.
+        dims: argument, by name or position -> the dimension of its rows; arguments that are left out, and None, are
+            whole on every rank. By default every batch, along its own batch dimension.
+        out_dims: dimension of the rows in every result; a tuple for each of several, None where a result has no rows
+            and is the same on every rank.
+
+    Returns:
+        the function to call in its place: on plain tensors the same.
+
+    Raises:
+        OptionError: for what is no function.
+        BatchError: when it is called, and gives another number of rows.
+    """
+    return _registered("register_rowwise", function, "rowwise", dims, out_dims)
+
+
+def register_reduction(function: Any = None, /, *, kind: str, dims: Mapping[Argument, int | None] | None = None) -> Any:
+    """Say that a function sums over the rows of a batch, or takes their mean, so that each rank does it for its own.
+
+    ``my_loss = ddp_patch.register_reduction(my_loss, kind="mean")``, or as a decorator with ``kind``. The ranks'
+    results are put together, by the same collective as ``F.mse_loss``'s; inside of a model's forward too.
+
+    Args:
+        function: takes tensors, gives one without rows.
+        kind: "sum", or "mean" if every row weighs the same.
+        dims: as for ``register_rowwise``.
+
+    Returns:
+        the function to call in its place.
+
+    Raises:
+        OptionError: for another kind, or what is no function.
+    """
+    if kind not in KINDS:
+        raise OptionError(f"ddp_patch.register_reduction(kind={kind!r}): kind is 'sum' or 'mean'.")
+    return _registered("register_reduction", function, kind, dims, None)
+
+
+def rank_zero(function: Callable[P, T]) -> Callable[P, T]:
+    """Have rank 0 alone call a function, and give all ranks what it got: a value, or an object to call methods of.
+
+    For what acts outside of the script and that ddp_patch does not know: a message to a chat, a database, a tracker
+    (``Tracker = ddp_patch.rank_zero(mylib.Tracker)``). Also as a decorator. Its errors are raised on every rank. With
+    threads of the script's own, those of rank 0 act.
+
+    Args:
+        function: or a class.
+    """
+    if not callable(function):
+        raise OptionError(f"ddp_patch.rank_zero({function!r}): pass a function or a class.")
+
+    @functools.wraps(function, updated=())
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        from .api import _State  # noqa: PLC0415 — it imports this
+
+        session = _State.session
+        name = str(getattr(function, "__qualname__", function))
+        return function(*args, **kwargs) if session is None else session.rank_zero(name, function, args, kwargs)
+
+    return call
+
+
+def register_tracker(name: str) -> None:
+    """Name a class or function of a library whose result rank 0 alone shall have, as ``wandb.init``'s.
+
+    ``ddp_patch.register_tracker("mylib.tracking.Run")``: from then on, and before or after the library is imported,
+    ``Run(...)`` is called on rank 0; all ranks call its methods, rank 0 acts, all get what it got.
+
+    Args:
+        name: of the class or function, with its module's.
+
+    Raises:
+        OptionError: for a name without a module.
+    """
+    module, _, attribute = name.rpartition(".")
+    if not module or not all(part.isidentifier() for part in name.split(".")):
+        raise OptionError(f"ddp_patch.register_tracker({name!r}): write module and name, as 'mylib.tracking.Run'.")
+    if (module, attribute) in trackers:
+        return
+    trackers.append((module, attribute))
+    from .api import _State  # noqa: PLC0415 — it imports this
+
+    if _State.session is not None:
+        _State.session.take_over_tracker(module, attribute)
+
+
+trackers: list[tuple[str, str]] = []  # module and name, in the order in which they were registered
+
+
+def rule_of(function: Any) -> Rule | None:
+    """Look up what was said of a function."""
+    return getattr(function, "_ddp_patch_rule", None)
+
+
+def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -> Any:
+    if function is None:
+        return lambda later: _registered(door, later, kind, dims, out_dims)
+    if not callable(function):
+        raise OptionError(f"ddp_patch.{door}({function!r}): pass a function.")
+    for argument, dim in (dims or {}).items():
+        is_no_dim = dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0)
+        if not isinstance(argument, (str, int)) or is_no_dim:
+            raise OptionError(f"ddp_patch.{door}(dims={dims!r}): a dict such as {{'x': 0, 'mask': 1, 'weight': None}}.")
+    rule = Rule(function, kind, dims, out_dims)
+    if type(function).__module__ == "torch._ops":  # torch.ops.my.op, which is called as it is
+        from .batch.registered import know  # noqa: PLC0415 — imports torch, which its author has
+
+        know(function, rule)
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from .batch.registered import called  # noqa: PLC0415 — imports torch, which its author has
+
+        return called(call, rule, args, kwargs)
+
+    call._ddp_patch_rule = rule  # type: ignore[attr-defined]
+    return call
+
+
+def rows_of_result(rule: Rule, index: int) -> Any:
+    """Look up the dimension of the rows in one of a function's results."""
+    return rule.out_dims[index] if isinstance(rule.out_dims, (tuple, list)) else rule.out_dims
+
+
+@functools.lru_cache(maxsize=512)
+def _names(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of C
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

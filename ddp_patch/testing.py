@@ -1,0 +1,161 @@
+"""Whether what was said of a function is true, tried on one process."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .extending import KINDS, Argument, Rule, rows_of_result, rule_of
+from .structure import leaves
+
+
+class RuleError(AssertionError):
+    """A function does not do what was said of it."""
+
+
+def check_rule(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    kind: str | None = None,
+    dims: Mapping[Argument, int | None] | None = None,
+    out_dims: Any = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    **kwargs: Any,
+) -> None:
+    """Call a function on a batch and on its parts, and compare values and gradients.
+
+    The parts are those of two, three and as many ranks as there are rows. Gradients are of every argument that wants
+    one, by a cotangent that differs from element to element.
+
+    Args:
+        function: registered or not.
+        args: for it, as one process would give them, with at least 2 rows; float64 is best.
+        kind: "rowwise", "sum" or "mean"; that of the registration by default.
+        dims: argument, by name or position -> the dimension of its rows; that of the registration by default, or the
+            first tensor along dimension 0.
+        out_dims: dimension of the rows in every result.
+        rtol: relative tolerance; by default 1e-9 for float64 and torch.testing's for others.
+        atol: absolute tolerance.
+        kwargs: for it.
+
+    Raises:
+        RuleError: what differs, by how much.
+        ValueError: for arguments without rows.
+    """
+    known = rule_of(function)
+    if known is not None:
+        function, kind, dims, out_dims = known.function, kind or known.kind, dims or known.dims, known.out_dims
+    kind = kind or "rowwise"
+    if kind not in ("rowwise", *KINDS):
+        raise ValueError(f"kind={kind!r}: 'rowwise', 'sum' or 'mean'")
+    checked = _Check(Rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol))
+    for ranks in sorted({2, 3, checked.rows}):
+        if ranks <= checked.rows:
+            checked.on(ranks)
+
+
+class _Check:
+    def __init__(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: tuple[Any, Any]) -> None:
+        self._rule, self._args, self._kwargs, self._tolerance = rule, args, kwargs, tolerance
+        arguments = rule.arguments(args, kwargs)
+        tensors = {place: value for place, _, value in arguments if isinstance(value, Tensor)}
+        if rule.dims is None:
+            self._dims = dict.fromkeys(list(tensors)[:1], 0)
+        else:
+            said = {place: rule.dim_of(place if isinstance(place, int) else -1, name) for place, name, _ in arguments}
+            self._dims = {place: dim for place, dim in said.items() if place in tensors and dim is not None}
+        counts = {tensors[place].shape[dim] for place, dim in self._dims.items()}
+        if len(counts) != 1 or min(counts) < 2:
+            raise ValueError(f"batches need one number of rows, 2 or more; these have {sorted(counts)} ({self._dims})")
+        self.rows = counts.pop()
+
+    def on(self, ranks: int) -> None:
+        """Compare with so many ranks."""
+        counts = [self.rows // ranks + (rank < self.rows % ranks) for rank in range(ranks)]
+        wanted, wanted_grads = self._run([self.rows])
+        got, grads = self._run(counts)
+        self._compare(f"its results on {ranks} ranks", got, wanted)
+        self._compare(f"its gradients on {ranks} ranks", grads, wanted_grads)
+
+    def _run(self, counts: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """Call it on parts with these numbers of rows, and put the results together."""
+        fresh = {
+            place: value.detach().clone().requires_grad_(value.is_floating_point() or value.is_complex())
+            for place, _, value in self._rule.arguments(self._args, self._kwargs)
+            if isinstance(value, Tensor)
+        }
+        parts = [self._call(fresh, sum(counts[:i]), count) for i, count in enumerate(counts)]
+        results = [self._together(index, column, counts) for index, column in enumerate(zip(*parts, strict=True))]
+        loss = functools.reduce(
+            operator.add,
+            [(r * _cotangent(r)).sum() for r in results if isinstance(r, Tensor) and r.requires_grad],
+            torch.zeros((), dtype=torch.float64),
+        )
+        wanted = [value for value in fresh.values() if value.requires_grad]
+        grads = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else []
+        return results, list(grads)
+
+    def _call(self, fresh: Mapping[Argument, Tensor], start: int, count: int) -> list[Any]:
+        def own(place: Argument, value: Any) -> Any:
+            if place not in fresh:
+                return value
+            dim = self._dims.get(place)
+            return fresh[place].clone() if dim is None else fresh[place].narrow(dim, start, count).clone()
+
+        args = [own(place, value) for place, value in enumerate(self._args)]
+        kwargs = {name: own(name, value) for name, value in self._kwargs.items()}
+        return [leaf for _, leaf in leaves(self._rule.function(*args, **kwargs))]
+
+    def _together(self, index: int, parts: Sequence[Any], counts: Sequence[int]) -> Any:
+        if not isinstance(parts[0], Tensor):
+            self._compare(f"result {index} of all parts", list(parts[1:]), [parts[0]] * (len(parts) - 1))
+            return parts[0]
+        if self._rule.kind == "sum":
+            return functools.reduce(operator.add, parts)
+        if self._rule.kind == "mean":
+            weighted = (part * count for part, count in zip(parts, counts, strict=True))
+            return functools.reduce(operator.add, weighted) / self.rows
+        dim = rows_of_result(self._rule, index)
+        if dim is None:
+            self._compare(
+                f"result {index}, which has no rows, of all parts", list(parts[1:]), [parts[0]] * (len(parts) - 1)
+            )
+            return parts[0]
+        for part, count in zip(parts, counts, strict=True):
+            if part.dim() <= dim or part.shape[dim] != count:
+                raise RuleError(
+                    f"{self._rule.name} gives a result of shape {tuple(part.shape)} for {count} rows, where dimension "
+                    f"{dim} should have them (out_dims)"
+                )
+        return torch.cat(list(parts), dim)
+
+    def _compare(self, what: str, got: Sequence[Any], wanted: Sequence[Any]) -> None:
+        for index, (mine, right) in enumerate(zip(got, wanted, strict=True)):
+            try:
+                if isinstance(mine, Tensor) and isinstance(right, Tensor):
+                    rtol, atol = self._tolerance
+                    if rtol is None and atol is None and mine.dtype in (torch.float64, torch.complex128):
+                        rtol, atol = 1e-9, 1e-9
+                    torch.testing.assert_close(mine, right, rtol=rtol, atol=atol, equal_nan=True)
+                elif mine is not right and mine != right:
+                    raise AssertionError(f"{mine!r} instead of {right!r}")
+            except AssertionError as error:
+                raise RuleError(
+                    f"{self._rule.name} is not {_SAID[self._rule.kind]}: {what} differ, number {index}: {error}"
+                ) from None
+
+
+_SAID = {"rowwise": "rowwise", "sum": "a sum over rows", "mean": "a mean over rows"}
+
+
+def _cotangent(result: Tensor) -> Tensor:
+    """Any weights that differ from element to element."""
+    numbers = torch.arange(1, result.numel() + 1, dtype=torch.float64).reshape(result.shape)
+    return torch.cos(numbers).to(result.dtype)

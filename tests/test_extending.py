@@ -1,0 +1,296 @@
+"""Functions and objects that a script's author knows, and ddp_patch does not."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
+from ddp_patch.testing import RuleError, check_rule
+
+sys.path.insert(0, str(Path(__file__).parent / "batch"))
+from cases import CASES
+
+torch_library = torch.library.Library("ddp_patch_tests", "DEF")
+torch_library.define("twist(Tensor x, Tensor w) -> Tensor")
+
+
+@torch.library.impl(torch_library, "twist", "CompositeImplicitAutograd")
+def _twist(x, w):
+    return torch.sin(x) @ w
+
+
+class Clamped(torch.autograd.Function):
+    """A backward that tells how large its gradient is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.02, 0.02) * 2
+
+
+@ddp_patch.register_rowwise
+def by_rows(x, w, shift=0.0):
+    """Sorts within each row: nothing that ddp_patch knows."""
+    return torch.linalg.vander(x[:, 0], N=3) @ w + shift
+
+
+@ddp_patch.register_rowwise(dims={"x": 1, "y": 0}, out_dims=(1, 0, None))
+def time_first(x, y):
+    return x * 2 + y[:, 0], y.flip(1), torch.ones(2)
+
+
+@ddp_patch.register_reduction(kind="mean")
+def own_loss(z, y):
+    return (torch.special.entr(z.softmax(1)).sum(1) + (z[:, 0] - y).abs()).mean()
+
+
+@ddp_patch.register_reduction(kind="sum", dims={0: 0})
+def histogram(x, edges):
+    return (x[:, :1, None] > edges).double().sum((0, 1))
+
+
+clamped = ddp_patch.register_rowwise(Clamped.apply)
+LOSSES = {"own": own_loss, "of torch": lambda z, y: F.mse_loss(z[:, 0], y)}
+
+
+class Net(nn.Module):
+    def __init__(self, inside):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.w = nn.Parameter(torch.ones(3, 3))
+        self.inside = inside
+
+    def forward(self, x, y):
+        z = clamped(by_rows(self.linear(x), self.w, shift=0.5))
+        return LOSSES[self.inside](z, y) if self.inside else z
+
+
+def trained(inside, loss):
+    """What a script that uses them computes."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    ddp_patch.disable()
+    ddp_patch.enable()
+    ddp_patch.register_rowwise(torch.ops.ddp_patch_tests.twist)
+    model = Net(inside)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    found = []
+    outside = nn.Parameter(torch.ones(3, 2))
+    for x, y in DataLoader(TensorDataset(torch.randn(22, 4), torch.randn(22)), 8):
+        value = model(x, y) if inside else LOSSES[loss](model(x, y), y)
+        twisted = torch.ops.ddp_patch_tests.twist(x[:, :3], outside)
+        value = value + twisted.pow(2).mean() + by_rows(x, outside @ outside.t()).mean()
+        optimizer.zero_grad()
+        outside.grad = None
+        value.backward()
+        optimizer.step()
+        first, second, third = time_first(x.t(), x)
+        found += [value.item(), outside.grad.tolist(), first.tolist(), second.tolist(), third.tolist()]
+        found += [
+            histogram(x, torch.linspace(-1, 1, 4)).tolist(),
+            str(value),
+            str(by_rows(x, outside))[-40:],
+            str(own_loss(x[:, :3] @ outside @ torch.ones(2, 3), y)),
+        ]
+    found += [p.tolist() for p in model.parameters()]
+    gathers = [str(place) for place, seen in ddp_patch.report().ledger.gathers.items() if seen.collectives > 0]
+    return found, gathers
+
+
+@pytest.mark.parametrize(("inside", "loss"), [("", "own"), ("", "of torch"), ("own", ""), ("of torch", "")])
+def test_registered_functions_are_those_of_the_whole_batch(ranks, inside, loss):
+    ((wanted, _),) = ranks.call(trained, 1, inside, loss).ok().results
+    for nproc in (2, 3):
+        for found, gathers in ranks.call(trained, nproc, inside, loss).ok().results:
+            assert _close(found, wanted)
+            assert not [place for place in gathers if "tolist" not in place and "__repr__" not in place]
+
+
+def _close(one, other):
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_close, one, other))
+    if isinstance(one, str):
+        return one == other
+    return one == pytest.approx(other, rel=1e-9, abs=1e-9)
+
+
+def mistaken():
+    """Registrations that are not true, where that is seen."""
+    ddp_patch.disable()
+    ddp_patch.enable()
+    (x,) = next(iter(DataLoader(TensorDataset(torch.randn(6, 4)), 6)))
+    said = []
+    for function in (
+        ddp_patch.register_rowwise(lambda rows: rows.sum(0)),
+        ddp_patch.register_reduction(lambda rows: 3.0, kind="sum"),
+    ):
+        try:
+            function(x)
+        except ddp_patch.BatchError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_registration_that_cannot_be_true_is_an_error_on_every_rank(ranks):
+    for rowwise, reduction in ranks.call(mistaken, 2).ok().results:
+        assert "registered as rowwise, and gave a tensor of shape (4,) for 3 rows" in rowwise
+        assert "registered as a reduction, and gave float" in reduction
+
+
+# --- check_rule -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_true_passes():
+    x, y = torch.randn(7, 4, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    check_rule(by_rows, x, torch.ones(3, 3, dtype=torch.float64), shift=0.25)
+    check_rule(time_first, x.t().contiguous(), x)
+    check_rule(own_loss, x, y, dims={"z": 0, "y": 0})
+    check_rule(histogram, x, torch.linspace(-1, 1, 4, dtype=torch.float64))
+    check_rule(clamped, x)
+    check_rule(lambda rows: rows.double().mean(1), torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        (lambda x: x - x.mean(0), "rowwise", "is not rowwise: its results on 2 ranks differ"),
+        (lambda x: x.flip(0), "rowwise", "is not rowwise: its results on 2 ranks differ"),
+        (lambda x: x.sum(0), "rowwise", "gives a result of shape (4,) for 7 rows"),
+        (lambda x: x / len(x), "rowwise", "is not rowwise: its results"),
+        (lambda x: x + (x - x.detach()).mean(0), "rowwise", "is not rowwise: its gradients on 2 ranks differ"),
+        (lambda x: x.mean(), "sum", "is not a sum over rows: its results"),
+        (lambda x: x.sum(), "mean", "is not a mean over rows: its results"),
+        (lambda x: x.std(), "mean", "is not a mean over rows: its results"),
+    ],
+)
+def test_what_is_not_true_is_told(function, kind, words):
+    with pytest.raises(RuleError) as caught:
+        check_rule(function, torch.randn(7, 4, dtype=torch.float64), kind=kind)
+    assert words in str(caught.value)
+
+
+def test_a_batch_has_rows():
+    with pytest.raises(ValueError, match="2 or more"):
+        check_rule(torch.sin, torch.randn(1, 4))
+
+
+KNOWN = ("F.", "torch.", "binary ", "compare ", "operator ", "along ")
+
+
+def test_rules_of_our_own_pass():
+    """Those of ``batch/cases.py`` that keep rows apart, in dimension 0 before and after."""
+    torch.set_default_dtype(torch.float64)
+    checked = set()
+    try:
+        for name in [name for name in CASES if name.startswith(KNOWN)]:
+            for seed in range(4):
+                call = CASES[name](random.Random(f"{name}{seed}"))
+                tensors = [tensor for tensor, _ in call.inputs]
+                result = call.function(*(tensor.clone() for tensor in tensors))
+                rows = {tensor.shape[dim] for tensor, dim in call.inputs if dim is not None}
+                dims = {place: dim for place, (_, dim) in enumerate(call.inputs)}
+                if any(dim is None and tensor.dim() and {tensor.shape[0]} == rows for tensor, dim in call.inputs):
+                    continue  # whole on every rank, and as long as a batch
+                if not (
+                    call.local and call.grads and isinstance(result, torch.Tensor) and {*dims.values()} <= {0, None}
+                ):
+                    continue
+                if result.dim() and {result.shape[0]} == rows and result.shape.count(result.shape[0]) == 1:
+                    check_rule(call.function, *tensors, dims=dims)
+                    checked.add(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(checked) > 75
+
+
+# --- what rank 0 has --------------------------------------------------------------------------------------------------
+
+NOTIFIER = """
+class Notifier:
+    def __init__(self, path):
+        self.path, self.count = path, 0
+
+    def send(self, text):
+        self.count += 1
+        with open(self.path, "a") as file:
+            file.write(text + "\\n")
+        return self.count
+
+    def fail(self):
+        raise ConnectionError("nobody there")
+"""
+SCRIPT = """
+import ddp_patch; ddp_patch.enable()
+import os, tempfile
+{register}
+calls = []
+
+@ddp_patch.rank_zero
+def ask(question):
+    calls.append(question)
+    return len(calls), os.getpid()
+
+def main():
+    notifier = {made}("sent.txt")
+    print(notifier.send("one"), notifier.send("two"))
+    try:
+        notifier.fail()
+    except ConnectionError as error:
+        print("failed:", error)
+    first, second = ask("a"), ask("b")
+    print(first[0], second[0], first[1] == second[1])
+    with ddp_patch.per_rank():
+        open(f"calls.{{ddp_patch.rank()}}", "w").write(str(len(calls)))
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("register", "made"),
+    [
+        ("from notifying import Notifier\nRun = ddp_patch.rank_zero(Notifier)", "Run"),
+        ("ddp_patch.register_tracker('notifying.Notifier')\nfrom notifying import Notifier", "Notifier"),
+        ("import notifying\nddp_patch.register_tracker('notifying.Notifier')", "notifying.Notifier"),
+    ],
+)
+def test_rank_zero_acts_and_all_get_what_it_got(ranks, tmp_path, register, made):
+    said = {}
+    for nproc in (1, 3):
+        folder = tmp_path / str(nproc)
+        folder.mkdir()
+        (folder / "notifying.py").write_text(NOTIFIER)
+        (folder / "script.py").write_text(SCRIPT.format(register=register, made=made))
+        command = [sys.executable, "-m", "ddp_patch", "--nproc", str(nproc), "script.py"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        said[nproc] = done.stdout, (folder / "sent.txt").read_text()
+        assert [(folder / f"calls.{rank}").read_text() for rank in range(nproc)] == ["2"] + ["0"] * (nproc - 1)
+    assert said[3] == said[1]
+    assert said[1] == ("1 2\nfailed: nobody there\n1 2 True\n", "one\ntwo\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ddp_patch.register_rowwise(3), "ddp_patch.register_rowwise(3): pass a function."),
+        (lambda: ddp_patch.register_rowwise(len, dims={"x": -1}), "a dict such as"),
+        (lambda: ddp_patch.register_reduction(len, kind="max"), "kind is 'sum' or 'mean'"),
+        (lambda: ddp_patch.rank_zero(3), "pass a function or a class"),
+        (lambda: ddp_patch.register_tracker("Run"), "write module and name"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(call, words):
+    with pytest.raises(ddp_patch.OptionError) as caught:
+        call()
+    assert words in str(caught.value)
