@@ -95,3 +95,10 @@ def test_the_patch_table_names_every_patched_name(ranks):
         assert name.rsplit(".", 1)[1] in text, name
         owner = name.split(".")[-2]
         assert not owner[0].isupper() or owner in text, name
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_the_page_on_extending_runs(tmp_path, nproc):
+    (tmp_path / "script.py").write_text("\n".join(blocks("docs/extending.md", "python")))
+    done = shell(f"python -m ddp_patch --nproc {nproc} script.py", tmp_path)
+    assert (done.returncode, done.stdout) == (0, "a message to a chat: done\n"), done.stderr
