@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import time
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from .launcher import Told
 from .waiting import Waiting
 
 _OWN_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
+_END_WAIT = 5.0  # seconds, in which the thread ends that listens
 _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where the store is its own
 
 
@@ -39,12 +41,14 @@ class Joining:
         self._keys = [f"ddp_patch/unreached/{attempt}/{rank}" for rank in range(told.world_size)]
         self._waiting = Waiting(store)
         self._is_over = False
+        self._heard = ""  # what another rank met, before this one did
         self._running = _thread.allocate_lock()  # not threading's: the script counts its own threads
 
     def __enter__(self) -> None:
         """Listen for what the others meet."""
         self._running.acquire()
-        _thread.start_new_thread(self._listen, ())
+        # Asked here: who leaves at once ends what was asked.
+        _thread.start_new_thread(self._listen, (self._waiting.ask(self._keys[self._told.rank]),))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Tell the others what this rank met.
@@ -64,28 +68,31 @@ class Joining:
                 if self._told.rank == 0:
                     time.sleep(_TELL_WAIT)
             self._waiting.close()
-            self._running.acquire()
+            self._running.acquire(timeout=_END_WAIT)
             self._store.delete_key(self._keys[self._told.rank])
         if own is not None:
             raise own from error
 
-    def _listen(self) -> None:
+    def _listen(self, found: SimpleQueue[Any]) -> None:
         try:
-            words = self._waiting.get(self._keys[self._told.rank])
+            words = found.get()
+            if isinstance(words, RuntimeError):  # the store is gone: whoever had it says why
+                return
+            self._heard = words.decode()
             end = time.monotonic() + _OWN_WAIT
-            while words and not self._is_over and time.monotonic() < end:
+            while self._heard and not self._is_over and time.monotonic() < end:
                 time.sleep(_OWN_WAIT / 20)
-            if words and not self._is_over:
+            if self._heard and not self._is_over:
                 error = f"{LaunchError.__module__}.{LaunchError.__qualname__}"
-                sys.stderr.write(f"{error}: {words.decode()}\n")
+                sys.stderr.write(f"{error}: {self._heard}\n")
                 sys.stderr.flush()
                 os._exit(1)  # the script's thread is inside torch
-        except RuntimeError:  # the store is gone: whoever had it says why
-            return
         finally:
             self._running.release()
 
     def _explained(self, error: RuntimeError) -> LaunchError:
+        if self._heard:
+            return LaunchError(self._heard)
         names = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if os.environ.get(name)]
         over = ", ".join(f"{name}={os.environ[name]}" for name in names) or "the interface of its host name"
         return LaunchError(

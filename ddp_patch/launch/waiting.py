@@ -48,12 +48,7 @@ class Waiting:
         Raises:
             RuntimeError: if the store is gone.
         """
-        try:
-            line = self._free.pop()
-        except IndexError:
-            line = _Line(self._store, self._free)
-            self._lines.append(line)
-        found = line.ask(key)
+        found = self.ask(key)
         end = time.monotonic() + seconds
         while True:
             try:
@@ -65,6 +60,15 @@ class Waiting:
             if isinstance(value, RuntimeError):
                 raise value
             return value or None
+
+    def ask(self, key: str) -> SimpleQueue[Any]:
+        """Have the entry, or the RuntimeError of a store that is gone, come to a queue; an empty one when it closes."""
+        try:
+            line = self._free.pop()
+        except IndexError:
+            line = _Line(self._store, self._free)
+            self._lines.append(line)
+        return line.ask(key)
 
     def close(self) -> None:
         """End the threads: one that is inside torch when the interpreter goes aborts the process (CPython 3.11)."""
