@@ -16,7 +16,7 @@ from .crossings import scatter, spread, total
 from .forms import rows_of
 from .layout import Layout
 from .nodes import name_of, named_after
-from .promised import promised
+from .promised import PromisedTensor, arrive, promised
 from .reductions import reduced
 from .tensor import RULES, BatchTensor
 from .world import World
@@ -99,6 +99,8 @@ def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout
 def _own(value: Any, dim: Any, layout: Layout) -> Any:
     if isinstance(value, BatchTensor):
         return rows_of(value)
+    if isinstance(value, PromisedTensor):
+        arrive(value)  # an extension reads its memory
     if not isinstance(value, Tensor):
         return value
     if isinstance(dim, int):
