@@ -225,9 +225,11 @@ def test_sarif_names_every_rule_and_places_every_result(folder, capsys):
     assert (code, log["version"]) == (2, "2.1.0")
     assert log["$schema"].endswith("sarif-schema-2.1.0.json")
     rules = one["tool"]["driver"]["rules"]
+    assert "informationUri" not in one["tool"]["driver"]  # the project has no public address to send anybody to
     for rule in rules:
         assert re.fullmatch(r"DDP\d{3}", rule["id"])
-        assert rule["helpUri"].startswith("https://")
+        assert "```python" in rule["help"]["markdown"]
+        assert rule["help"]["text"]
         assert rule["shortDescription"]["text"]
         assert rule["fullDescription"]["text"]
     for result in one["results"]:
@@ -255,6 +257,19 @@ def test_github_shows_what_could_not_be_checked_as_errors(folder, capsys):
     (folder / "broken.py").write_text("def f(:\n")
     _, out, _ = run(capsys, "--format", "github", "broken.py")
     assert out.startswith("::error file=broken.py,line=1::not checked: syntax error")
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "sarif", "github"])
+def test_a_broken_cell_of_a_notebook_is_named_in_every_format(folder, capsys, format_):
+    cells = [{"cell_type": "code", "source": source} for source in ("import torch", "x = (", DIRTY)]
+    (folder / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    code, out, _ = run(capsys, "--format", format_, "a.ipynb")
+    assert code == 2
+    assert "DDP106" in out
+    if format_ == "json":
+        assert json.loads(out)["problems"][0]["cell"] == 2
+    else:
+        assert re.search(r"cell 2(:|, line )1: ?", out), out
 
 
 def test_a_finding_in_a_notebook_names_its_cell(folder, capsys):

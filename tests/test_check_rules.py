@@ -102,6 +102,16 @@ NO = [
     ("DDP113", HEAD + LOOP + "m = nn.LayerNorm(3)\n"),
     ("DDP114", HEAD + LOOP + "val_loader = DataLoader(d, batch_size=32)\n"),
     ("DDP114", DDP + LOOP + "l = DataLoader(d, batch_size=32)\ntrain(m, l, c, o)\n"),
+    ("DDP114", HEAD + LOOP + "k = {'batch_size': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
+    ("DDP114", HEAD + LOOP + "l = DataLoader(d, **unknown())\ntrain(m, l, c, o)\n"),
+    ("DDP133", HEAD + LOOP + "from tqdm import tqdm\noptions = dict(disable=rank != 0)\ntqdm(d, **options)\n"),
+    ("DDP133", HEAD + LOOP + "from tqdm import tqdm\ndef bar(**options):\n    return tqdm(d, **options)\n"),
+    (
+        "DDP139",
+        DDP
+        + LOOP
+        + "m = DDP(n)\nk = {}\nif many:\n    k['sampler'] = make(d)\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",
+    ),
     ("DDP115", DDP + "train_sampler = torch.utils.data.DistributedSampler(d)\n"),
     ("DDP116", HEAD + "def attention(q, k, v):\n    return q @ k.transpose(-2, -1)\nloss.backward()\n"),
     ("DDP116", HEAD + LOOP + "def gram(x):\n    f = x.view(c, h * w)\n    return torch.mm(f, f.t())\n"),
@@ -221,6 +231,30 @@ YES = [
     ("DDP110", HEAD + LOOP + "d = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')\n"),
     ("DDP110", HEAD + LOOP + "m.cuda(0)\n"),
     ("DDP114", HEAD + LOOP + "l = DataLoader(d, batch_size=args.bs)\ntrain(m, l, c, o)\n"),
+    ("DDP114", HEAD + LOOP + "k = {'batch_size': args.bs}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
+    ("DDP114", HEAD + LOOP + "k = dict(batch_size=32) if cuda else {}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
+    (
+        "DDP114",
+        HEAD + LOOP + "k = {}\nk.update({'batch_size': 8, **more})\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",
+    ),
+    (
+        "DDP114",
+        HEAD
+        + LOOP
+        + "base = {}\nbase['batch_size'] = 8\nl = DataLoader(d, **{**base, 'shuffle': True})\ntrain(m, l, c, o)\n",
+    ),
+    (
+        "DDP114",
+        HEAD
+        + LOOP
+        + "base = {'batch_size': 8}\nk = base.copy()\nk |= dict(num_workers=1)\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",
+    ),
+    ("DDP133", HEAD + LOOP + "from tqdm import tqdm\noptions = dict(ncols=80)\ntqdm(d, **options)\n"),
+    ("DDP134", DDP + "k = {'sampler': s}\nDataLoader(d, shuffle=True, **k)\n"),
+    (
+        "DDP139",
+        DDP + LOOP + "m = DDP(n)\nk = {'num_workers': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",
+    ),
     ("DDP116", HEAD + "def contrastive(z):\n    return torch.matmul(z, z.T)\nloss.backward()\n"),
     ("DDP117", HEAD + "criterion = nn.CrossEntropyLoss(size_average=False)\nloss = criterion(a, b)\nloss.backward()\n"),
     ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(args.seed)\n"),
@@ -254,6 +288,11 @@ def test_a_message_names_what_was_found_and_the_line_to_write():
     assert found_.message.startswith("torch.save(net.state_dict(), ...) is under no test on the rank: ")
     assert found_.message.endswith("Write if dist.get_rank() == 0: torch.save(...)")
     assert (found_.place.line, found_.place.column) == (15, 1)
+
+
+def test_one_dict_of_two_loaders_is_found_once():
+    text = HEAD + LOOP + "k = dict(collate_fn=own)\na = DataLoader(d, **k)\nb = DataLoader(e, **k)\n"
+    assert found(text, "DDP209") == ["DDP209"]
 
 
 def test_every_rule_has_one_code_one_name_and_a_file_named_after_it():

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..source import Facts, Place, Problem, Source, facts_of, read
+from ..source import Elsewhere, Facts, Place, Problem, Source, facts_of, read
 from . import noqa
 from .rule import Finding, Rule, world
 from .table import table
@@ -32,29 +32,36 @@ class Result:
     lines: int = 0
 
 
-def check(path: Path, codes: Collection[str], result: Result) -> None:
-    """Add what is found in a file to a result."""
+def check(path: Path, codes: Collection[str], result: Result, elsewhere: Elsewhere | None = None) -> None:
+    """Add what is found in a file to a result.
+
+    Args:
+        path: of the file.
+        codes: of the rules.
+        result: that gets findings and problems.
+        elsewhere: what the other files of its programs say.
+    """
     source = read(path)
     result.files += 1
     result.lines += sum(len(part.lines) for part in source.parts)
     result.problems += source.problems
-    result.findings += check_source(source, codes)
+    result.findings += check_source(source, codes, elsewhere)
 
 
-def check_source(source: Source, codes: Collection[str]) -> list[Reported]:
-    """Find what the chosen rules say about a source, in the order of its text."""
-    facts = facts_of(source)
+def check_source(source: Source, codes: Collection[str], elsewhere: Elsewhere | None = None) -> list[Reported]:
+    """Find what the chosen rules say about a source, in the order of its text, each thing once."""
+    facts = facts_of(source, elsewhere)
     if not facts.uses_torch:
         return []
     kind = world(facts)
-    found = [
-        (facts.tree.order[finding.node], rule, finding)
+    found = {
+        (facts.tree.order[finding.node], code, finding.found): (rule, finding)
         for code, rule in table().items()
         if code in codes and rule.applies(facts, kind)
         for finding in rule.find(facts)
-    ]
+    }
     reported = []
-    for _, rule, finding in sorted(found, key=lambda item: (item[0], item[1].code)):
+    for _, (rule, finding) in sorted(found.items(), key=lambda item: item[0]):
         shown = _reported(facts, rule, finding, rule.message(finding, kind))
         if shown is not None:
             reported.append(shown)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ..source import find
+from ..source import Programs, find
 from .checking import Result, check
 from .config import Config, ConfigError, config_for
 from .explain import explained, listed
@@ -61,16 +61,19 @@ def _check(options: argparse.Namespace) -> Result:
     collecting = gc.isenabled()
     gc.disable()
     try:
+        files: dict[Path, set[str]] = {}
         for path in options.paths:
             config = Config() if options.no_config else config_for(Path(path))
-            files, problems = find([path], [*config.exclude, *options.exclude])
+            inside, problems = find([path], [*config.exclude, *options.exclude])
             result.problems += problems
             chosen(config.select, config.ignore)
-            for file in files:
-                wanted = chosen(select or config.select, [*ignore, *config.ignore, *config.ignored(file)])
-                check(file, wanted, result)
-                if result.files % _COLLECT == 0:
-                    gc.collect()
+            for file in inside:
+                files[file] = chosen(select or config.select, [*ignore, *config.ignore, *config.ignored(file)])
+        programs = Programs([*files])
+        for file, wanted in files.items():
+            check(file, wanted, result, programs.elsewhere(file))
+            if result.files % _COLLECT == 0:
+                gc.collect()
     finally:
         if collecting:
             gc.enable()

@@ -11,9 +11,6 @@ import libcst as cst
 
 from ..source import Facts, Role
 
-HOME = "https://pypi.org/project/ddp-patch/"
-
-
 _TESTS = {"pytest", "unittest"}  # a file of tests does not become a distributed script
 
 
@@ -46,12 +43,8 @@ class Rule:
     find: Callable[[Facts], Iterator[Finding]]
     worlds: tuple[World, ...] = (World.PLAIN, World.DDP)
     training: bool = True  # only in files where a backward runs
+    of_parts: bool = False  # about what a training is made of: also where the backward runs in a file that imports it
     breaks_alone: bool = False  # also as one process, so that a message does not begin with "under DDP"
-
-    @property
-    def url(self) -> str:
-        """Where the rule is explained."""
-        return f"{HOME}#{self.code}"
 
     @property
     def why(self) -> str:
@@ -60,7 +53,8 @@ class Rule:
 
     def applies(self, facts: Facts, world: World) -> bool:
         """Tell whether the rule means anything for this file."""
-        if world not in self.worlds or (self.training and not facts.trains):
+        trains = facts.is_trained if self.of_parts else facts.trains
+        if world not in self.worlds or (self.training and not trains):
             return False
         path = facts.source.path
         tests = facts.modules & _TESTS or path.name.startswith("test_") or path.parent.name in ("test", "tests")

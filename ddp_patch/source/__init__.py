@@ -9,6 +9,7 @@ from .kinds import OF_ROWS, Kind
 from .loops import BatchLoop, Loop
 from .names import dotted
 from .problems import Problem, place
+from .programs import Elsewhere, Programs
 from .reading import Part, Source, parse, read
 from .roles import Role
 from .scopes import Scope, Value, Variable
@@ -16,12 +17,14 @@ from .scopes import Scope, Value, Variable
 __all__ = [
     "OF_ROWS",
     "BatchLoop",
+    "Elsewhere",
     "Facts",
     "Kind",
     "Loop",
     "Part",
     "Place",
     "Problem",
+    "Programs",
     "Role",
     "Scope",
     "Source",

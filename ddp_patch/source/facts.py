@@ -13,9 +13,11 @@ import libcst as cst
 from . import names
 from .guards import Guards
 from .inference import Inference, Kinds
+from .keywords import Keywords
 from .kinds import Kind, made_by
 from .loops import BatchLoop, Loop, Loops
 from .problems import Problem
+from .programs import Elsewhere
 from .reading import Part, Source, parse
 from .roles import Role, roles
 from .scopes import Scopes
@@ -37,8 +39,15 @@ class Place:
 class Facts:
     """All that is known about one file. Made by ``facts_of(source)``; asking is cheap, and changes nothing."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, elsewhere: Elsewhere | None = None) -> None:
+        """Walk over a file.
+
+        Args:
+            source: the file.
+            elsewhere: what the other files of its programs say.
+        """
         self.source = source
+        self.elsewhere = elsewhere or Elsewhere()
         self.tree: Tree = grow([part.module for part in source.parts])
         self.imported = names.imports(self.tree)  # local name to qualified name
         self.modules = names.modules(self.tree)  # every module that is imported, with its packages
@@ -60,7 +69,11 @@ class Facts:
     @cached_property
     def guards(self) -> Guards:
         """Tests on the rank."""
-        return Guards(self.tree, self.scopes, self.imported, self.inference)
+        return Guards(self.tree, self.scopes, self.imported, self.inference, self.elsewhere.guarded)
+
+    @cached_property
+    def _keywords(self) -> Keywords:
+        return Keywords(self.tree, self.scopes)
 
     @cached_property
     def _loops(self) -> Loops:
@@ -68,9 +81,10 @@ class Facts:
 
     @cached_property
     def roles(self) -> frozenset[Role]:
-        """How the file is distributed today; empty for a script of one process."""
+        """How the file, or a program that it is part of, is distributed today; empty for a script of one process."""
         mentioned = [name for node in self.tree.all(cst.Attribute) if (name := names.dotted(node))]
-        return roles(self.modules, self._calls, [*mentioned, *self._calls, *self.imported.values()])
+        own = roles(self.modules, self._calls, [*mentioned, *self._calls, *self.imported.values()])
+        return own | self.elsewhere.roles
 
     @property
     def uses_torch(self) -> bool:
@@ -82,10 +96,24 @@ class Facts:
         """Somewhere in the file a backward runs, other than inside of an autograd function's own."""
         return any(not self._in_backward(call) for call in self._methods.get("backward", ()))
 
+    @property
+    def is_trained(self) -> bool:
+        """A backward runs in the file, or in one that imports it."""
+        return self.trains or self.elsewhere.trains
+
     @cached_property
     def reduces(self) -> bool:
-        """Somewhere in the file a function is called that brings the values of all ranks together, by its name."""
-        return any(_REDUCES.search(name) for name in self._calls)
+        """Somewhere in the program a function is called that brings the values of all ranks together, by its name."""
+        return any(_REDUCES.search(name) for name in (*self._calls, *self.elsewhere.words))
+
+    def says(self, *words: str) -> bool:
+        """Tell whether one of these names is used in the file or elsewhere in its programs."""
+        return any(word in self._words or word in self.elsewhere.words for word in words)
+
+    @cached_property
+    def _words(self) -> set[str]:
+        keywords = {node.keyword.value for node in self.tree.all(cst.Arg) if node.keyword is not None}
+        return keywords | {node.value for node in self.tree.all(cst.Name)}
 
     @property
     def batch_loops(self) -> list[BatchLoop]:
@@ -123,17 +151,17 @@ class Facts:
         return self.inference.kinds(node)
 
     def argument(self, call: cst.Call, keyword: str, position: int | None = None) -> cst.BaseExpression | None:
-        """Find an argument of a call by its name or, from 0, its position."""
+        """Find an argument of a call by its name or, from 0, its position; also in a dict that the call unpacks."""
         for index, argument in enumerate(call.args):
             if argument.keyword is not None and argument.keyword.value == keyword:
                 return argument.value
             if argument.keyword is None and not argument.star and index == position:
                 return argument.value
-        return None
+        return self._keywords.of(call).get(keyword) if any(argument.star for argument in call.args) else None
 
     def has_stars(self, call: cst.Call) -> bool:
-        """Tell whether a call has ``*args`` or ``**kwargs``, so that not all of its arguments are known."""
-        return any(argument.star for argument in call.args)
+        """Tell whether a call has ``*args`` or ``**kwargs`` that cannot be followed: it may be given more."""
+        return any(argument.star for argument in call.args) and not self._keywords.are_known(call)
 
     def assigned(self, call: cst.CSTNode) -> str | None:
         """Name the variable that an expression, or what is made of it by methods and calls, is assigned to."""
@@ -165,6 +193,13 @@ class Facts:
     def on_some_ranks(self, node: cst.CSTNode) -> bool:
         """Tell whether a node is under a test on the rank."""
         return bool(self.guards.of(node))
+
+    def named_test(self, test: cst.CSTNode) -> str:
+        """Write a test on the rank, or say that it is where the function is called in other files."""
+        outer = self.tree.parents.get(test)
+        if isinstance(outer, cst.FunctionDef) and test is outer.name:
+            return f"a test on the rank where {outer.name.value}() is called"
+        return self.code(test)
 
     def part(self, node: cst.CSTNode) -> Part:
         """Find the script or the cell that a node stands in."""
@@ -205,9 +240,9 @@ _TORCH = {
 }
 
 
-def facts_of(source: Source) -> Facts:
-    """Work out what a file says."""
-    return Facts(source)
+def facts_of(source: Source, elsewhere: Elsewhere | None = None) -> Facts:
+    """Work out what a file says, as part of the programs whose other files say ``elsewhere``."""
+    return Facts(source, elsewhere)
 
 
 def facts_of_text(content: str) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import libcst as cst
 
@@ -25,11 +25,38 @@ _ANY_RANK = re.compile(
 _DECORATORS = re.compile(r"(rank_zero_only|rank_?zero|main_process|master_only|one_rank_only|on_main_process)", re.I)
 
 
+def names_rank(name: str) -> bool:
+    """Tell whether a name is of a rank, or of what is true on one rank only."""
+    return bool(_MAIN.search(name) or _ANY_RANK.search(name))
+
+
+def is_of_one_rank(decorator: str) -> bool:
+    """Tell whether a decorator has its function run on one rank only."""
+    return _DECORATORS.search(decorator) is not None
+
+
 class Guards:
     """Answers ``of(node)``: the tests on the rank that a node is under."""
 
-    def __init__(self, tree: Tree, scopes: Scopes, imported: Mapping[str, str], inference: Inference) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        scopes: Scopes,
+        imported: Mapping[str, str],
+        inference: Inference,
+        elsewhere: Container[str] = (),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            tree: of the file.
+            scopes: of it.
+            imported: names of it.
+            inference: of its kinds.
+            elsewhere: functions and classes that other files call under a test on the rank only.
+        """
         self._tree, self._scopes, self._imported, self._inference = tree, scopes, imported, inference
+        self._elsewhere = elsewhere
         self._rank_tests: dict[cst.CSTNode, bool] = {}
         self._block_exits: dict[cst.CSTNode, list[cst.If]] = {}
         self._called_under: dict[cst.CSTNode, cst.CSTNode | None] = {}
@@ -47,7 +74,7 @@ class Guards:
     def _differs(self, test: cst.CSTNode) -> bool:
         for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript):
             name = dotted(part)
-            if name is not None and (_MAIN.search(name) or _ANY_RANK.search(name)) and not self._is_check(part):
+            if name is not None and names_rank(name) and not self._is_check(part):
                 return True
             if Kind.RANK in self._inference.kinds(part) and not self._is_check(part):
                 return True
@@ -82,7 +109,7 @@ class Guards:
                 yield from self._exits(outer, inner)
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)) and inner is not node:
                 for decorator in outer.decorators:
-                    if _DECORATORS.search(dotted(decorator.decorator) or ""):
+                    if is_of_one_rank(dotted(decorator.decorator) or ""):
                         yield decorator
             if isinstance(outer, cst.FunctionDef):
                 test = self._callers(outer)
@@ -111,11 +138,21 @@ class Guards:
         return "." in name and name.partition(".")[0] in self._imported
 
     def _callers(self, function: cst.FunctionDef) -> cst.CSTNode | None:
-        """A function is guarded when all of its calls in this file are. One that calls itself is not."""
+        """A function is guarded when all of its calls are. One that calls itself is not.
+
+        A method is as well when all objects of its class are made under a test.
+        """
         if function not in self._called_under:
             self._called_under[function] = None
-            calls = [call for call in self._scopes.calls[function.name.value] if not self._is_imported(call)]
-            tests = [next(self._guards(call), None) for call in calls]
-            if tests and all(test is not None for test in tests):
-                self._called_under[function] = tests[0]
+            self._called_under[function] = self._test_of_calls(function, function.name.value)
+            made = self._tree.enclosing(function, cst.FunctionDef, cst.ClassDef)
+            if self._called_under[function] is None and isinstance(made, cst.ClassDef):
+                self._called_under[function] = self._test_of_calls(function, made.name.value)
         return self._called_under[function]
+
+    def _test_of_calls(self, function: cst.FunctionDef, name: str) -> cst.CSTNode | None:
+        calls = [call for call in self._scopes.calls.get(name, ()) if not self._is_imported(call)]
+        tests = [next(self._guards(call), None) for call in calls]
+        if not tests:
+            return function.name if name in self._elsewhere else None
+        return tests[0] if all(test is not None for test in tests) else None

@@ -21,7 +21,8 @@ def as_github(result: Result) -> str:
         shown.append(_command("warning", where, f"{cell}{found.message}"))
     for problem in result.problems:
         where = {"file": problem.path, **({"line": str(problem.line)} if problem.line and not problem.cell else {})}
-        shown.append(_command("error", where, f"not checked: {problem.reason}"))
+        cell = f"cell {problem.cell}, line {problem.line}: " if problem.cell else ""
+        shown.append(_command("error", where, f"{cell}not checked: {problem.reason}"))
     return "".join(f"{line}\n" for line in shown)
 
 

@@ -17,7 +17,7 @@ def as_json(result: Result) -> str:
             "name": found.rule.name,
             "message": found.message,
             **dataclasses.asdict(found.place),
-            "url": found.rule.url,
+            "summary": found.rule.summary,
         }
         for found in result.findings
     ]

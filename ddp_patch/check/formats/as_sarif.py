@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ...source import Place, Problem
 from ...version import __version__
 from ..checking import Reported, Result
-from ..rule import HOME
+from ..explain import explained
 from ..table import table
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -25,12 +25,12 @@ def as_sarif(result: Result) -> str:
             "name": "".join(word.capitalize() for word in rule.name.split("-")),
             "shortDescription": {"text": rule.summary},
             "fullDescription": {"text": rule.why},
-            "helpUri": rule.url,
+            "help": {"text": rule.why, "markdown": explained(rule)},
             "defaultConfiguration": {"level": "warning"},
         }
         for rule in table().values()
     ]
-    driver = {"name": "ddp_patch check", "semanticVersion": __version__, "informationUri": HOME, "rules": rules}
+    driver = {"name": "ddp_patch check", "semanticVersion": __version__, "rules": rules}
     invocation = {
         "executionSuccessful": not result.problems,
         "toolExecutionNotifications": [_notification(problem) for problem in result.problems],
@@ -74,7 +74,9 @@ def _notification(problem: Problem) -> dict[str, Any]:
     location = {"physicalLocation": {"artifactLocation": {"uri": _uri(problem.path)}, **region}}
     return {
         "level": "error",
-        "message": {"text": problem.reason},
+        "message": {
+            "text": f"cell {problem.cell}, line {problem.line}: {problem.reason}" if problem.cell else problem.reason
+        },
         "descriptor": {"id": problem.kind},
         "locations": [location],
     }

@@ -13,8 +13,8 @@ from ..rule import Finding, Rule, World
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find shuffling samplers in a file that trains and never calls ``set_epoch``."""
-    if facts.methods("set_epoch") or not facts.trains:
+    """Find shuffling samplers in a program that trains and never calls ``set_epoch``."""
+    if facts.says("set_epoch"):
         return
     for call in facts.calls("torch.utils.data.DistributedSampler"):
         if is_false(facts.argument(call, "shuffle", 3)) or _evaluates(facts.assigned(call)):
@@ -32,4 +32,4 @@ def _evaluates(name: str | None) -> bool:
     return name is not None and any(word in name.lower() for word in ("val", "test", "eval", "dev"))
 
 
-RULE = Rule("DDP101", "no-set-epoch", "A DistributedSampler is never told the epoch", find, (World.DDP,))
+RULE = Rule("DDP101", "no-set-epoch", "A DistributedSampler is never told the epoch", find, (World.DDP,), of_parts=True)

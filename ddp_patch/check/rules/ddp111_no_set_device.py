@@ -10,7 +10,7 @@ from ..rule import Finding, Rule, World
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the first bare ``.cuda()`` of a file that joins a group and never calls ``set_device``."""
-    if facts.calls("torch.cuda.set_device", "torch.accelerator.set_device_index") or facts.methods("set_device"):
+    if facts.says("set_device", "set_device_index"):
         return
     if not facts.calls("torch.distributed.init_process_group"):
         return

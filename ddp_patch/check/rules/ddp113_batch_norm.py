@@ -11,10 +11,10 @@ _LAYERS = tuple(f"torch.nn.BatchNorm{dimensions}d" for dimensions in (1, 2, 3))
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find BatchNorm layers in a file that trains and never converts them."""
+    """Find BatchNorm layers in a program that trains and never converts them."""
     if Role.DATA_PARALLEL in facts.roles and Role.DDP not in facts.roles:
         return  # nn.DataParallel takes them from the rows of one device as well
-    if not facts.trains or any("convert_sync" in name for name in (*facts.imported.values(), *_called(facts))):
+    if facts.says("convert_sync_batchnorm", "convert_syncbn_model"):
         return
     layers = facts.calls(*_LAYERS)
     if layers:
@@ -27,8 +27,4 @@ def find(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _called(facts: Facts) -> list[str]:
-    return ["convert_sync" for _ in facts.methods("convert_sync_batchnorm", "convert_syncbn_model")]
-
-
-RULE = Rule("DDP113", "batch-norm", "BatchNorm is not synchronised", find)
+RULE = Rule("DDP113", "batch-norm", "BatchNorm is not synchronised", find, of_parts=True)

@@ -18,7 +18,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     calls = facts.calls("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
     if facts.calls("torch.multiprocessing.spawn"):
         return  # what is seeded above it, the spawned processes do not inherit
-    if not calls or not _draws(facts) or any(_by_rank(facts, call) for call in calls):
+    if not calls or facts.elsewhere.seeds_by_rank or not _draws(facts) or any(_by_rank(facts, call) for call in calls):
         return
     yield Finding(
         calls[0],

@@ -20,7 +20,7 @@ _SHUFFLES = {"numpy.random.shuffle": "numpy", "numpy.random.permutation": "numpy
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``random_split`` and shuffled indices of datasets, in files that seed nothing of the kind."""
-    if any("seed" in name.lower() for name in (*facts.scopes.functions, *facts.imported)):
+    if any("seed" in name.lower() for name in (*facts.scopes.functions, *facts.imported, *facts.elsewhere.words)):
         return
     for call in facts.calls("torch.utils.data.random_split"):
         if facts.argument(call, "generator", 2) is None and not facts.calls(*_SEEDS["torch"]):

@@ -23,7 +23,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         if tests and len(halves) == 1:
             yield Finding(
                 call,
-                f"{facts.code(call)} is under {facts.code(tests[0])}",
+                f"{facts.code(call)} is under {facts.named_test(tests[0])}",
                 "the ranks that come to it wait for those that do not",
                 "Write it outside of the test, where every rank comes by.",
             )

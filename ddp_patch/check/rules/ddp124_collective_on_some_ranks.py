@@ -25,7 +25,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         if tests and len(twins) == 1 and facts.argument(call, "group") is None:
             yield Finding(
                 call,
-                f"{brief(facts, call)} is under {facts.code(tests[0])}",
+                f"{brief(facts, call)} is under {facts.named_test(tests[0])}",
                 "the ranks that call it wait for those that do not",
                 "Write it where every rank comes by, and use its result under the test.",
             )

@@ -13,9 +13,7 @@ from ..rule import Finding, Rule
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``if (i + 1) % k == 0: optimizer.step()`` beside a backward in every round."""
-    if facts.methods("no_sync", "accumulate") or any(
-        "require_backward_grad_sync" in line for line in _attributes(facts)
-    ):
+    if facts.methods("accumulate") or facts.says("no_sync", "require_backward_grad_sync"):
         return
     for node in facts.tree.all(cst.If):
         loop = facts.batch_loop(node)
@@ -39,10 +37,6 @@ def find(facts: Facts) -> Iterator[Finding]:
                 "every backward averages the gradients of all ranks, though only the last one before a step has to",
                 "Write with model.no_sync(): around the others' forward and backward.",
             )
-
-
-def _attributes(facts: Facts) -> list[str]:
-    return [node.attr.value for node in facts.tree.all(cst.Attribute)]
 
 
 def _counts(facts: Facts, test: cst.CSTNode) -> bool:

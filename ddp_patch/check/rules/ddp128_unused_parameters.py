@@ -23,7 +23,9 @@ def find(facts: Facts) -> Iterator[Finding]:
         for call in facts.calls("torch.nn.parallel.DistributedDataParallel")
     ):
         return
-    used = _used(facts)
+    if "find_unused_parameters" in facts.elsewhere.words:
+        return
+    used = _used(facts) | facts.elsewhere.words
     for node in facts.tree.all(cst.Assign):
         target, value = node.targets[0].target, node.value
         name = dotted(target) or ""
@@ -35,7 +37,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         if _TRAINED.match(facts.name(value.func) or "") and name.removeprefix("self.") not in used:
             yield Finding(
                 node,
-                f"{name} = {facts.code(value.func)}(...) is used nowhere in this file",
+                f"{name} = {facts.code(value.func)}(...) is used nowhere",
                 "its parameters get no gradient, which DDP waits for: the next forward raises",
                 "Take it out, or write DistributedDataParallel(model, find_unused_parameters=True).",
             )
@@ -53,4 +55,4 @@ def _used(facts: Facts) -> set[str]:
     return read | {node.value.strip("'\"") for node in facts.tree.all(cst.SimpleString)}
 
 
-RULE = Rule("DDP128", "unused-parameters", "A layer is made and never used", find)
+RULE = Rule("DDP128", "unused-parameters", "A layer is made and never used", find, of_parts=True)

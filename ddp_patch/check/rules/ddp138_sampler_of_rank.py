@@ -22,7 +22,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         kinds = facts.kinds(sampler)
         if Kind.SAMPLER not in kinds or Kind.DISTRIBUTED_SAMPLER in kinds or not _draws(facts, sampler):
             continue
-        if not facts.calls("torch.utils.data.DistributedSampler") and not _knows_ranks(facts, sampler):
+        if not facts.says("DistributedSampler") and not _knows_ranks(facts, sampler):
             yield Finding(
                 sampler,
                 f"{brief(facts, sampler)} knows nothing of ranks",

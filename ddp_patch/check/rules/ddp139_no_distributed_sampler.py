@@ -10,9 +10,7 @@ from ..rule import Finding, Rule, World
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the loaders of a DDP script's training that have no sampler at all."""
-    if not facts.calls("torch.nn.parallel.DistributedDataParallel") or facts.calls(
-        "torch.utils.data.DistributedSampler"
-    ):
+    if not facts.calls("torch.nn.parallel.DistributedDataParallel") or facts.says("DistributedSampler"):
         return
     if any("sampler" in name.lower() for name in (*facts.imported, *facts.scopes.classes)):
         return

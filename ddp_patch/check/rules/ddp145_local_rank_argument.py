@@ -16,7 +16,7 @@ _FLAGS = ("--local_rank", "--local-rank")
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``add_argument("--local_rank")`` in files that never look at LOCAL_RANK."""
     texts = {node.value.strip("'\"") for node in facts.tree.all(cst.SimpleString)}
-    if "LOCAL_RANK" in texts:
+    if "LOCAL_RANK" in texts or "LOCAL_RANK" in facts.elsewhere.words:
         return
     for call in facts.methods("add_argument"):
         flags = [string(argument.value) for argument in call.args]

@@ -10,7 +10,7 @@ from ..rule import Finding, Rule, World
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``init_process_group`` in a script that trains and never destroys the group."""
-    if facts.calls("torch.distributed.destroy_process_group") or not facts.trains:
+    if facts.says("destroy_process_group") or not facts.trains:
         return
     if any("destroy" in name or "cleanup" in name for name in (*facts.imported, *facts.scopes.functions)):
         return

@@ -13,7 +13,7 @@ from ..rule import Finding, Rule, World
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torch.load`` of the path of a guarded ``torch.save`` above it, in a file without a barrier."""
-    if facts.calls("torch.distributed.barrier", "torch.distributed.monitored_barrier") or facts.methods("barrier"):
+    if facts.says("barrier", "monitored_barrier", "wait_for_everyone"):
         return
     saves = [call for call in facts.calls("torch.save") if facts.on_some_ranks(call) and len(call.args) > 1]
     for load in facts.calls("torch.load"):

@@ -1,0 +1,170 @@
+"""Rules on programs of several files: the other half of what one file says may stand in another."""
+
+import textwrap
+
+import pytest
+
+from ddp_patch.check.checking import Result, check
+from ddp_patch.check.table import table
+from ddp_patch.source import Programs
+
+TRAIN = """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader
+import torch.distributed as dist
+
+def train_one_epoch(model, loader, criterion, optimizer):
+    total = 0.0
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+"""
+MODEL = """
+import torch.nn as nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.spare = nn.Linear(4, 4)
+    def forward(self, x):
+        return self.norm(x)
+"""
+TRAINER = "import torch, part\nmodel = part.Net()\nmodel(x).sum().backward()\n"
+DDP = "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel\n"
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Check files given as texts; gives the codes by file."""
+
+    def run(files, *codes):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(textwrap.dedent(text))
+        paths = [tmp_path / name for name in files]
+        programs, result = Programs(paths), Result()
+        for path in paths:
+            check(path, codes or [*table()], result, programs.elsewhere(path))
+        assert not result.problems
+        reported = [(each.path.removeprefix(f"{tmp_path}/"), each.rule.code) for each in result.findings]
+        return [name_and_code for name_and_code in reported if not codes or name_and_code[1] in codes]
+
+    return run
+
+
+def test_files_that_do_not_import_each_other_are_judged_by_themselves(found):
+    other = "import ddp_patch; ddp_patch.enable()\nimport torch\n"
+    assert found({"engine.py": TRAIN, "other.py": other}, "DDP103") == [("engine.py", "DDP103")]
+
+
+@pytest.mark.parametrize(
+    ("code", "part", "main"),
+    [
+        (
+            "DDP101",
+            DDP
+            + TRAIN
+            + "def load(d):\n    s = torch.utils.data.DistributedSampler(d)\n    return DataLoader(d, sampler=s)\n",
+            "import part\nfor epoch in range(3):\n    loader.sampler.set_epoch(epoch)\n    part.train_one_epoch()\n",
+        ),
+        ("DDP103", TRAIN, "from part import train_one_epoch\nloss = all_reduce_mean(train_one_epoch())\n"),
+        ("DDP103", TRAIN, "import ddp_patch; ddp_patch.enable()\nfrom part import train_one_epoch\n"),
+        ("DDP103", TRAIN, "from accelerate import Accelerator\nfrom part import *\n"),
+        (
+            "DDP106",
+            TRAIN + "def save(model):\n    torch.save(model, 'x')\n",
+            "import part\nif dist.get_rank() == 0:\n    part.save(model)\n",
+        ),
+        (
+            "DDP106",
+            TRAIN + "def save(model):\n    torch.save(model, 'x')\n",
+            "from part import save\ndef main(rank):\n    if rank != 0:\n        return\n    save(model)\n",
+        ),
+        (
+            "DDP107",
+            TRAIN + "class Log:\n    def __init__(self):\n        self.file = open('log.txt', 'w')\n",
+            "from part import Log\nlog = Log() if is_main_process() else None\n",
+        ),
+        (
+            "DDP111",
+            DDP + TRAIN + "dist.init_process_group('nccl')\nmodel.cuda()\n",
+            "import torch, part\ntorch.cuda.set_device(0)\n",
+        ),
+        (
+            "DDP113",
+            MODEL,
+            "import torch\nfrom part import Net\n"
+            "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(Net())\nloss.backward()\n",
+        ),
+        (
+            "DDP118",
+            TRAIN + "def seed_all(seed):\n    torch.manual_seed(seed)\nnn.Dropout()\n",
+            "from part import seed_all\nseed_all(1 + dist.get_rank())\n",
+        ),
+        (
+            "DDP119",
+            TRAIN + "a, b = torch.utils.data.random_split(d, [1, 2])\n",
+            "from lightly import seed_everything\nimport part\nseed_everything(1)\n",
+        ),
+        ("DDP128", MODEL, "import torch, part\nnet = part.Net()\nnet.norm(net.spare(x)).sum().backward()\n"),
+        (
+            "DDP139",
+            DDP + TRAIN + "model = DistributedDataParallel(m)\nl = DataLoader(d)\ntrain_one_epoch(model, l, c, o)\n",
+            "import part\nfrom torch.utils.data import DistributedSampler\n",
+        ),
+        ("DDP145", DDP + "p.add_argument('--local_rank')\n", "import os, part\nrank = os.environ['LOCAL_RANK']\n"),
+        (
+            "DDP148",
+            DDP + TRAIN + "dist.init_process_group('gloo')\n",
+            "import part\ndist.destroy_process_group()\n",
+        ),
+        (
+            "DDP150",
+            DDP + "import torch\nif rank == 0:\n    torch.save(1, 'x')\nwait()\ntorch.load('x')\n",
+            "import part\ndef wait():\n    dist.barrier()\n",
+        ),
+    ],
+)
+def test_the_other_half_may_stand_in_another_file(found, code, part, main):
+    trainer = {"train.py": TRAINER} if part is MODEL else {}
+    assert ("part.py", code) in found({"part.py": part, **trainer}, code)
+    assert found({"part.py": part, "main.py": main}, code) == []
+
+
+def test_a_model_in_a_file_of_its_own_is_checked_where_the_training_is_known(found):
+    main = "import torch\nfrom models.net import Net\nNet()(x).sum().backward()\n"
+    files = {"models/__init__.py": "", "models/net.py": MODEL, "main.py": main}
+    assert found(files, "DDP113", "DDP128") == [("models/net.py", "DDP113"), ("models/net.py", "DDP128")]
+    assert found({"models/net.py": MODEL}, "DDP113", "DDP128") == []
+
+
+def test_imports_are_followed_over_packages_and_relatively(found):
+    files = {
+        "project/__init__.py": "",
+        "project/engine.py": TRAIN,
+        "project/middle.py": "from . import engine\nfrom .deep import thing\n",
+        "project/deep/__init__.py": "",
+        "project/deep/thing.py": TRAIN.replace("train_one_epoch", "other"),
+        "main.py": "import ddp_patch; ddp_patch.enable()\nfrom project.middle import engine\n",
+    }
+    assert found(files, "DDP103") == []
+
+
+def test_a_function_that_every_rank_calls_somewhere_is_not_taken_for_guarded(found):
+    part = TRAIN + "def save(model):\n    torch.save(model, 'x')\n"
+    main = "import part\nif rank == 0:\n    part.save(model)\npart.save(model)\n"
+    assert found({"part.py": part, "main.py": main}, "DDP106") == [("part.py", "DDP106")]
+
+
+def test_a_file_that_cannot_be_read_tells_the_others_nothing(tmp_path):
+    (tmp_path / "a.py").write_text("import b\ndef f(:\n")
+    (tmp_path / "b.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "c.ipynb").write_text("{")
+    programs = Programs([tmp_path / "a.py", tmp_path / "b.py", tmp_path / "c.ipynb"])
+    assert not programs.elsewhere(tmp_path / "b.py").words
