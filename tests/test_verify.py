@@ -196,6 +196,13 @@ def test_a_script_that_asks_is_told_apart(verify):
     assert "reads from standard input" in said
 
 
+def test_a_script_that_refuses_its_arguments_is_told_apart(verify):
+    code, said = verify("import argparse\np = argparse.ArgumentParser()\np.add_argument('data')\np.parse_args()\n")
+    assert code == 2
+    assert "ended with exit code 2 before it trained or wrote anything: " in said
+    assert "the following arguments are required: data" in said
+
+
 def test_a_script_that_does_nothing_is_told_apart(verify):
     code, said = verify("x = 1\n")
     assert code == 2
@@ -207,9 +214,79 @@ def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    code, said = verify(TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()"))
+    for text in (TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()"), "raise RuntimeError('No GPU found')\n"):
+        code, said = verify(text)
+        assert code == 2
+        assert "it needs a GPU" in said
+
+
+BY_HAND = """
+import torch
+torch.manual_seed(0)
+
+def train():
+    model = torch.nn.Linear(4, 1)
+    for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(40, 4)), 8):
+        loss = model(x).pow(2).mean()
+        gradients = STEP
+        for weight, gradient in zip(model.parameters(), gradients):
+            weight.data -= 0.1 * gradient
+
+train()
+"""
+STEPS = {
+    "backward": "(model.zero_grad(), loss.backward(), [p.grad for p in model.parameters()])[-1]",
+    "autograd.grad": "torch.autograd.grad(loss, list(model.parameters()))",
+    "no gradient": "[torch.full_like(p, loss.item()) for p in model.parameters()]",
+}
+
+
+@pytest.mark.parametrize("how", STEPS)
+def test_weights_of_a_script_without_an_optimizer_are_compared(verify, how):
+    code, said = verify(BY_HAND.replace("STEP", STEPS[how]))
+    assert code == 0, said
+    assert "5 weight and buffer values" in said
+    assert ("0 losses" if how == "no gradient" else "5 losses") in said
+
+
+@pytest.mark.parametrize("how", STEPS)
+def test_the_step_by_hand_that_differs_is_named(verify, how):
+    text = BY_HAND.replace("STEP", STEPS[how]).replace("0.1 * gradient", "(0.1 if alone else 0.2) * gradient")
+    text = text.replace("import torch", "import torch, ddp_patch; alone = ddp_patch.world_size() == 1", 1)
+    code, said = verify(text)
+    assert code == 1, said
+    assert "weights Linear.weight" in said
+    if how != "no gradient":
+        assert "after 1 step: backward 2, loss" in said
+        assert "after 1 step: weights Linear." in said
+
+
+def test_a_run_without_an_optimizer_ends_after_as_many_backwards(verify):
+    code, said = verify(BY_HAND.replace("STEP", STEPS["autograd.grad"]) + "open('done', 'w')\n", "--steps", "2")
+    assert code == 0, said
+    assert "2 losses" in said
+    assert "0 files" in said
+
+
+PACKAGE = TRAIN.replace("torch.nn.Linear(4, 1)", "net()").replace(
+    "import torch", "import torch\nfrom .models import net"
+)
+
+
+def test_a_module_is_run_by_its_name(verify, tmp_path):
+    folder = tmp_path / "project" / "package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "models.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(4, 1)\n")
+    (folder / "train.py").write_text(PACKAGE + "import sys; print(__spec__.name, sys.argv[1:])\n")
+    code, said = verify("", "-m", "package.train", name="--rate", args=("3",))
+    assert code == 0, said
+    assert "train.py on 2 ranks: same" in said
+    assert "5 optimizer steps" in said
+    (folder / "__main__.py").write_text("raise ValueError('in the package')\n")
+    code, said = verify("", "-m", "package", name="-x")
     assert code == 2
-    assert "it needs a GPU" in said
+    assert "ValueError: in the package" in said
 
 
 @pytest.mark.parametrize(
@@ -225,6 +302,11 @@ def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
         ([], "no script to verify"),
         (["missing.py"], "there is no such script"),
         (["folder"], "is a folder"),
+        (["a.ipynb"], "is a notebook"),
+        (["bytes.py"], "is not text"),
+        (["-m"], "-m needs the name of a module"),
+        (["-m", "folder.x"], "there is no such module"),
+        (["-m", "package"], "a package without __main__.py"),
         (["broken.py"], "broken.py:2"),
         (["--report", "x.py/out", "x.py"], "cannot be written to"),
         (["--against", "missing.py", "x.py"], "there is no such script"),
@@ -235,6 +317,10 @@ def test_what_cannot_be_done_is_said_before_anything_runs(tmp_path, monkeypatch,
     (tmp_path / "x.py").write_text(TRAIN)
     (tmp_path / "folder").mkdir()
     (tmp_path / "broken.py").write_text("x = 1\nif x\n")
+    (tmp_path / "a.ipynb").write_text("{}")
+    (tmp_path / "bytes.py").write_bytes(bytes(9))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("raise AssertionError('imported')")
     before = sorted(os.listdir())
 
     def never(*_):

@@ -43,6 +43,7 @@ class Against:
         self._old: Path = request.against
         self._new = Spec(
             script=request.script,
+            module=request.module,
             args=request.args,
             launcher=launcher,
             steps=request.steps,
@@ -121,7 +122,7 @@ class Against:
 
     def _alone(self, spec: Spec, order: Order) -> Observed:
         alone = dataclasses.replace(
-            spec, script=self._old, launcher="plain", nproc=1, batches=json.dumps(order.as_given())
+            spec, script=self._old, module="", launcher="plain", nproc=1, batches=json.dumps(order.as_given())
         )
         seen = observe(self._run(alone))
         self._runs.append((f"{self._old.name}, {alone.name}", seen.seconds, seen.how or "failed"))

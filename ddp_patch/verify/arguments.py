@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from pathlib import Path
 from ..errors import OptionError
 
 USAGE = """\
-usage: python -m ddp_patch verify [options] script.py [args ...]
-       python -m ddp_patch verify [options] --against old.py new.py [args ...]
+usage: python -m ddp_patch verify [options] (script.py | -m module) [args ...]
+       python -m ddp_patch verify [options] --against old.py (new.py | -m module) [args ...]
 
 Runs a script alone and on several ranks under ddp_patch, each in a copy of the working folder, and compares every
 printed number, loss, gradient, weight and file. With --against, runs old.py alone and new.py on several ranks, by
@@ -20,7 +21,7 @@ torchrun, by accelerate launch if it uses Accelerate, or under ddp_patch if it h
 
 options:
   --nproc N[,N...]    numbers of ranks (default: 2)
-  --steps N           end each run after N optimizer steps
+  --steps N           end each run after N optimizer steps (without an optimizer: backwards)
   --float64           compute in float64 (a difference is tried in float64 anyway)
   --timeout SECONDS   time that one run may take (default: 600)
   --report DIR        write verify.md and verify.json there
@@ -37,6 +38,7 @@ class Request:
 
     script: Path
     args: tuple[str, ...]
+    module: str = ""  # its name, where it is run as ``python -m package.train``
     against: Path | None = None
     nproc: tuple[int, ...] = (2,)
     steps: int | None = None
@@ -54,7 +56,7 @@ def parse(argv: Sequence[str]) -> Request | None:
     """
     rest = list(argv)
     given: dict[str, str] = {}
-    while rest and rest[0].startswith("-") and rest[0] != "-":
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m"):
         flag, has_value, value = rest.pop(0).partition("=")
         if flag in ("-h", "--help"):
             return None
@@ -68,11 +70,18 @@ def parse(argv: Sequence[str]) -> Request | None:
                 raise OptionError(f"{flag} needs a value.")
             value = rest.pop(0)
         given[flag] = value
+    module = ""
+    if rest[:1] == ["-m"]:
+        if len(rest) < 2:
+            raise OptionError("-m needs the name of a module. Write python -m ddp_patch verify -m package.train")
+        module = rest[1]
+        rest = [str(module_file(module)), *rest[2:]]
     if not rest:
         raise OptionError("no script to verify. Write python -m ddp_patch verify script.py")
     return Request(
         script=script(rest[0]),
         args=tuple(rest[1:]),
+        module=module,
         against=script(given["--against"]) if "--against" in given else None,
         nproc=_counts(given.get("--nproc", "2")),
         steps=int(_number("--steps", given["--steps"], whole=True)) if "--steps" in given else None,
@@ -90,17 +99,48 @@ def script(name: str) -> Path:
         OptionError: if it is none.
     """
     path = Path(name)
+    if path.suffix == ".ipynb":
+        raise OptionError(
+            f"{name} is a notebook, which python does not run. Write jupyter nbconvert --to script {name}, and verify "
+            "what that makes."
+        )
     if path.is_dir():
         raise OptionError(f"{name} is a folder. Name the script in it that trains, such as {path / 'train.py'}.")
     if not path.is_file():
         raise OptionError(f"can't open file {name!r}: there is no such script.")
     try:
-        ast.parse(path.read_bytes(), name)
-    except (SyntaxError, ValueError) as error:
-        where = f"{path.name}:{error.lineno}" if isinstance(error, SyntaxError) else path.name
-        said = error.msg if isinstance(error, SyntaxError) else error
+        data = path.read_bytes()
+        if b"\0" in data:
+            raise OptionError(f"{name} is not text, so it is no script. Name the script that trains.")
+        ast.parse(data, name)
+    except OSError as error:
+        raise OptionError(f"{name} cannot be read: {error.strerror}. Allow it, or name another script.") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        where = f"{path.name}:{line}" if line else path.name
+        said = getattr(error, "msg", error)
         raise OptionError(f"{where}: {said}, so it does not run. Correct that line.") from None
     return path.resolve()
+
+
+def module_file(name: str) -> Path:
+    """Find what ``python -m`` would run from here, without importing the packages that it is in.
+
+    Raises:
+        OptionError: if there is none in the working folder or on PYTHONPATH.
+    """
+    parts = name.split(".")
+    for folder in (Path.cwd(), *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))):
+        base = folder.joinpath(*parts)
+        for path in (base / "__main__.py", base.with_name(f"{base.name}.py")):
+            if all(parts) and path.is_file():
+                return path
+        if all(parts) and (base / "__init__.py").is_file():
+            raise OptionError(f"-m {name}: it is a package without __main__.py. Name the module in it that trains.")
+    raise OptionError(
+        f"-m {name}: there is no such module below this folder or one of PYTHONPATH. Write its name as "
+        "for python -m, from the folder that its package is in."
+    )
 
 
 def _counts(value: str) -> tuple[int, ...]:

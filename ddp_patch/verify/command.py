@@ -73,6 +73,7 @@ def verify(request: Request, root: Path, start: Start = process.run) -> Iterator
 
     spec = Spec(
         script=request.script,
+        module=request.module,
         args=request.args,
         launcher="ddp_patch",
         has_line=has_line,

@@ -29,6 +29,7 @@ def compare(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyi
         *_ends(one, other),
         *_losses(one, other, tolerance),
         *_steps(one, other, tolerance),
+        *_held(one, other, tolerance),
         *lines(one.out, other.out, tolerance, varying),
         *lines(one.err, other.err, tolerance, varying),
         *weights(one, other, tolerance),
@@ -96,6 +97,19 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
                 said = f"gradient of {name}: norm {_shown(measured)}, alone {_shown(norm)}"
                 said += "" if norm is None or measured is None else f" ({_apart(norm, measured)})"
                 yield Difference("gradient", name, a.step, b.line, said, times)
+
+
+def _held(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
+    """Weights that the script updates itself, step by step: the first step that left each differently."""
+    told: set[str] = set()
+    for a, b in zip(one.held, other.held, strict=False):
+        for name, norm in a.norms.items():
+            measured = b.norms.get(name)
+            times = 0.0 if measured is None else tolerance.exceeds(norm, measured, 0.0, a.age)
+            if times > 1 and name not in told:
+                told.add(name)
+                said = f"weights {name}: norm {_shown(measured)}, alone {_shown(norm)}"
+                yield Difference("weights", name, a.step, b.line, said, times)
 
 
 def _exceeds(one: float | None, other: float | None, total: float, tolerance: Tolerance, step: int) -> float:

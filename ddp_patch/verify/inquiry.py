@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from .compare import compare
 from .difference import Difference
@@ -18,6 +21,17 @@ from .tolerance import Tolerance
 from .verdict import Verdict
 
 _NUMBERS = ("loss", "gradient", "printed")
+_NO_GPU = (
+    "No CUDA GPUs",
+    "not compiled with CUDA",
+    "NVIDIA driver",
+    "No HIP GPUs",
+    "assert torch.cuda.is_available()",
+)
+_GPU = re.compile(
+    r"\b(CUDA|GPUs?)\b.*\b(required|needed|available|found|necessary)\b|\b(no|needs?|requires?)\b.*\b(CUDA|GPUs?)\b",
+    re.I,
+)
 Perform = Callable[[Spec], Done]
 
 
@@ -154,8 +168,8 @@ class Inquiry:
         return self._seen[spec]
 
     def _alone(self, spec: Spec) -> Spec:
-        script = spec.script if self._original is None else self._original
-        return dataclasses.replace(spec, script=script, launcher="plain", nproc=1)
+        own = {} if self._original is None else {"script": self._original, "module": ""}
+        return dataclasses.replace(spec, launcher="plain", nproc=1, **own)  # type: ignore[arg-type]
 
     def _twice(self, spec: Spec) -> Observed:
         if self._again is None:
@@ -196,12 +210,16 @@ def failure(seen: Observed) -> str:
         return f"it was not done after {seen.seconds:.0f} s and was ended. Write --steps 50, or a longer --timeout"
     if seen.error.startswith("EOFError"):
         return "it reads from standard input, which nobody answers here. Give it what it asks for as arguments"
-    if any(word in said for word in ("No CUDA GPUs", "not compiled with CUDA", "NVIDIA driver", "No HIP GPUs")):
+    needs_gpu = any(word in said for word in _NO_GPU) or _GPU.search(seen.error)
+    if seen.failed and needs_gpu and not torch.accelerator.is_available():
         return "it needs a GPU, and there is none here"
     if seen.failed and seen.error:
         return seen.error
     if seen.failed:
         return f"it ended with code {seen.code} before it could say why"
+    if seen.gave_up:
+        last = f": {said.splitlines()[-1]}" if said else ""
+        return f"it ended with exit code {seen.exit_code} before it trained or wrote anything{last}"
     return "it printed nothing, trained nothing and wrote nothing, so there is nothing to compare"
 
 

@@ -39,6 +39,16 @@ class Step:
     age: int
 
 
+@dataclass(frozen=True)
+class Held:
+    """Weights of a script that updates them itself, before a backward and at the end."""
+
+    step: int
+    line: str  # of the backward; empty at the end
+    norms: dict[str, float]
+    age: int
+
+
 @dataclass
 class Observed:
     """One run, as one rank saw it."""
@@ -55,6 +65,7 @@ class Observed:
     age: int = 0
     losses: list[Loss] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     out: list[Said] = field(default_factory=list)
     err: list[Said] = field(default_factory=list)
@@ -73,12 +84,17 @@ class Observed:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to compare."""
-        return not (self.losses or self.steps or self.out or self.err or self.files or self.tensors)
+        return self.gave_up or not (self.losses or self.steps or self.out or self.err or self.files or self.tensors)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it left with an error code before it trained or wrote anything, as argparse does."""
+        return self.how == "exit" and self.exit_code != 0 and not (self.losses or self.steps or self.files)
 
     @property
     def taken(self) -> int:
-        """Optimizer steps."""
-        return len(self.steps)
+        """Optimizer steps; without an optimizer, backwards."""
+        return len(self.steps) or (len(self.losses) if self.held else 0)
 
     @property
     def dtype(self) -> str:
@@ -116,6 +132,8 @@ def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
     elif kind == "step":
         options = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["age"])
         seen.steps.append(Step(step, event["line"], event["number"], *options))
+    elif kind == "weights":
+        seen.held.append(Held(step, event["line"], event["norms"], event["age"]))
     elif kind == "optimizer":
         seen.optimizers.append(event)
         seen.dtypes.update(event["dtypes"])

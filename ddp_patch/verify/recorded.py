@@ -1,6 +1,7 @@
 """Run a script as ``python`` would and write down what it does: ``python -m ddp_patch.verify.recorded FILE script.py``.
 
-``FILE`` holds the settings. ``verify`` starts this, alone and on every rank.
+``-m module`` instead of the script runs a module as ``python -m`` would. ``FILE`` holds the settings. ``verify`` starts
+this, alone and on every rank.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..__main__ import _script_loader
+from ..__main__ import _module_loader, _script_loader
 from .inside.settings import Settings
 
 
 def main(argv: Sequence[str]) -> None:
     """Run the script."""
     settings = Settings.read(argv[0])
-    path, *args = argv[1:]
+    is_module = argv[1] == "-m"
+    target, *args = argv[2:] if is_module else argv[1:]
     from .inside import double, recorder, seeds  # noqa: PLC0415 — imports torch
 
     seeds.install()
@@ -28,15 +30,15 @@ def main(argv: Sequence[str]) -> None:
         double.install()
     recording = recorder.Recorder(settings, int(os.environ.get("RANK", "0")))
     recording.install()
-    load = _script_loader(path)
-    if settings.alone:
-        _start_no_others()
-    elif settings.enable:
-        _enable()
     try:
+        load = (_module_loader if is_module else _script_loader)(target)  # imports the packages that a module is in
+        if settings.alone:
+            _start_no_others()
+        elif settings.enable:
+            _enable()
         # A syntax error is the script's, like any other.
         code, module = load()
-        sys.argv = [path, *args]
+        sys.argv = [str(vars(module)["__file__"]) if is_module else target, *args]
         sys.modules["__main__"] = module
         exec(code, vars(module))
     except SystemExit as error:

@@ -23,6 +23,7 @@ class Spec:
     """What to run, and how."""
 
     script: Path
+    module: str = ""  # the script's name, where it is run as ``python -m package.train``
     args: tuple[str, ...] = ()
     launcher: Launcher = "plain"
     nproc: int = 1
@@ -92,7 +93,8 @@ def perform(
         linked=place.linked,
     )
     settings.write(root / "settings.json")
-    own = [sys.executable, "-m", "ddp_patch.verify.recorded", str(root / "settings.json"), str(place.script)]
+    target = ["-m", spec.module] if spec.module else [str(place.script)]
+    own = [sys.executable, "-m", "ddp_patch.verify.recorded", str(root / "settings.json"), *target]
     ended = start(
         [*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads, root / "tmp"), logs, timeout
     )

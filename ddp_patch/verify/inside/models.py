@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
@@ -21,6 +22,7 @@ class Models:
         self.loose: dict[str, Tensor] = {}  # trained, and of no module
         self._names: dict[int, str] = {}
         self._held: list[Tensor] = []  # so that no identity is used again
+        self._made: list[nn.Module] | None = []  # all modules, in order; None once an optimizer says what is trained
 
     def name(self, parameters: Iterable[Tensor]) -> list[str]:
         """Name parameters, looking for their modules if they are new."""
@@ -30,6 +32,44 @@ class Models:
             self._held.extend(new)
             self._find(new)
         return [self._names[id(parameter)] for parameter in wanted]
+
+    def made(self, module: nn.Module) -> None:
+        """Keep a module that the script makes, in case that no optimizer ever tells what is trained."""
+        if self._made is not None and not _is_ours(type(module)):
+            self._made.append(module)
+
+    def optimized(self) -> None:
+        """Let go of modules: an optimizer tells which ones are trained."""
+        self._made = None
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether there has been no optimizer yet, so that the script updates weights itself, if anybody does."""
+        return self._made is not None
+
+    def name_made(self) -> None:
+        """Name the parameters of all modules that the script has made so far, and of no optimizer."""
+        made = [module for module in self._made or () if _has_weights(module)]
+        inside = {id(child) for module in made for child in module.modules() if child is not module}
+        for module in made:
+            own = list(module.named_parameters())
+            if id(module) not in inside and any(id(parameter) not in self._names for _, parameter in own):
+                self._keep(module, own)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Give all parameters as they are now, by name."""
+        held = dict(self.loose)
+        for label, module in self.roots.items():
+            own = {f"{label}.{plain_name(name)}": value for name, value in module.named_parameters()}
+            held.update({name: value for name, value in own.items() if not is_lazy(value)})
+        return held
+
+    def _keep(self, module: nn.Module, own: list[tuple[str, nn.Parameter]]) -> None:
+        label = self._label(type(module).__name__)
+        self.roots[label] = module
+        self._held.extend(parameter for _, parameter in own)
+        for name, parameter in own:
+            self._names.setdefault(id(parameter), f"{label}.{plain_name(name)}")
 
     def _find(self, new: list[Tensor]) -> None:
         order = {id(parameter): place for place, parameter in enumerate(new)}
@@ -42,11 +82,7 @@ class Models:
             own = list(module.named_parameters())
             if all(id(p) in self._names for _, p in own if id(p) in order):
                 continue  # of another that holds the same
-            label = self._label(type(module).__name__)
-            self.roots[label] = module
-            self._held.extend(parameter for _, parameter in own)
-            for name, own_parameter in own:
-                self._names.setdefault(id(own_parameter), f"{label}.{plain_name(name)}")
+            self._keep(module, own)
         for parameter in new:
             if id(parameter) not in self._names:
                 name = f"tensor {len(self.loose) + 1}"
@@ -80,11 +116,19 @@ class Models:
         self.roots.clear()
         self.loose.clear()
         self._held.clear()
+        self._made = None
 
 
 def plain_name(name: str) -> str:
     """Leave out what wrappers put into a parameter's name."""
     return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Leave out wrappers, what TorchScript made, and modules whose making failed."""
+    kind = type(module)
+    is_made = "_modules" in vars(module) and not isinstance(module, torch.jit.ScriptModule)
+    return is_made and kind.__name__ not in _WRAPPERS
 
 
 def _values(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

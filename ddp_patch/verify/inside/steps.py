@@ -51,15 +51,17 @@ class Steps:
     def install(self) -> None:
         """Look on from now on."""
         torch.autograd.backward = self._around(torch.autograd.backward)
+        self._replace_grad()
+        self._note_made()
         register_optimizer_step_pre_hook(self._before)
         register_optimizer_step_post_hook(self._after)
 
     def finish(self, went_well: bool) -> None:
         """Write down what is left, when the script has ended."""
         self._settle(may_wait=went_well)
-        if not self._models.roots and not self._models.loose:
-            leaves = [found for found in _with_gradients() if found.is_leaf]
-            self._models.name(leaves)
+        if self._models.by_hand:
+            self._hold()
+            self._note_weights("")
 
     # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -68,12 +70,8 @@ class Steps:
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             if self._depth:
                 return wrapped(tensors, grad_tensors, *args, **kwargs)
-            self._settle()
-            self._backwards += 1
-            self._record.age = max(self._record.step, self._backwards - 1)
-            if self._limit is not None and self._backwards > self._limit and not self._kept and not _steps_later():
-                self._end()
             line = script_line()
+            self._begin(line)
             roots = tensors if isinstance(tensors, (list, tuple)) else [tensors]
             given = grad_tensors if isinstance(grad_tensors, (list, tuple)) else [grad_tensors] * len(roots)
             self._open.extend((line, root, weight) for root, weight in zip(roots, given, strict=False))
@@ -84,6 +82,50 @@ class Steps:
                 self._depth -= 1
 
         return backward
+
+    def _replace_grad(self) -> None:
+        from ...batch.rules import table  # noqa: F401, PLC0415 — fills RULES
+        from ...batch.tensor import RULES  # noqa: PLC0415
+
+        wrapped = torch.autograd.grad
+        torch.autograd.grad = noted = self._around_grad(wrapped)
+        # torch looks itself up by the name, and ddp_patch's rule for it is found by identity.
+        RULES[noted] = RULES[wrapped]
+
+    def _around_grad(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        """Without an optimizer, ``torch.autograd.grad(loss, weights)`` is what a step begins with."""
+
+        @functools.wraps(wrapped)
+        def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+            roots = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+            wanted = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            trained = [each for each in wanted if type(each) in (Tensor, torch.nn.Parameter) and each.is_leaf]
+            is_step = self._models.by_hand and len(trained) == len(wanted) and not kwargs.get("create_graph")
+            if self._depth or not is_step or grad_outputs is not None or any(root.dim() for root in roots):
+                return wrapped(outputs, inputs, grad_outputs, *args, **kwargs)
+            line = script_line()
+            self._models.name_made()
+            self._models.name(trained)
+            self._begin(line)
+            self._open.extend((line, root, None) for root in roots)
+            self._depth += 1
+            try:
+                return wrapped(outputs, inputs, grad_outputs, *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        return grad
+
+    def _begin(self, line: str) -> None:
+        """Begin a backward, which without an optimizer is a step."""
+        self._settle()
+        if self._models.by_hand:
+            self._record.step = self._backwards
+            self._note_weights(line)
+        self._backwards += 1
+        self._record.age = max(self._record.step, self._backwards - 1)
+        if self._limit is not None and self._backwards > self._limit and self._models.by_hand:
+            self._end()
 
     def _settle(self, may_wait: bool = True) -> None:
         held, self._open = self._open, []
@@ -142,6 +184,37 @@ class Steps:
             **({"buffers": self._models.buffers()} if self._local else {}),
         )
 
+    # --- without an optimizer ---------------------------------------------------------------------------------------
+
+    def _note_made(self) -> None:
+        models = self._models
+
+        def noted(owner: Any, note: Callable[[Any], None]) -> None:
+            wrapped = owner.__init__
+
+            @functools.wraps(wrapped)
+            def init(made: Any, *args: Any, **kwargs: Any) -> None:
+                note(made)
+                wrapped(made, *args, **kwargs)
+
+            owner.__init__ = init
+
+        noted(torch.nn.Module, models.made)
+        noted(Optimizer, lambda made: models.optimized())
+
+    def _hold(self) -> None:
+        """Name what may be trained: parameters of modules, and tensors that a backward left gradients in."""
+        self._models.name_made()
+        self._models.name(_with_gradients())
+
+    def _note_weights(self, line: str) -> None:
+        """Measure what the script has made of its weights since the backward before."""
+        if self._backwards == 1:
+            self._hold()
+        weights = self._models.weights()
+        if self._backwards and weights:
+            self._record.event("weights", line=line, norms=dict(zip(weights, _norms([*weights.values()]), strict=True)))
+
     def _end(self) -> None:
         self.is_enough = True
         raise Enough(0)
@@ -149,11 +222,6 @@ class Steps:
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
     return any(callable(value) for value in (*args[1:], *kwargs.values()))
-
-
-def _steps_later() -> bool:
-    """Tell whether there is an optimizer, which may have steps to come."""
-    return any(isinstance(candidate, Optimizer) for candidate in _of(Optimizer))
 
 
 def _of(wanted: type) -> Iterable[Any]:
@@ -168,7 +236,9 @@ def _of(wanted: type) -> Iterable[Any]:
 
 def _with_gradients() -> list[Tensor]:
     """Find what a script trains by hand."""
-    return [found for found in _of(torch.nn.Parameter) if found.grad is not None]
+    kinds = (Tensor, torch.nn.Parameter)
+    found = [each for each in _of(Tensor) if type(each) in kinds and each.requires_grad and each.is_leaf]
+    return [each for each in found if each.grad is not None]
 
 
 def _norms(grads: list[Tensor | None]) -> list[float | None]:
