@@ -38,7 +38,7 @@ test: .venv/with-test
 thorough: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m thorough
 
-# verify on 69 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
+# verify on 90 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
 collections: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q -m collection
 

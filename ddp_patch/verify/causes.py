@@ -30,7 +30,9 @@ def causes(old: Observed, ranks: list[Observed], found: Sequence[Difference], sc
         *_rows(found),
         *_statistics(ranks, found),
         *_clipping(ranks),
+        *_modes(found, source),
         *_unsynchronised(ranks, found, source),
+        *_by_hand(found, source),
         *_optimizers(old, ranks[0]),
         *_rates(ranks[0], found),
         *_loss(old, ranks, found, source),
@@ -131,6 +133,22 @@ def _unsynchronised(ranks: list[Observed], found: Sequence[Difference], source: 
     yield own.line, f"{own.said}. Average them before this line"
 
 
+def _modes(found: Sequence[Difference], source: Source) -> Iterator[Cause]:
+    mode = next((one for one in found if one.key == "mode"), None)
+    if mode is not None:
+        for line in source.having(".eval()"):
+            yield line, f"after {mode.step} steps, {mode.said}: is train() called again behind this line?"
+        yield mode.line, mode.said
+
+
+def _by_hand(found: Sequence[Difference], source: Source) -> Iterator[Cause]:
+    """A script without an optimizer, whose ranks hold weights of their own."""
+    own = next((one for one in found if one.what == "weights" and one.key == "ranks"), None)
+    if own is not None:
+        for line in (*source.having(".grad"), *source.having("autograd.grad")):
+            yield line, f"{own.said}. Are these gradients averaged over ranks before they are used?"
+
+
 def _optimizers(old: Observed, new: Observed) -> Iterator[Cause]:
     for one, other in zip(old.optimizers, new.optimizers, strict=False):
         if one["sizes"] != other["sizes"]:
@@ -148,7 +166,7 @@ def _optimizers(old: Observed, new: Observed) -> Iterator[Cause]:
 
 
 def _rates(new: Observed, found: Sequence[Difference]) -> Iterator[Cause]:
-    first = next((one for one in found if one.what == "rate" and one.step > 0), None)
+    first = next((one for one in found if one.what == "rate" and one.key != "mode" and one.step > 0), None)
     if first is not None:
         for note in new.notes.get("made", []):
             if note["what"] == "scheduler":

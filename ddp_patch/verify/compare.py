@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from . import files
 from .difference import Difference
 from .lines import lines
-from .observed import Observed
+from .observed import Observed, Step
 from .printed import Varying
 from .tensors import tensors, weights
 from .tolerance import SMALL, Tolerance
@@ -82,6 +82,11 @@ def _losses(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Di
 
 
 def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
+    modes = next((pair for pair in zip(one.steps, other.steps, strict=False) if _modes_differ(*pair)), None)
+    if modes is not None:
+        counts = f"{modes[1].evaluating}, alone {modes[0].evaluating}"
+        said = f"layers of dropout or BatchNorm that are in evaluation mode as this steps: {counts}"
+        yield Difference("rate", "mode", modes[0].step, modes[1].line, said)
     for a, b in zip(one.steps, other.steps, strict=False):
         for rate, rated in zip(a.rates, b.rates, strict=False):
             if tolerance.exceeds(rate, rated, 0.0, a.age) > 1:
@@ -97,6 +102,10 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
                 said = f"gradient of {name}: norm {_shown(measured)}, alone {_shown(norm)}"
                 said += "" if norm is None or measured is None else f" ({_apart(norm, measured)})"
                 yield Difference("gradient", name, a.step, b.line, said, times)
+
+
+def _modes_differ(one: Step, other: Step) -> bool:
+    return one.evaluating != other.evaluating
 
 
 def _held(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:

@@ -36,6 +36,7 @@ class Step:
     norms: list[float | None]  # of each parameter's
     rates: list[float]
     buffers: dict[str, float]
+    evaluating: int  # layers in evaluation mode that do otherwise in training
     age: int
 
 
@@ -130,8 +131,8 @@ def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
         seen.losses.append(Loss(step, event["line"], event["value"], event["age"]))
         seen.dtypes.add(event["dtype"])
     elif kind == "step":
-        options = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["age"])
-        seen.steps.append(Step(step, event["line"], event["number"], *options))
+        values = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["evaluating"])
+        seen.steps.append(Step(step, event["line"], event["number"], *values, event["age"]))
     elif kind == "weights":
         seen.held.append(Held(step, event["line"], event["norms"], event["age"]))
     elif kind == "optimizer":

@@ -12,6 +12,7 @@ from .tolerance import Tolerance
 def apart(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
     """Find what ranks hold differently, the first step of each."""
     yield from _first(ranks, tolerance)
+    yield from _weights(ranks, tolerance)
     yield from _files(ranks)
 
 
@@ -37,6 +38,19 @@ def _first(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
                 told.add("rate")
                 said = f"ranks have other learning rates: {one.rates} on rank 0, {step.rates} on rank {other}"
                 yield Difference("rate", "ranks", one.step, one.line, said)
+
+
+def _weights(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
+    """Weights that a script without an optimizer updates itself."""
+    for held in zip(*(rank.held for rank in ranks), strict=False):
+        one = held[0]
+        for other, own in enumerate(held[1:], 1):
+            for name, norm in one.norms.items():
+                measured = own.norms.get(name)
+                if measured is not None and tolerance.exceeds(norm, measured, 0.0, one.age) > 1:
+                    said = f"ranks hold another {name}: norm {norm:.9g} on rank 0, {measured:.9g} on rank {other}"
+                    yield Difference("weights", "ranks", one.step, one.line, said)
+                    return
 
 
 def _differ(one: float | None, other: float | None, tolerance: Tolerance, step: Step) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
+_MODES = re.compile(r"Dropout|BatchNorm|InstanceNorm")
 
 
 class Models:
@@ -111,6 +113,12 @@ class Models:
             if type(buffer) is Tensor and buffer.is_floating_point()
         }
 
+    def evaluating(self) -> int:
+        """Count the layers in evaluation mode that do otherwise in training: dropout and BatchNorm."""
+        return sum(
+            not layer.training and _has_modes(layer) for module in self.roots.values() for layer in module.modules()
+        )
+
     def let_go(self) -> None:
         """Keep nothing alive any longer."""
         self.roots.clear()
@@ -122,6 +130,11 @@ class Models:
 def plain_name(name: str) -> str:
     """Leave out what wrappers put into a parameter's name."""
     return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))
+
+
+def _has_modes(layer: nn.Module) -> bool:
+    dropout = getattr(layer, "dropout", None)
+    return _MODES.search(type(layer).__name__) is not None or (isinstance(dropout, float) and dropout > 0)
 
 
 def _has_weights(module: nn.Module) -> bool:
