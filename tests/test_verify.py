@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from conftest import PATIENCE, THOROUGH
@@ -12,8 +13,10 @@ from verify import collection
 from verify.warm import Warm
 
 from ddp_patch.verify.command import command
+from ddp_patch.verify.compare import _steps
 from ddp_patch.verify.printed import Said
 from ddp_patch.verify.process import MARK
+from ddp_patch.verify.tolerance import Tolerance
 
 FEW_SOUND = ("dropout", "migrated_uneven")
 FEW_FAULTY = ("no_average", "per_rank_state")
@@ -78,6 +81,21 @@ def test_a_progress_bar_is_the_same_however_fast_it_was():
     bars = [Said(f"epoch 0: 100%|██████████| 7/7 [00:0{n}<00:00, {end}") for n, end in enumerate(ends)]
     assert len({bar.template for bar in bars}) == 1
     assert {bar.numbers for bar in bars} == {("0", "100", "7", "7", "0.5")}
+
+
+def test_a_gradient_that_is_rounding_is_not_compared():
+    """A bias before BatchNorm; the sum of all of its terms is 0, up to their last digits."""
+
+    def seen(bias):
+        step = SimpleNamespace(
+            number=0, rates=[], norm=1.0, norms=[1.0, bias], age=0, step=0, line="train.py:9", evaluating=0
+        )
+        return SimpleNamespace(steps=[step], optimizers=[{"names": ["net.weight", "net.bias"]}])
+
+    tolerance = Tolerance("float32")
+    assert not list(_steps(seen(2e-7), seen(6e-7), tolerance))
+    (found,) = _steps(seen(2e-5), seen(6e-5), tolerance)  # no longer rounding
+    assert found.said.startswith("gradient of net.bias: norm 6e-05, alone 2e-05")
 
 
 def test_there_are_enough_scripts():

@@ -11,7 +11,7 @@ from .difference import Difference
 from .lines import lines
 from .observed import Observed, Step
 from .printed import Varying
-from .tensors import tensors, weights
+from .tensors import noise, tensors, weights
 from .tolerance import SMALL, Tolerance
 
 
@@ -87,6 +87,7 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
         counts = f"{modes[1].evaluating}, alone {modes[0].evaluating}"
         said = f"layers of dropout or BatchNorm that are in evaluation mode as this steps: {counts}"
         yield Difference("rate", "mode", modes[0].step, modes[1].line, said)
+    left_out = set(noise(one, tolerance))
     for a, b in zip(one.steps, other.steps, strict=False):
         for rate, rated in zip(a.rates, b.rates, strict=False):
             if tolerance.exceeds(rate, rated, 0.0, a.age) > 1:
@@ -95,6 +96,7 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
         names = one.optimizers[a.number]["names"] if a.number < len(one.optimizers) else []
         total = a.norm or 0.0
         pairs = [("all parameters", a.norm, b.norm), *zip(names, a.norms, b.norms, strict=False)]
+        pairs = [pair for pair in pairs if pair[0] not in left_out]
         worst = max(pairs[1:], key=lambda p: _exceeds(p[1], p[2], total, tolerance, a.age), default=None)
         for name, norm, measured in [pairs[0], *([worst] if worst is not None else [])]:
             times = _exceeds(norm, measured, total, tolerance, a.age)

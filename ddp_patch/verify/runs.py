@@ -119,6 +119,7 @@ def _environ(spec: Spec, threads: int, scratch: Path) -> dict[str, str]:
     environ.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings, which ddp_patch has agreed on as well
     environ.setdefault("OMP_NUM_THREADS", str(threads))
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    environ["DDP_PATCH_QUIET"] = "1"  # what is said on standard error is compared
     environ["TMPDIR"] = str(scratch)  # launchers leave folders there
     # Found from the run's folder as from here.
     entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
