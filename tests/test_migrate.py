@@ -208,7 +208,7 @@ def test_what_is_not_certain_stays_and_is_said(old, new, reason):
 
 def test_the_batch_is_shared_or_the_rate_grows():
     shared = ddp(TRAIN)
-    assert "batch_size=64 // ddp_world_size, sampler=sampler)" in shared
+    assert "batch_size=rank_share(64), sampler=sampler)" in shared
     assert "lr=0.1)" in shared
     each = ddp(TRAIN, per_device=True)
     assert "batch_size=64, sampler=sampler)" in each
@@ -266,7 +266,7 @@ def test_an_evaluation_takes_every_row_once():
         + "hits = 0\nfor x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\nprint(hits / len(test_set))\n"
     )
     after = ddp(text)
-    assert "sampler=range(ddp_rank, len(test_set), ddp_world_size))" in after
+    assert "batch_size=64, sampler=rank_rows(len(test_set), 64))" in after
     assert "hits += (model(x).argmax(1) == y).sum().item()\nhits = all_sum(hits)\n" in after
     assert "loss = criterion(ddp_model(x), y)" in after
 

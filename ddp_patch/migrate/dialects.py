@@ -86,7 +86,7 @@ def all_sum(*values, scale=1):
     """Sum each value over all ranks: numbers stay numbers, and tensors tensors."""
     sums = []
     for value in values:
-        total = scale * torch.as_tensor(value).detach().to({device}, torch.float64)
+        total = scale * torch.as_tensor(value, dtype=torch.float64, device={device}).detach()
         {add}
         sums.append(total.to(value) if torch.is_tensor(value) else type(value)(total.tolist()))
     return sums[0] if len(sums) == 1 else sums
@@ -98,12 +98,10 @@ def all_mean(*values):
 ''',
     "all_rows": '''\
 def all_rows(*lists):
-    """Join each list over all ranks, in the order of the dataset, whose rows were dealt like cards."""
+    """Join each list over all ranks; an evaluation's is in the order of the dataset."""
     parts = [None] * {world}
     {gather}
-    return [
-        [rows[i] for i in range(max(map(len, column))) for rows in column if i < len(rows)] for column in zip(*parts)
-    ]
+    return [[row for part in column for row in part] for column in zip(*parts)]
 ''',
     "reduce_meters": '''\
 def reduce_meters(*meters):
@@ -124,19 +122,70 @@ def plain_keys(state):
     """Name weights as the bare model does, whether or not they were saved from a wrapper."""
     return {{name.removeprefix("module."): value for name, value in state.items()}}
 ''',
+    "rank_share": '''\
+def rank_share(rows):
+    """This rank's part of a batch; DDP averages over ranks, so all parts must be as large."""
+    if rows % {world}:
+        raise ValueError(f"a batch of {{rows}} rows cannot be shared evenly by {{{world}}} ranks")
+    return rows // {world}
+''',
+    "rank_rows": '''\
+def rank_rows(rows, batch):
+    """This rank's run of whole batches, each as one process would have it."""
+    batches = -(-rows // batch)
+    first, last = (-(-batches * rank // {world}) for rank in ({rank}, {rank} + 1))
+    return range(first * batch, min(last * batch, rows))
+''',
+    "rows_of": '''\
+def rows_of(loader):
+    """How many rows all ranks took: to train, some twice, so that every rank has as many."""
+    return getattr(loader.sampler, "total_size", len(loader.dataset))
+''',
+    "rows_of, RankSampler": '''\
+def rows_of(loader):
+    """How many rows all ranks took: to train, some twice, so that every rank has as many."""
+    rows, sampler = len(loader.dataset), loader.sampler
+    if isinstance(sampler, RankSampler):
+        return rows * sampler.total_size / len(sampler.sampler)
+    return getattr(sampler, "total_size", rows)
+''',
+    "batches_of": '''\
+def batches_of(loader):
+    """How many batches one process would take."""
+    if hasattr(loader.sampler, "total_size"):
+        return len(loader)
+    rows, batch = len(loader.dataset), loader.batch_size or 1
+    return rows // batch if loader.drop_last else -(-rows // batch)
+''',
+    "alike": '''\
+def alike():
+    """What draws the same on every rank."""
+    return torch.Generator().manual_seed(0)
+''',
     "RankSampler": '''\
 class RankSampler(torch.utils.data.Sampler):
-    """This rank's share of the indices that a sampler draws alike on every rank."""
+    """This rank's share of what a sampler draws alike on every rank; some of it twice, so that all have as much."""
 
-    def __init__(self, sampler):
-        self.sampler = sampler
+    def __init__(self, sampler, drop_last=False):
+        self.sampler, self.epoch = sampler, 0
+        sampler.generator = torch.Generator()
+        self.total_size = (len(sampler) // {world} if drop_last else -(-len(sampler) // {world})) * {world}
 
     def __len__(self):
-        return len(self.sampler) // {world}
+        return self.total_size // {world}
 
     def __iter__(self):
-        drawn = list(self.sampler)[: len(self) * {world}]  # as many on each rank
-        return iter(drawn[{rank} :: {world}])
+        self.sampler.generator.manual_seed(self.epoch)
+        self.epoch += 1
+        first, number = [], 0
+        for number, index in enumerate(self.sampler, start=1):
+            if len(first) < {world}:
+                first.append(index)
+            if (number - 1) % {world} == {rank} and number <= self.total_size:
+                yield index
+        for extra in range(number, self.total_size):
+            if extra % {world} == {rank}:
+                yield first[(extra - number) % len(first)]
 ''',
     "RankStream": '''\
 class RankStream(torch.utils.data.IterableDataset):

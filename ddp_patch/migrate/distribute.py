@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from .dialects import DIALECTS
 from .plan import Plan
-from .rules import backward, checkpoints, devices, effects, learning_rate, loaders, metrics, models, seeds, setup
+from .rules import (
+    backward,
+    checkpoints,
+    devices,
+    effects,
+    gathered,
+    learning_rate,
+    lengths,
+    loaders,
+    models,
+    orders,
+    reads,
+    seeds,
+    setup,
+)
 from .script import Script, Todo
 
 
@@ -19,9 +33,12 @@ def distribute(text: str, target: str, name: str, per_device: bool = False) -> t
     loaders.apply(plan)
     learning_rate.apply(plan)
     backward.apply(plan)
-    metrics.apply(plan)
+    early = gathered.apply(plan)
+    reads.apply(plan, early)
+    lengths.apply(plan)
     checkpoints.apply(plan)
     seeds.apply(plan)
+    orders.apply(plan)
     setup.apply(plan, name)
     script = Script(plan.script.result(), plan.script.todos)
     script.unit = plan.script.unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from typing import Any
 
 from . import losses
@@ -12,8 +13,10 @@ from .values import (
     COLS,
     COUNT,
     IN_BATCH,
+    PACKED,
     ROWS,
     SAME,
+    TOKENS,
     Kind,
     Value,
     add,
@@ -88,13 +91,17 @@ _MAKING = {
 }
 _MAKING |= {"Tensor", "FloatTensor", "LongTensor", "random", "random_sample", "choice", "normal_", "fill_"}
 _NO_LINE = {"exp", "log", "sqrt", "log2", "log10", "sigmoid", "tanh", "pow", "square"}
+_PACKING = {"pack_padded_sequence", "pack_sequence", "masked_select"}
+_SUMMING = (ast.BinOp, ast.UnaryOp, ast.Call)
 
 
 class Expressions:
     """Works out the kind of expressions; Flow adds the statements."""
 
-    def __init__(self, script: Script, bindings: Bindings) -> None:
-        self.script, self.bindings = script, bindings
+    def __init__(self, script: Script, bindings: Bindings, whole: Collection[ast.Call] = ()) -> None:
+        self.script, self.bindings, self._whole = script, bindings, whole
+        self._loops: list[ast.For] = []
+        self.divided: dict[ast.AST, tuple[ast.expr, ast.For]] = {}  # sums over a loop's rows: by what, which loop
         self.kinds: dict[ast.AST, Value] = {}
         self.closures: dict[str, tuple[Function, dict[str, Value]]] = {}
         self.loader_loops: dict[ast.For, ast.expr] = {}
@@ -175,9 +182,39 @@ class Expressions:
         if node is None:
             return SAME
         found = self._value(node, env)
-        if found.of_rows or node not in self.kinds:
+        if found.kind is Kind.SAME and not found.items and found.over is None and isinstance(node, _SUMMING):
+            found = self._summed(node)
+        if found.of_rows or found.over is not None or node not in self.kinds:
             self.kinds[node] = found
         return found
+
+    def _summed(self, node: ast.expr) -> Value:
+        """Tell whether something that is alike everywhere is still a sum over all rows."""
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            return SAME
+        if isinstance(node, ast.Call) and tail(node) not in _PASSING:
+            return SAME
+        loops = (self.kind(child).over for child in ast.iter_child_nodes(node))
+        return Value(Kind.SAME, over=next((loop for loop in loops if loop is not None), None))
+
+    def note_division(self, node: ast.AST, sum_: Value, divisor: ast.expr) -> None:
+        """Keep by what a sum over the rows of a loop is divided."""
+        loop = sum_.over or (self._loops[-1] if self._loops and sum_.kind in (Kind.SUM, Kind.COUNT) else None)
+        if loop is not None:
+            self.divided[node] = divisor, loop
+
+    def loader_calls(self, over: ast.expr) -> set[ast.Call]:
+        """Find what makes the loader that is iterated."""
+        named = over.value if isinstance(over, ast.Subscript) else over
+        if isinstance(over, ast.Call):
+            return {over}
+        return {call for call in self.bindings.origins(named) if tail(call) == "DataLoader"}
+
+    def is_whole(self, over: ast.expr | None) -> bool:
+        """Tell whether every rank takes all rows of a loader."""
+        return bool(self._whole) and over is not None and bool(calls := self.loader_calls(over)) and all(
+            call in self._whole for call in calls
+        )  # fmt: skip
 
     def _value(self, node: ast.expr, env: dict[str, Value]) -> Value:
         match node:
@@ -255,6 +292,8 @@ class Expressions:
         first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
         if isinstance(first, ast.Constant) and first.value is None and found.kind is Kind.ROWS:
             return COLS
+        if found.kind is Kind.ROWS and _picks(first) and self.kind(first).kind is Kind.ROWS:
+            return Value(Kind.ROWS, PACKED)
         return Value(found.kind, found.reason, listed=found.listed and isinstance(node.slice, ast.Slice))
 
     def _operation(self, node: ast.BinOp, env: dict[str, Value]) -> Value:
@@ -266,6 +305,7 @@ class Expressions:
             case ast.Mult():
                 return multiply(a, b)
             case ast.Div():
+                self.note_division(node, a, node.right)
                 return divide(a, b)
             case ast.MatMult():
                 return _product(a, b)
@@ -303,10 +343,12 @@ class Expressions:
             self.value(node.func, env)
         if name in ("print", "str", "repr", "format"):
             return SAME  # a text: what stands in it is looked at by itself
-        if name == "next" and node.args and self.loader(node.args[0]) is not None:
-            return ROWS
+        if name == "next" and node.args and (over := self.loader(node.args[0])) is not None:
+            return SAME if self.is_whole(over) else ROWS
         if name in _MAKING and self._is_of_a_batch(node, given):
             return ROWS
+        if name in _PACKING and given and given[0].kind is Kind.ROWS:
+            return Value(Kind.ROWS, PACKED)
         known = self._known(node, env, values, named)
         if known is not None:
             return known
@@ -333,14 +375,12 @@ class Expressions:
             self.call_function(closure, dict(seen))
             return SAME  # what the closure returns is reduced
         if name in losses.FUNCTIONS and rows:
-            worst = next((v for v in values if v.kind is Kind.OTHER), None)
-            return worst or losses.of_call(node)
+            return _worst(values) or losses.of_call(node)
         for made in self.bindings.origins(node.func):
             if tail(made) in losses.CLASSES and rows:
-                worst = next((v for v in values if v.kind is Kind.OTHER), None)
-                return worst or losses.of_call(made)
+                return _worst(values) or losses.of_call(made)
         if isinstance(node.func, ast.Call) and tail(node.func) in losses.CLASSES and rows:
-            return losses.of_call(node.func)
+            return _worst(values) or losses.of_call(node.func)
         function: Function | None = self.bindings.callee(node)
         if isinstance(node.func, ast.Name) and node.func.id in self.bindings.classes:
             return SAME  # an object
@@ -432,6 +472,20 @@ class Expressions:
             if worst.kind in (Kind.ROWS, Kind.COLS)
             else other(f"is made by {tail(node)}(), which is not in this file")
         )
+
+
+def _worst(values: list[Value]) -> Value | None:
+    """Find what no loss makes a mean over samples of."""
+    if any(v.reason == PACKED and v.kind is Kind.ROWS for v in values):
+        return other(TOKENS)
+    return next((v for v in values if v.kind is Kind.OTHER), None)
+
+
+def _picks(index: ast.expr) -> bool:
+    """Tell whether an index is a mask, so that nobody knows how many rows it leaves."""
+    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.Invert):
+        return True
+    return isinstance(index, (ast.Compare, ast.BoolOp)) or "mask" in dotted(index).lower()
 
 
 def _product(a: Value, b: Value) -> Value:

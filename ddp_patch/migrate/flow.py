@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from .bindings import Bindings
 from .expressions import Expressions
 from .script import Function, Script, dotted, tail
-from .values import ROWS, SAME, Value, add, divide, join, multiply
+from .values import COUNT, ROWS, SAME, Kind, Value, add, divide, join, multiply, other
 
 Env = dict[str, Value]
 _DEPTH = 8  # calls in calls; a chain in a script is shorter
@@ -27,11 +28,21 @@ class Accumulation:
 class Flow(Expressions):
     """Runs over the statements; ``kinds`` then tells what each expression is."""
 
-    def __init__(self, script: Script, bindings: Bindings) -> None:
-        super().__init__(script, bindings)
+    def __init__(
+        self,
+        script: Script,
+        bindings: Bindings,
+        trains: Callable[[ast.AST], bool],
+        whole: Collection[ast.Call] = (),  # loaders that every rank takes all of
+    ) -> None:
+        super().__init__(script, bindings, whole)
+        self._trains = trains
         self.accumulated: dict[tuple[ast.For, str], Accumulation] = {}
+        self.repeated: set[tuple[ast.For, str]] = set()  # what every rank gathers of the same rows
+        self._alone: list[ast.For] = []
+        self.samples: set[ast.For] = set()  # loops over the rows of a batch
+        self._inside = 0  # of so many of them
         self.globals: Env = {}
-        self._loops: list[ast.For] = []
         self._calls: list[Function] = []
         for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
             self._run(function, {})
@@ -42,10 +53,11 @@ class Flow(Expressions):
         if function in self._calls or len(self._calls) > _DEPTH:
             return join_all(values.values())
         loops, self._loops = self._loops, []
+        alone, self._alone = self._alone, []
         try:
             return self._run(function, dict(values))
         finally:
-            self._loops = loops
+            self._loops, self._alone = loops, alone
 
     def _run(self, function: Function, env: Env) -> Value:
         self._calls.append(function)
@@ -62,6 +74,11 @@ class Flow(Expressions):
 
     def _statement(self, node: ast.stmt, env: Env) -> None:
         match node:
+            case ast.Assign() if _is_sum_onto(node):
+                assert isinstance(node.value, ast.BinOp)
+                self.value(node.value, env)
+                added = ast.AugAssign(node.targets[0], node.value.op, node.value.right)  # type: ignore[arg-type]
+                self._augment(ast.copy_location(added, node), env, node)
             case ast.Assign():
                 value = self.value(node.value, env)
                 for target in node.targets:
@@ -102,9 +119,11 @@ class Flow(Expressions):
             case ast.Assert():
                 self.value(node.test, env)
 
-    def _augment(self, node: ast.AugAssign, env: Env) -> None:
+    def _augment(self, node: ast.AugAssign, env: Env, written: ast.Assign | None = None) -> None:
         name = dotted(node.target)
         old, new = self.value(node.target, env), self.value(node.value, env)
+        if isinstance(node.op, ast.Div):
+            self.note_division(node, old, node.value)
         match node.op:
             case ast.Add() | ast.Sub():
                 value = add(old, new, zero=not old.of_rows)
@@ -116,8 +135,16 @@ class Flow(Expressions):
                 value = join(old, new)
         if name:
             env[name] = value
+            statement = written or node
             if new.of_rows and isinstance(node.op, (ast.Add, ast.Sub)):
-                self._accumulate(node, name, value)
+                self._accumulate(statement, name, value)
+            elif self._alone and isinstance(node.op, (ast.Add, ast.Sub)) and not _is_text(node.value):
+                self.repeated.add((self._alone[-1], name))
+            elif (
+                isinstance(node.op, ast.Add) and self._loops and (self._inside or not self._trains(self._loops[-1]))
+            ):  # of rows, or of batches: ranks train on as many each, and evaluate one more or less
+                kind = other("is a text of its batches") if _is_text(node.value) else COUNT
+                self._accumulate(statement, name, kind)
 
     def _accumulate(self, statement: ast.stmt, name: str, value: Value) -> None:
         if not self._loops:
@@ -151,21 +178,34 @@ class Flow(Expressions):
         over = self.loader(node.iter)
         before = dict(env)
         self._bind_target(node, iterated, over is not None, env)
+        dealt = over is not None and not self.is_whole(over)
         if over is not None:
             self.loader_loops[node] = over
+        if dealt:
             self._loops.append(node)
             self.block(node.body, env)  # twice: a round sees what the one before it left
+        elif over is not None:
+            self._alone.append(node)
+        elif iterated.of_rows:
+            self.samples.add(node)
+            self._inside += 1
         self.block(node.body, env)
-        if over is not None:
+        if over is None and iterated.of_rows:
+            self._inside -= 1
+        if over is not None and not dealt:
+            self._alone.pop()
+        if dealt:
             self._loops.pop()
-            for loop, name in self.accumulated:
+            for (loop, name), found in self.accumulated.items():
                 if loop is node:
-                    env[name] = before.get(name, SAME)
+                    summed = found.value.kind in (Kind.SUM, Kind.COUNT) and not found.value.listed
+                    env[name] = Value(Kind.SAME, over=node) if summed else before.get(name, SAME)
         self.block(node.orelse, env)
 
     def _bind_target(self, node: ast.For, iterated: Value, over: bool, env: Env) -> None:
         counted = isinstance(node.iter, ast.Call) and tail(node.iter) == "enumerate"
-        element = ROWS if over else Value(iterated.kind, iterated.reason)
+        dealt = over and not self.is_whole(self.loader(node.iter))
+        element = ROWS if dealt else SAME if over else Value(iterated.kind, iterated.reason)
         pair = isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2
         if pair and (counted or (over and self.is_counted(node.iter))):
             assert isinstance(node.target, ast.Tuple)
@@ -173,6 +213,20 @@ class Flow(Expressions):
             self.bind(node.target.elts[1], element, env)
             return
         self.bind(node.target, element, env)
+
+
+def _is_sum_onto(node: ast.Assign) -> bool:
+    """Tell whether an assignment adds to what a name holds: ``total = total + x``."""
+    value, target = node.value, node.targets[0]
+    adds = isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub))
+    return adds and bool(dotted(target)) and dotted(value.left) == dotted(target)  # type: ignore[attr-defined]
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or any(
+        (isinstance(n, ast.Constant) and isinstance(n.value, str)) or (isinstance(n, ast.Call) and tail(n) == "str")
+        for n in ast.walk(node)
+    )
 
 
 def join_all(values: object) -> Value:

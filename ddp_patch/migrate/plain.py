@@ -11,6 +11,7 @@ from .constants import UNKNOWN, Constants
 from .script import MARK, Script, Todo, dotted, keyword, tail
 from .taken import (
     ARGUMENTS,
+    GIVEN,
     IDENTITIES,
     IMPORTED,
     OWN_FUNCTIONS,
@@ -20,7 +21,9 @@ from .taken import (
 )  # fmt: skip
 
 _ENDING = re.compile(
-    r"^[ \t]*(del ddp_\w+(, ddp_\w+)*|gc\.collect\(\)  # the wrappers go .*|accelerator\.free_memory\(\))\n", re.M
+    r"^[ \t]*(del ddp_\w+(, ddp_\w+)*|gc\.collect\(\)  # the wrappers go .*|accelerator\.free_memory\(\)"
+    r"|\w+(\.\w+)*\(0\)  # alike on every rank.*)\n",
+    re.M,
 )
 _PASSES = 25  # each takes out a layer; a script has a handful
 _PER_RANK = (
@@ -358,6 +361,11 @@ class _Pass:
             loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss
             more = ", ".join(script.code(a) for a in [*node.args[1:], *node.keywords])
             script.replace(node, f"{loss}.backward({more})")
+        elif name in ("rows_of", "batches_of") and node.args:
+            loader = script.code(node.args[0])
+            script.replace(node, f"len({loader}.dataset)" if name == "rows_of" else f"len({loader})")
+        elif own := [k for k in node.keywords if k.arg in GIVEN and tail(k.value) == GIVEN[k.arg]]:
+            self._drop(node, own[0])
         elif name == "DataLoader":
             self._loader(node)
         elif name == "device" and len(node.args) == 2 and self.constants.is_ranked(node.args[1]):
@@ -390,7 +398,7 @@ class _Pass:
             said = keyword(distributed, "shuffle", 3)
             code = script.code(said) if said is not None else "True"
             size = keyword(node, "batch_size", 1)
-            if self.first and size is not None and not self.constants.is_ranked(size) and not self._is_shared(size):
+            if self.first and size is not None and not self._is_shared(size):
                 script.todo(node, _PER_RANK)
             script.replace(given, f"shuffle={code}")
             if shuffle is not None:
@@ -399,7 +407,9 @@ class _Pass:
             self._drop(node, given)
 
     def _is_shared(self, size: ast.expr) -> bool:
-        """Tell whether a batch size was divided among the ranks where it was set."""
+        """Tell whether a batch size is divided among the ranks, here or where it was set."""
+        if self.constants.is_ranked(size) or tail(size) == "rank_share":
+            return True
         name = dotted(size)
         for node in self.script.all(ast.Assign, ast.AugAssign):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target

@@ -9,6 +9,7 @@ from functools import cached_property
 from .bindings import Bindings, Key
 from .dialects import Dialect
 from .flow import Flow
+from .loaders import Loader, find, take_whole
 from .script import Function, Script, dotted, tail
 
 _OPTIMIZERS = {
@@ -25,16 +26,22 @@ class Plan:
     dialect: Dialect
     per_device: bool = False
     helpers: set[str] = field(default_factory=set)
+    asked: set[ast.Call] = field(default_factory=set)  # ``x.parameters()`` that optimizers get
     reasons: set[str] = field(default_factory=set)  # why losses are left to a person
     wrappers: dict[Key, str] = field(default_factory=dict)  # names of the wrapped models
     wraps: list[tuple[ast.stmt, list[str]]] = field(default_factory=list)  # lines that wrap, and the statement above
     used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
+    has_unused: bool = False  # weights of a wrapped model get no gradient
     keeps_buffers: bool = False  # a forward must not write to buffers that another forward saved
 
     def __post_init__(self) -> None:
         """Follow what the script does."""
         self.bindings = Bindings(self.script)
-        self.flow = Flow(self.script, self.bindings)
+        self.flow = Flow(self.script, self.bindings, self.trains)
+        self.loaders = find(self.script, self.bindings, self.flow, self.trains)
+        if take_whole(self.script, self.bindings, self.flow, self.loaders):
+            whole = {call for call, loader in self.loaders.items() if loader.whole}
+            self.flow = Flow(self.script, self.bindings, self.trains, whole)
 
     def use(self, helper: str) -> str:
         """Ask for a helper at the top of the script; gives its name."""
@@ -97,6 +104,15 @@ class Plan:
             for c in calls
         )
 
+    def feeding(self, loop: ast.For) -> list[Loader]:
+        """List the loaders that a loop may run over, as far as this file tells."""
+        return [loader for loader in self.loaders.values() if loop in loader.loops]
+
+    def pads(self, loop: ast.For) -> bool:
+        """Tell whether a loop over a loader may see rows twice, so that all ranks have as many."""
+        feeding = self.feeding(loop)
+        return any(loader.pads for loader in feeding) if feeding else self.trains(loop)
+
     def loop_of(self, node: ast.AST) -> ast.For | None:
         """Find the loop over a loader that a node stands in, in the same function."""
         for outer in self.script.above(node):
@@ -123,7 +139,7 @@ class Plan:
         if not found and self.backwards:  # weights that the script updates itself
             for call in self.script.calls():
                 if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
-                    group = self.bindings.group(_whole(call.func.value))
+                    group = self.bindings.group(whole(call.func.value))
                     if group is not None:
                         found.setdefault(group, None)
         return found
@@ -145,21 +161,23 @@ class Plan:
                 and dotted(c.func.value) in named
             ]
             roots += [loop for loop in self.script.all(ast.For) if any(_appends_to(n, named) for n in ast.walk(loop))]
-        return [
-            _whole(call.func.value)
+        asked = [
+            call
             for root in roots
             for call in ast.walk(root)
             if isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
             and call.func.attr in ("parameters", "named_parameters")
         ]
+        self.asked.update(asked)
+        return [whole(call.func.value) for call in asked]  # type: ignore[attr-defined]
 
 
 def _appends_to(node: ast.AST, named: set[str]) -> bool:
     return isinstance(node, ast.Call) and tail(node) == "append" and dotted(getattr(node.func, "value", None)) in named
 
 
-def _whole(node: ast.expr) -> ast.expr:
+def whole(node: ast.expr) -> ast.expr:
     """Find the model that a layer is a part of: ``model`` for ``model.module.fc``."""
     while isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
         node = node.value

@@ -8,7 +8,11 @@ STATEMENTS = {
     *("wait_for_everyone", "end_training", "broadcast", "synchronize_between_processes", "init_distributed_mode"),
 }
 # Calls that give their first argument, or a wrapper of it.
-WRAPPERS = {"DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream"}
+WRAPPERS = {
+    *("DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream", "rank_share"),
+}
+# Keywords that a migration gave.
+GIVEN = {"sampler": "rank_rows", "generator": "alike"}
 # Calls that give what they get, once there is one process.
 IDENTITIES = {
     *(
@@ -48,7 +52,10 @@ IMPORTED = {
     "accelerate.utils.DistributedDataParallelKwargs",
 }
 # Functions that a migration wrote.
-OWN_FUNCTIONS = {"all_sum", "all_mean", "all_rows", "reduce_meters", "RankSampler", "RankStream"}
+OWN_FUNCTIONS = {
+    *("all_sum", "all_mean", "all_rows", "reduce_meters", "RankSampler", "RankStream", "rank_share", "rank_rows"),
+    *("rows_of", "batches_of", "alike"),
+}
 # Lines that a migration wrote.
 OWN_LINES = (
     "# One process per GPU; torchrun sets these for each.",
@@ -59,6 +66,7 @@ OWN_LINES = (
     "# until it is downloaded",
     "# DDP looks at requires_grad when it is built",
     "# another order in every epoch",
+    "# every rank takes all of it",
     "Launch: torchrun --standalone",
     "Launch: accelerate launch",
 )

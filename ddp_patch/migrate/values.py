@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ class Value:
     reason: str = ""
     listed: bool = False  # a list of such values
     items: tuple[Value, ...] = ()  # of a tuple
+    over: ast.For | None = None  # the loop whose rows of all ranks it sums up
 
     @property
     def of_rows(self) -> bool:
@@ -36,6 +38,8 @@ class Value:
 
 SAME, ROWS, COLS = Value(Kind.SAME), Value(Kind.ROWS), Value(Kind.COLS)
 MEAN, SUM, COUNT, PER = Value(Kind.MEAN), Value(Kind.SUM), Value(Kind.COUNT), Value(Kind.PER)
+PACKED = "packed"  # rows that are not as many as a rank's samples are
+TOKENS = "is a mean over tokens, or over rows that were picked, and each rank has another number of them"
 IN_BATCH = "compares the rows of a batch with each other, and a rank has only its own"
 
 
@@ -109,7 +113,9 @@ def average(value: Value) -> Value:
     """Tell what the mean over everything in a value is."""
     if value.listed:
         return Value(value.kind, value.reason) if value.kind not in (Kind.ROWS, Kind.COLS) else MEAN
-    return MEAN if value.kind in (Kind.ROWS, Kind.COLS) else value
+    if value.kind in (Kind.ROWS, Kind.COLS):
+        return other(TOKENS) if value.reason == PACKED else MEAN
+    return value
 
 
 def total(value: Value) -> Value:

@@ -18,6 +18,11 @@ def apply(plan: Plan) -> None:
         if isinstance(item.optional_vars, ast.Name)
     }
     reads = any(dotted(call.func) == "torch.load" for call in script.calls())
+    for node in script.all(ast.With) if reads else ():
+        if any(dotted(getattr(n, "func", None)) == "torch.save" for n in ast.walk(node)) and any(
+            tail(item.context_expr) == "open" for item in node.items
+        ):
+            script.after(node, plan.dialect.barrier)
     for call in script.calls():
         name = dotted(call.func)
         if (
@@ -28,6 +33,9 @@ def apply(plan: Plan) -> None:
             script.replace(call.func, plan.use("save_once"))
             if reads:
                 plan.helpers.add("barrier")
+                if _by_file(plan, call):
+                    end = script.span([*call.args, *call.keywords][-1])[1]
+                    script.put(end, end, ", wait=False")
         elif name == "torch.load" and keyword(call, "map_location", 1) is None and call.args:
             end = script.span([*call.args, *call.keywords][-1])[1]
             script.put(end, end, f", map_location={plan.dialect.device}")
@@ -37,3 +45,11 @@ def apply(plan: Plan) -> None:
                 start, end = script.span(call.args[0])
                 script.put(start, start, f"{plan.use('plain_keys')}(")
                 script.put(end, end, ")")
+
+
+def _by_file(plan: Plan, node: ast.AST) -> bool:
+    """Tell whether a file decides about a line, which is there already for a rank that comes late."""
+    return any(
+        isinstance(outer, ast.If) and any(tail(n) in ("exists", "isfile", "isdir") for n in ast.walk(outer.test))
+        for outer in plan.script.above(node)
+    )

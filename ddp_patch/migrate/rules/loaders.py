@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from ..loaders import Loader
 from ..plan import Plan
 from ..script import dotted, keyword, tail
 
@@ -26,71 +27,77 @@ _SHAPED = {
     ),
     *("reshape", "expand", "init_hidden", "init_state", "arange", "FloatTensor", "LongTensor"),
 }
+WHOLE = "# every rank takes all of it"
 
 
 def apply(plan: Plan) -> None:
     """Rewrite every DataLoader, and what has its number of rows."""
     _downloads(plan)
-    for call in plan.script.calls():
-        if tail(call) == "DataLoader":
-            _Loader(plan, call).rewrite()
+    for loader in plan.loaders.values():
+        _Deal(plan, loader).rewrite()
+    for loop, over in plan.flow.loader_loops.items():
+        if not plan.flow.loader_calls(over):
+            plan.script.todo(
+                loop, f"{plan.script.code(over)} is made in another file: see to it there that each rank gets its rows"
+            )
     _shapes(plan)
 
 
-class _Loader:
-    """One construction of a DataLoader."""
+class _Deal:
+    """How the rows of one loader come to the ranks."""
 
-    def __init__(self, plan: Plan, call: ast.Call) -> None:
-        self.plan, self.call, self.script = plan, call, plan.script
-        self.shared: list[ast.expr] = []  # batch sizes in dictionaries that the call takes by **
-        loops = [
-            loop
-            for loop, over in plan.flow.loader_loops.items()
-            if over is call or call in plan.bindings.origins(over.value if isinstance(over, ast.Subscript) else over)
-        ]
-        pulled = any(
-            call in plan.bindings.origins(c.args[0]) and (loop_trains(plan, c))
-            for c in plan.script.calls()
-            if tail(c) in ("iter", "next", "cycle") and c.args
-        )
-        self.loops = loops
-        target = next((n for n in self.script.above(call) if isinstance(n, ast.Assign)), None)
-        self.name = dotted(target.targets[0]).split(".")[-1] if target is not None else ""
-        self.trains = pulled or any(plan.trains(loop) for loop in loops)
-        if not loops and not pulled:
-            low = self.name.lower()
-            self.trains = not any(word in low for word in ("test", "val", "dev", "eval"))
+    def __init__(self, plan: Plan, loader: Loader) -> None:
+        self.plan, self.loader, self.call, self.script = plan, loader, loader.call, plan.script
+        self.name, self.trains = loader.name, loader.trains
 
     def rewrite(self) -> None:
+        if self.loader.whole:
+            self._whole()
+            return
         if self._is_left():
             return
+        for function, call in self.loader.handed:
+            self.script.todo(call, f"{function}() of another file gets this loader, and sees this rank's rows only")
         dataset = keyword(self.call, "dataset", 0)
         assert dataset is not None
+        if self.loader.stream:
+            self.script.replace(dataset, f"{self.plan.use('RankStream')}({self.script.code(dataset)})")
+            self._share()
+            return
         data = self._hoisted(dataset)
-        if self._is_stream(dataset):
-            if self.plan.dialect.name == "ddp":
-                self.script.replace(dataset, f"{self.plan.use('RankStream')}({data})")
-        elif not self.trains:
-            world = self.plan.dialect
-            self._sampler(f"range({world.rank}, len({data}), {world.world})")
-        elif (sampler := keyword(self.call, "sampler")) is not None:
+        if not self.trains:
+            size = self._size()
+            rows = self.script.code(size) if size is not None else "1"
+            self._sampler(f"{self.plan.use('rank_rows')}(len({data}), {'1' if rows == 'None' else rows})")
+            return
+        if (sampler := keyword(self.call, "sampler")) is not None:
             self._drawn(sampler)
         else:
-            shuffle = keyword(self.call, "shuffle", 2)
-            given = self.script.code(shuffle) if shuffle is not None else "False"
-            name = self._sampler_name()
-            ranks = ""
-            if self.plan.dialect.name == "accelerate":
-                ranks = ", accelerator.num_processes, accelerator.process_index"
-            self.script.before(self.call, f"{name} = DistributedSampler({data}{ranks}, shuffle={given})")
-            self._sampler(name)
-            if given != "False":
-                self._set_epoch()
-        self._batch()
-        if self.plan.dialect.name == "accelerate" and self._is_stream(dataset):
-            start, end = self.script.span(self.call)
-            self.script.put(start, start, "accelerator.prepare(")
-            self.script.put(end, end, ")")
+            self._distributed(data)
+        self._share()
+
+    def _whole(self) -> None:
+        """Let every rank take all rows, in an order that is alike."""
+        self.script.note(self.script.statement(self.call), f"{WHOLE}: {self.loader.whole}")
+        shuffle = keyword(self.call, "shuffle", 2)
+        ordered = shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value)
+        if not ordered and keyword(self.call, "generator") is None:
+            end = self.script.span([*self.call.args, *self.call.keywords][-1])[1]
+            self.script.put(end, end, f", generator={self.plan.use('alike')}()")
+
+    def _distributed(self, data: str) -> None:
+        shuffle = keyword(self.call, "shuffle", 2)
+        given = self.script.code(shuffle) if shuffle is not None else "False"
+        name = self._sampler_name()
+        ranks = (
+            ", accelerator.num_processes, accelerator.process_index" if self.plan.dialect.name == "accelerate" else ""
+        )
+        last = self.loader.drop_last
+        dropped = f", drop_last={self.script.code(last)}" if last is not None else ""
+        self.script.before(self.call, f"{name} = DistributedSampler({data}{ranks}, shuffle={given}{dropped})")
+        self._sampler(name)
+        if given != "False":
+            self._set_epoch()
 
     def _is_left(self) -> bool:
         """Leave what cannot be told to a person."""
@@ -108,13 +115,11 @@ class _Loader:
         if keyword(call, "batch_sampler") is not None:
             todo(call, "a batch_sampler of one's own: let it give this rank's part of each batch")
             return True
-        for given in call.keywords:
-            if given.arg is None and self._hides(given.value):
-                name = self.script.code(given.value)
-                todo(call, f"**{name} may hold batch_size or shuffle. Write them out, then migrate again")
-                return True
+        if self.loader.hides:
+            todo(call, f"**{self.loader.hides} may hold batch_size or shuffle. Write them out, then migrate again")
+            return True
         sampler = keyword(call, "sampler")
-        if sampler is not None and self.trains:
+        if sampler is not None:
             made = {tail(c) for c in self.plan.bindings.origins(sampler)} | {tail(sampler)}
             empty = isinstance(sampler, ast.Constant) and sampler.value is None
             if not made & _SAMPLERS and not empty:
@@ -122,33 +127,8 @@ class _Loader:
                 return True
         return False
 
-    def _hides(self, value: ast.expr) -> bool:
-        name = dotted(value)
-        if not name:
-            return True
-        keys: set[str] = set()
-        for node in self.script.all(ast.Assign):
-            if name not in [dotted(t) for t in node.targets]:
-                continue
-            for inner in ast.walk(node.value):
-                if isinstance(inner, ast.Call):
-                    keys |= {k.arg or "*" for k in inner.keywords} if tail(inner) == "dict" else {"*"}
-                if isinstance(inner, ast.Dict):
-                    keys |= {k.value if isinstance(k, ast.Constant) else "*" for k in inner.keys}  # type: ignore[misc]
-        self.shared = [
-            value
-            for node in self.script.all(ast.Assign)
-            if name in [dotted(t) for t in node.targets]
-            for value in _named(node.value, "batch_size")
-        ]
-        updated = any(tail(c) in ("update", "setdefault") and dotted(getattr(c.func, "value", None)) == name
-                      for c in self.script.calls())  # fmt: skip
-        return updated or not keys or bool(keys & {"*", "shuffle", "sampler", "batch_sampler"})
-
     def _hoisted(self, dataset: ast.expr) -> str:
         if dotted(dataset):
-            return self.script.code(dataset)
-        if self._is_stream(dataset):
             return self.script.code(dataset)
         statement = self.script.statement(self.call)
         name = f"{self.name or 'loader'}_data"
@@ -161,12 +141,6 @@ class _Loader:
         taken = {n.id for n in self.script.all(ast.Name)}
         name = f"{base}_sampler" if base else "sampler"
         return name if name not in taken else f"ddp_{name}"
-
-    def _is_stream(self, dataset: ast.expr) -> bool:
-        made = self.plan.bindings.class_made(dataset)
-        if isinstance(dataset, ast.Call) and isinstance(dataset.func, ast.Name):
-            made = self.plan.bindings.classes.get(dataset.func.id)
-        return made is not None and any(tail(base) == "IterableDataset" for base in made.bases)
 
     def _sampler(self, text: str) -> None:
         shuffle = next((k for k in self.call.keywords if k.arg == "shuffle"), None)
@@ -190,35 +164,28 @@ class _Loader:
     def _drawn(self, sampler: ast.expr) -> None:
         if isinstance(sampler, ast.Constant):
             return
-        made = [sampler] if isinstance(sampler, ast.Call) else self.plan.bindings.origins(sampler)
-        for call in made:
-            if isinstance(call, ast.Call) and tail(call) in _SAMPLERS and keyword(call, "generator") is None:
-                end = self.script.span([*call.args, *call.keywords][-1])[1]
-                self.script.put(end, end, ", generator=torch.Generator().manual_seed(0)")
+        last = self.loader.drop_last
         start, end = self.script.span(sampler)
         self.script.put(start, start, f"{self.plan.use('RankSampler')}(")
-        self.script.put(end, end, ")")
+        self.script.put(end, end, f", drop_last={self.script.code(last)})" if last is not None else ")")
 
-    def _batch(self) -> None:
+    def _size(self) -> ast.expr | None:
+        size = keyword(self.call, "batch_size", 1)
+        return self.loader.sizes[0] if size is None and self.loader.sizes else size
+
+    def _share(self) -> None:
         if self.plan.per_device:
             return
-        size = keyword(self.call, "batch_size", 1)
-        if size is None and self.shared:
-            size = self.shared[0]
+        size = self._size()
         if size is None:
-            if self.trains:
-                self.script.todo(
-                    self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows"
-                )
-            return
-        simple = isinstance(size, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant))
-        code = self.script.code(size)
-        if isinstance(size, ast.Constant) and size.value is None:
-            return
-        self.script.replace(size, f"{code if simple else f'({code})'} // {self.plan.dialect.world}")
+            self.script.todo(
+                self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows"
+            )
+        elif not (isinstance(size, ast.Constant) and size.value is None):
+            self.script.replace(size, f"{self.plan.use('rank_share')}({self.script.code(size)})")
 
     def _set_epoch(self) -> None:
-        for loop in self.loops:
+        for loop in self.loader.loops:
             if not self.plan.trains(loop):
                 continue
             over = self._below_a_bar(loop, self.plan.flow.loader_loops[loop])
@@ -226,7 +193,7 @@ class _Loader:
                 self.script.todo(
                     loop, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
                 )
-        if not any(self.plan.trains(loop) for loop in self.loops):
+        if not any(self.plan.trains(loop) for loop in self.loader.loops):
             self.script.todo(
                 self.call, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
             )
@@ -241,20 +208,6 @@ class _Loader:
                 if value is not node.value and dotted(value):
                     return value  # type: ignore[no-any-return]
         return over
-
-
-def _named(value: ast.expr, name: str) -> list[ast.expr]:
-    """Find the values that a dictionary's literal gives to a name."""
-    if isinstance(value, ast.Dict):
-        pairs = zip(value.keys, value.values, strict=True)
-        return [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == name]
-    return [k.value for k in value.keywords if k.arg == name] if isinstance(value, ast.Call) else []
-
-
-def loop_trains(plan: Plan, node: ast.AST) -> bool:
-    """Tell whether what stands around a node trains."""
-    function = plan.script.function(node)
-    return plan.trains(function) if function is not None else bool(plan.backwards)
 
 
 def set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..bindings import Key
-from ..plan import Plan
+from ..plan import Plan, whole
 from ..script import Function, dotted, tail
 
 _OWN = {  # what DistributedDataParallel does itself as the model would
@@ -85,6 +85,7 @@ class _Model:
             return
         self._insert(self._last_preparation(statement), forwards)
         self._unfrozen(statement)
+        self._bound_anew(statement)
         for call in forwards:
             self._use(call.func)
             same = self.bindings.key(call.func) == self.key
@@ -138,9 +139,9 @@ class _Model:
             name = self.bindings.arguments(calls[0], function)[dotted(name)]
             node, function = calls[0], self.script.function(calls[0])
         statement = self.script.statement(node)
-        while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)) and not _is_main(
-            parent
-        ):
+        while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)):
+            if _is_main(parent) or self.plan.trains(parent):
+                break
             statement = parent
         return statement, name
 
@@ -206,8 +207,17 @@ class _Model:
                 options += ", device_ids=[ddp_local_rank] if torch.cuda.is_available() else None"
             if often:
                 options += ", forward_sync_buffers=False"
-            return f"{self.name} = DistributedDataParallel({self.code}{options})"
-        self.plan.keeps_buffers = self.plan.keeps_buffers or often
+            elif self._constant_buffers():
+                options += ", broadcast_buffers=False"
+            if self._is_trained_in_part():
+                options += ", find_unused_parameters=True"
+            wrapped = f"DistributedDataParallel({self.code}{options})"
+            if any(word in self.code.lower() for word in ("crit", "loss")):  # most have nothing to learn
+                learns = f"any(p.requires_grad for p in {self.code}.parameters())"
+                wrapped += f" if {learns} else {self.code}"
+            return f"{self.name} = {wrapped}"
+        self.plan.keeps_buffers = self.plan.keeps_buffers or often or self._constant_buffers()
+        self.plan.has_unused = self.plan.has_unused or self._is_trained_in_part()
         target = self.optimizer and next(
             (n for n in self.script.above(self.optimizer) if isinstance(n, ast.Assign)), None
         )
@@ -215,7 +225,10 @@ class _Model:
                       self.bindings.functions for c in self.script.calls())  # fmt: skip
         alone = not closure and sum(o is self.optimizer for o in self.plan.models.values()) == 1
         name = dotted(target.targets[0]) if target else ""
-        if name and alone and target.value is self.optimizer:  # type: ignore[union-attr]
+        under = any(
+            isinstance(n, (ast.If, ast.Try)) and not _is_main(n) for n in self.script.above(target or self.script.tree)
+        )
+        if name and alone and not under and target.value is self.optimizer:  # type: ignore[union-attr]
             return f"{self.name}, {name} = accelerator.prepare({self.code}, {name})"
         return f"{self.name} = accelerator.prepare({self.code})"
 
@@ -226,6 +239,50 @@ class _Model:
             tail(c) in self.bindings.classes or tail(c) in ("Sequential", "Linear") or (tail(c)[:1].islower() and
             tail(c) in self.bindings.functions) for c in made
         )  # fmt: skip
+
+    def _bound_anew(self, statement: ast.stmt) -> None:
+        """Wrap what the name holds later: ``model = torch.load(path)``."""
+        for node in self.script.all(ast.Assign):
+            if node.lineno > (statement.end_lineno or 0) and self.bindings.key(node.targets[0]) == self.key:
+                value = node.value
+                if isinstance(value, ast.Call) and (dotted(value.func) == "torch.load" or tail(value) in ("deepcopy",)):
+                    self.script.after(node, self._wrap(False))
+
+    def _constant_buffers(self) -> bool:
+        """Tell whether no buffer of the model changes: DDP need not send any, and torch 2.13 cannot send all."""
+        calls = [c for c in self.script.calls() if tail(c) == "register_buffer" and c.args]
+        names = {f"self.{c.args[0].value!s}" for c in calls if isinstance(c.args[0], ast.Constant)}
+        if not names or len(names) < len(calls) or "BatchNorm" in self.script.text or not self._is_own():
+            return False
+        for node in self.script.all(ast.Name, ast.Attribute):
+            if dotted(node) in names:
+                outer = self.script.parents[node]
+                stored = not isinstance(node.ctx, ast.Load) or (
+                    isinstance(outer, ast.Subscript) and not isinstance(outer.ctx, ast.Load)
+                )
+                if stored or (isinstance(outer, ast.Attribute) and outer.attr.endswith("_")):
+                    return False
+        return True
+
+    def _is_trained_in_part(self) -> bool:
+        """Tell whether some weights get no gradient, though nothing freezes them."""
+        if any(self._freezes(n) for n in self.script.all(ast.Assign, ast.Call)):
+            return False
+        for call in self.script.calls():
+            if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
+                owner = call.func.value
+                part = whole(owner)
+                named = dotted(owner).removesuffix(".module")
+                if self.bindings.holds(part, self.group) and named != dotted(part) and self._is_optimized(call):
+                    return True
+        made = [c for key, calls in self.bindings.made.items() if self.bindings.root(key) == self.group for c in calls]
+        classes = [self.bindings.classes[tail(c)] for c in made if tail(c) in self.bindings.classes]
+        forwards = [self.bindings.method(c, "forward") for c in classes]
+        return any("no_grad" in ast.unparse(f) for f in forwards if f is not None)
+
+    def _is_optimized(self, call: ast.Call) -> bool:
+        """Tell whether parameters are asked for to be trained, and not to be clipped, counted or shown."""
+        return call in self.plan.asked
 
     def _unfrozen(self, statement: ast.stmt) -> None:
         """DDP leaves out what is frozen when it is built, so it is built again after a change."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+
 from ..plan import Plan
 from ..script import dotted, tail
 
+_OWN_STREAMS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generator"}
+_LIBRARIES = {"torch", "numpy", "torchvision", "torchaudio", "sklearn", "scipy", "pandas", "matplotlib", "tqdm", "PIL"}
+ALIKE = "alike on every rank"
+OWN_DRAWS = "dropout and augmentation: each rank its own"
 _SHUFFLES = {"randperm", "permutation", "shuffle", "sample", "choice", "choices", "random_split"}
 _MAKES_DATA = {
     "random_split",
@@ -21,7 +28,7 @@ _MAKES_DATA = {
 
 def apply(plan: Plan) -> None:
     """Give each rank draws of its own once the models are wrapped; ``unseeded`` scripts are seeded in the setup."""
-    if not plan.wraps or not is_seeded(plan):
+    if not plan.wraps or not (is_seeded(plan) or needs_seed(plan)):
         return
     if not any(plan.trains(loop) for loop in plan.flow.loader_loops):
         return  # all ranks draw the same batches
@@ -30,11 +37,65 @@ def apply(plan: Plan) -> None:
         return  # the script draws an order of its own while it trains, which must be alike
     _, lines = plan.wraps[-1]
     rank = plan.dialect.rank
-    lines.append(f"torch.manual_seed(torch.initial_seed() + 1 + {rank})  # dropout and augmentation: each rank its own")
-    for name, module in (("np.random.seed", "numpy"), ("random.seed", "random")):
-        seeded = [c for c in plan.script.calls() if dotted(c.func) == name and c.args]
-        if seeded and module:
-            lines.append(f"{name}(torch.initial_seed() % 2**32)")
+    lines.append(f"torch.manual_seed(torch.initial_seed() + 1 + {rank})  # {OWN_DRAWS}")
+    for library in ("numpy", "random"):
+        if _is_seeded_by_hand(plan, library) or library in _unseeded(plan):
+            lines.append(f"{_seed(plan, library)}(torch.initial_seed() % 2**32)")
+
+
+def alike(plan: Plan) -> list[str]:
+    """Write seeds for what the script draws from and does not seed: ranks must draw the same data and orders."""
+    lines = [f"torch.manual_seed(0)  # {ALIKE}: splits, orders, data"] if needs_seed(plan) else []
+    return lines + [f"{_seed(plan, library)}(0)  # {ALIKE}" for library in _unseeded(plan)]
+
+
+def libraries(plan: Plan) -> list[str]:
+    """List the imports that these seeds need."""
+    return [
+        f"import {library}"
+        for library in _unseeded(plan)
+        if not any(a.name == library for n in plan.script.all(ast.Import) for a in n.names)
+    ]
+
+
+def _unseeded(plan: Plan) -> list[str]:
+    imported = {a.name for n in plan.script.all(ast.Import) for a in n.names}
+    everywhere = any(tail(c) in ("seed_everything", "set_seed") for c in plan.script.calls())
+    return [
+        library
+        for library in ("numpy", "random")
+        if not everywhere
+        and not _is_seeded_by_hand(plan, library)
+        and ((library in imported and _draws(plan, library)) or (not _is_fed(plan) and _uses_own_modules(plan)))
+    ]
+
+
+def _draws(plan: Plan, library: str) -> bool:
+    heads = {"numpy": ("np.random.", "numpy.random."), "random": ("random.",)}[library]
+    return any(dotted(c.func).startswith(heads) and tail(c) not in _OWN_STREAMS for c in plan.script.calls())
+
+
+def _uses_own_modules(plan: Plan) -> bool:
+    """Tell whether a script imports what may be a file beside it, which may draw."""
+    names = [a.name for n in plan.script.all(ast.Import) for a in n.names]
+    names += [n.module or "." for n in plan.script.all(ast.ImportFrom)]
+    return any(name.split(".")[0] not in sys.stdlib_module_names | _LIBRARIES for name in names)
+
+
+def _is_fed(plan: Plan) -> bool:
+    """Tell whether loaders feed the training; where none does, each rank makes the same batches."""
+    return any(plan.trains(loop) for loop in plan.flow.loader_loops)
+
+
+def _is_seeded_by_hand(plan: Plan, library: str) -> bool:
+    names = {"numpy": ("np.random.seed", "numpy.random.seed"), "random": ("random.seed",)}[library]
+    return any(dotted(c.func) in names and c.args for c in plan.script.calls())
+
+
+def _seed(plan: Plan, library: str) -> str:
+    names = (a.asname or a.name for n in plan.script.all(ast.Import) for a in n.names if a.name == library)
+    name = next(names, library)
+    return f"{name}.random.seed" if library == "numpy" else f"{name}.seed"
 
 
 def is_seeded(plan: Plan) -> bool:
@@ -48,7 +109,7 @@ def needs_seed(plan: Plan) -> bool:
     """Tell whether a script that seeds nothing draws what must be alike on all ranks: a split, an order, its data."""
     if is_seeded(plan):
         return False
-    return any(
+    return not _is_fed(plan) or any(
         tail(c) in _MAKES_DATA
         and _is_random(dotted(c.func))
         and plan.loop_of(c) is None

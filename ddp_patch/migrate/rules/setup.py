@@ -8,7 +8,7 @@ from ..dialects import HELPERS, NEEDED
 from ..plan import Plan
 from ..script import tail
 from .models import _is_main
-from .seeds import needs_seed
+from .seeds import alike, libraries
 
 _MODULE = (
     "this is a module: let the script that calls it begin with dist.init_process_group(), and end with "
@@ -30,6 +30,9 @@ def apply(plan: Plan, name: str) -> None:
         if plan.dialect.name == "ddp":
             plan.script.todo(_first_import(plan), _MODULE)
     elif isinstance(guard, ast.If) and not _builds_outside(plan, guard):
+        inside = set(ast.walk(guard))
+        if all(call in inside for call in plan.backwards):  # what others import knows of no ranks
+            first, start = [], [*first, *start]
         plan.script.before(guard.body[0], *(_indented(line, plan.script.unit) for line in start))
         plan.script.after(guard.body[-1], *_end(plan))
         top = first
@@ -71,15 +74,18 @@ def _indented(line: str, unit: str) -> str:
 
 def _imports(plan: Plan) -> list[str]:
     present = set()
+    last = _last_import(plan).lineno  # what is imported further down comes too late
     for node in plan.script.all(ast.Import):
-        present |= {f"import {a.name}" + (f" as {a.asname}" if a.asname else "") for a in node.names}
+        if node.lineno <= last and isinstance(plan.script.parents[node], (ast.Module, ast.Try)):
+            present |= {f"import {a.name}" + (f" as {a.asname}" if a.asname else "") for a in node.names}
     for node in plan.script.all(ast.ImportFrom):
-        present |= {f"from {node.module} import {a.name}" for a in node.names}
-    wanted = list(plan.dialect.imports)
+        if node.lineno <= last and isinstance(plan.script.parents[node], (ast.Module, ast.Try)):
+            present |= {f"from {node.module} import {a.name}" for a in node.names}
+    wanted = [*plan.dialect.imports, *libraries(plan)]
     if plan.dialect.name == "accelerate":
         if "all_rows" in plan.helpers:
             wanted.append("from accelerate.utils import gather_object")
-        if plan.keeps_buffers:
+        if plan.keeps_buffers or plan.has_unused:
             wanted.append("from accelerate.utils import DistributedDataParallelKwargs")
     if not any("DistributedSampler(" in text for _, _, _, text in plan.script._edits):
         wanted = [line for line in wanted if "DistributedSampler" not in line]
@@ -97,22 +103,19 @@ def _header(plan: Plan) -> list[str]:
 
 def _start(plan: Plan) -> list[str]:
     lines = list(plan.dialect.start)
-    if plan.keeps_buffers and plan.dialect.name == "accelerate":
+    given = ["broadcast_buffers=False"] * plan.keeps_buffers + ["find_unused_parameters=True"] * plan.has_unused
+    if given and plan.dialect.name == "accelerate":
         lines = [
             "accelerator = Accelerator(",
             "    cpu=not torch.cuda.is_available(),",
-            "    kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],",
+            f"    kwargs_handlers=[DistributedDataParallelKwargs({', '.join(given)})],",
             ")",
         ]
     lines.append(f"if not {plan.dialect.master}:")
     lines.append('    sys.stdout = open(os.devnull, "w")  # one rank prints; all work out what is printed')
     if "logging" in plan.script.text:
         lines.append("    logging.disable(logging.CRITICAL)")
-    if needs_seed(plan):
-        lines.append("torch.manual_seed(0)  # alike on every rank: splits, orders, data")
-        for library, call in (("numpy as np", "np.random.seed(0)"), ("random", "random.seed(0)")):
-            if f"import {library}" in plan.script.text:
-                lines.append(call)
+    lines += alike(plan)
     return lines
 
 
@@ -126,6 +129,8 @@ def _helpers(plan: Plan) -> list[str]:
     for name, more in NEEDED.items():
         if name in wanted:
             wanted |= set(more)
+    if {"rows_of", "RankSampler"} <= wanted:
+        wanted = wanted - {"rows_of"} | {"rows_of, RankSampler"}
     d = plan.dialect
     words = {"rank": d.rank, "world": d.world, "master": d.master, "device": d.device, "add": d.add, "gather": d.gather}
     texts = []
@@ -133,7 +138,8 @@ def _helpers(plan: Plan) -> list[str]:
         if name in wanted:
             written = text.format(**words)
             if name == "save_once" and "barrier" in wanted:
-                written += f"    {d.barrier}\n"
+                written = written.replace("(state, path, **", "(state, path, wait=True, **")
+                written += f"    if wait:\n        {d.barrier}\n"
             texts.append(written)
     return texts
 

@@ -1,0 +1,148 @@
+"""Numbers that a migrated script prints are those of one process, whatever the sizes are; or it says why not."""
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from test_migrate import TRAIN, changed, ddp
+from test_migrate_runs import Launcher
+
+from ddp_patch.migrate.rewrite import left, rewrite
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory):
+    started = Launcher(tmp_path_factory.mktemp("numbers"))
+    yield started
+    started.end()
+
+
+UNEVEN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(101, 4).double()
+y = (x[:, 0] > 0).long()
+train_set, test_set = TensorDataset(x, y), TensorDataset(x[:50], y[:50])
+loader = DataLoader(train_set, batch_size=12)
+test_loader = DataLoader(test_set, batch_size=8)
+model = nn.Linear(4, 2).double()
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+def train():
+    seen, right, weight = 0, 0, 0.0
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        right += (y == y).sum().item()
+        weight += x.size(0) * 0.5
+        seen += len(x)
+    n = len(train_set)
+    print("seen", seen / len(loader.dataset), right / seen, weight / n)
+    return right
+
+
+def test():
+    model.eval()
+    means, rows, hits, batches, kept, texts = 0.0, 0.0, 0, 0, [], []
+    with torch.no_grad():
+        for i, (x, y) in enumerate(test_loader):
+            out = model(x)
+            means = means + criterion(out, y).item()
+            rows += criterion(out, y).item() * len(x)
+            hits += (out.argmax(1) == y).sum()
+            batches += 1
+            kept.extend(out.argmax(1).tolist())
+            texts.append(out[:, 0].sum().item())
+    print(f"means {means / batches:.12f} {means / (i + 1):.12f} {means / len(test_loader):.12f}")
+    print("rows", round(rows / len(test_set), 12), "hits", int(hits), hits / len(test_loader.dataset))
+    print("kept", kept, [round(t, 10) for t in texts])
+    return means
+
+
+print("right", train() / len(loader.dataset))
+print("mean", round(test() / len(test_loader), 12))
+"""
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_sizes_that_ranks_do_not_divide_change_no_number(launcher, target, nproc):
+    after = rewrite(UNEVEN, target, "uneven.py")
+    assert left(after) == []
+    wanted, _ = launcher.run(UNEVEN, "uneven.py", 1)
+    out, _ = launcher.run(after, "uneven.py", nproc)
+    assert out[0] == wanted[0]
+    assert out[1:] == [""] * (nproc - 1)
+
+
+def test_more_ranks_than_batches_evaluate_the_same(launcher):
+    text = UNEVEN.replace("batch_size=8", "batch_size=40")
+    wanted, _ = launcher.run(text, "few.py", 1)
+    out, _ = launcher.run(rewrite(text, "ddp", "few.py"), "few.py", 3)
+    assert out[0] == wanted[0]
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(launcher):
+    with pytest.raises(AssertionError, match="a batch of 12 rows cannot be shared evenly by 5 ranks"):
+        launcher.run(rewrite(UNEVEN, "ddp", "five.py"), "five.py", 5)
+
+
+EVALUATION = (
+    "hits = 0\nfor x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\n    more\nprint(hits)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("if hits > 10: break", "it may end early"),
+        ("if model(x).sum() > 0: print('yes')", "its rows decide what is done"),
+        ("evaluator.add_batch(y, model(x))", "evaluator is fed with its rows"),
+        ("last = model(x).mean()\nprint(last)", "last is read after it"),
+        ("preds[0:8] = model(x)", "preds is filled batch by batch"),
+        ("words = ''\n    words += str(y)", ""),
+    ],
+)
+def test_an_evaluation_that_cannot_be_dealt_is_whole_on_every_rank(more, reason):
+    after = ddp(TRAIN + EVALUATION.replace("more", more))
+    assert left(after) == []
+    if reason:
+        assert f"# every rank takes all of it: {reason}\ntest_loader = DataLoader(test_set, batch_size=64)\n" in after
+
+
+@pytest.mark.parametrize(
+    "given", ["sampler=Subset(test_set)", "batch_sampler=mine", "**settings", "shuffle=True, **settings"]
+)
+def test_the_sampler_of_an_evaluation_stays(given):
+    text = changed("DataLoader(test_set, batch_size=64)", f"DataLoader(test_set, {given})", TRAIN + EVALUATION)
+    after = ddp(text.replace("more", "pass"))
+    assert left(after) == []
+    shuffled = ", generator=alike()" if "shuffle" in given else ""
+    assert f"test_loader = DataLoader(test_set, {given}{shuffled})\n" in after
+
+
+def test_a_sum_is_divided_by_the_rows_that_are_in_it():
+    text = changed("loss.item()", "loss.item() * x.size(0)").replace("len(loader)", "len(train_set)")
+    assert "print(total / rows_of(loader))" in ddp(text)
+    counted = changed("loss.item()", "loss.item() * x.size(0)").replace(
+        "total / len(loader)", "f'{total} of {len(loader.dataset)}'"
+    )
+    assert "print(f'{total} of {rows_of(loader)}')" in ddp(counted)
+
+
+def test_no_row_is_taken_twice_where_the_last_batch_is_left_out():
+    after = ddp(changed("shuffle=True", "shuffle=True, drop_last=True"))
+    assert "DistributedSampler(train_set, shuffle=True, drop_last=True)" in after
+    assert "rows_of" not in after
+
+
+def test_a_sum_that_is_divided_by_a_number_of_ones_own_is_said():
+    text = changed("loss.item()", "loss.item() * x.size(0)").replace("len(loader)", "50000")
+    assert any("takes twice" in reason for _, reason in left(ddp(text)))

@@ -1,0 +1,194 @@
+"""Habits of public training scripts that went wrong once."""
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from test_migrate import TRAIN, changed, ddp
+
+from ddp_patch.migrate.rewrite import left, rewrite
+
+
+def reasons(text):
+    return [reason for _, reason in left(text)]
+
+
+def test_an_optimizer_that_is_made_under_a_condition_is_not_prepared():
+    text = changed("optimizer = torch.optim", "if adam:\n    optimizer = torch.optim")
+    after = rewrite(text, "accelerate", "train.py")
+    assert "ddp_model = accelerator.prepare(model)\n" in after
+
+
+@pytest.mark.parametrize(
+    ("target", "barrier"), [("ddp", "dist.barrier()"), ("accelerate", "accelerator.wait_for_everyone()")]
+)
+def test_all_wait_for_a_file_that_one_writes_and_all_read(target, barrier):
+    text = (
+        TRAIN
+        + "with open('a.pt', 'wb') as f:\n    torch.save(model, f)\nwith open('a.pt', 'rb') as f:\n    best = torch.load(f)\n"
+    )
+    after = rewrite(text, target, "train.py")
+    assert f"    torch.save(model, f)\n{barrier}" in after
+
+
+def test_a_model_that_is_loaded_anew_is_wrapped_anew():
+    after = ddp(TRAIN + "model = torch.load('a.pt')\n")
+    assert "model = torch.load('a.pt', map_location=ddp_device)\nddp_model = DistributedDataParallel(model)\n" in after
+
+
+ENCODING = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("pe", torch.zeros(3, 2).t())
+
+    def forward(self, x):
+        return x + self.pe
+
+
+"""
+
+
+def test_buffers_that_never_change_are_not_sent():
+    text = changed("train_set, test_set", ENCODING + "train_set, test_set").replace("nn.Linear(4, 2)", "Net()")
+    assert "DistributedDataParallel(model, broadcast_buffers=False)" in ddp(text)
+    assert "broadcast_buffers=False" in rewrite(text, "accelerate", "train.py")
+    assert "broadcast_buffers" not in ddp(text.replace("return x + self.pe", "self.pe[0] = 1; return x + self.pe"))
+
+
+def test_a_row_at_a_time_nothing_is_reduced_and_what_is_counted_is():
+    loop = "        for p, t in zip(decode(model(x)), y):\n            if p == t.lower():\n                hits += 1\n        total +="
+    text = changed("        total +=", loop).replace("total = 0.0", "total, hits = 0.0, 0")
+    after = ddp(text.replace("total / len(loader)", "total / len(loader), hits / len(train_set)"))
+    assert "            if p == t.lower():\n                hits += 1\n" in after
+    assert "hits = all_sum(hits)" in after
+    assert "hits / rows_of(loader)" in after
+
+
+def test_a_loader_that_another_file_evaluates_is_whole():
+    text = "from test import validation\n" + TRAIN + "print(validation(model, test_loader))\n"
+    after = ddp(text)
+    assert left(after) == []
+    assert (
+        "# every rank takes all of it: validation() of another file gets it\ntest_loader = DataLoader(test_set, batch_size=64)\n"
+        in after
+    )
+    assert any(
+        "sees this rank's rows" in reason
+        for reason in reasons(ddp(text.replace("model, test_loader", "model, loader")))
+    )
+
+
+def test_a_sampler_is_drawn_from_as_it_goes():
+    after = ddp(changed("shuffle=True", "sampler=torch.utils.data.RandomSampler(train_set, True, int(1e10))"))
+    assert "sampler=RankSampler(torch.utils.data.RandomSampler(train_set, True, int(1e10))))" in after
+    assert "list(self.sampler)" not in after
+
+
+def test_a_loader_of_another_file_is_said():
+    text = changed("loader = DataLoader(train_set, batch_size=64, shuffle=True)", "loader = get_loader(64)")
+    assert any("loader is made in another file" in reason for reason in reasons(ddp(text)))
+
+
+def test_a_mean_over_packed_tokens_is_said():
+    packed = "criterion(model(x), nn.utils.rnn.pack_padded_sequence(y, n, batch_first=True)[0])"
+    assert any("number of them" in reason for reason in reasons(ddp(changed("criterion(model(x), y)", packed))))
+    named = changed(
+        "loss = criterion(model(x), y)", "t = pack_padded_sequence(y, n).data\n        loss = criterion(model(x), t)"
+    )
+    assert any("number of them" in reason for reason in reasons(ddp(named)))
+
+
+SLICES = changed("for x, y in loader:", "for x in data:").replace("criterion(model(x), y)", "model(x).mean()")
+
+
+def test_what_no_loader_deals_is_drawn_alike():
+    after = ddp("import toys\n" + SLICES)
+    assert "numpy.random.seed(0)  # alike on every rank\nrandom.seed(0)  # alike on every rank\n" in after
+    assert "import random\n" in after
+    assert "manual_seed(0)  # alike on every rank" in after
+    assert rewrite(after, "patch", "train.py").count("seed(") == 0
+
+
+def test_a_library_that_nobody_draws_from_is_not_seeded():
+    assert "seed(" not in ddp("import numpy as np\n" + TRAIN)
+    assert "np.random.seed(0)  # alike" in ddp("import numpy as np\norder = np.random.permutation(9)\n" + TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("code", "sorted_"),
+    [
+        ("w = list(set(' '.join(lines).split()))", "w = sorted(set(' '.join(lines).split()))"),
+        ("d = {c: i for i, c in enumerate(set(text))}", "d = {c: i for i, c in enumerate(sorted(set(text)))}"),
+        (
+            "w = set(words)\nd = {c: i for i, c in enumerate(w)}",
+            "w = set(words)\nd = {c: i for i, c in enumerate(sorted(w))}",
+        ),
+        ("n = list(set(labels))", "n = list(set(labels))"),
+    ],
+)
+def test_words_are_numbered_alike(code, sorted_):
+    assert f"{sorted_}\n" in ddp(changed("model = nn", f"{code}\nmodel = nn"))
+
+
+def test_a_model_is_wrapped_before_it_is_trained():
+    loop = TRAIN[TRAIN.index("optimizer = ") :]
+    text = TRAIN.replace(loop, "try:\n    if True:\n" + "".join(f"        {line}\n" for line in loop.splitlines()[:1]))
+    text += (
+        "".join(f"    {line}\n" for line in loop.splitlines()[1:])
+        + "except KeyboardInterrupt:\n    pass\nmodel = torch.load('a.pt')\n"
+    )
+    after = ddp(text)
+    assert after.index("ddp_model = Dist") < after.index("for epoch in range(3)")
+
+
+def test_what_is_needed_at_the_top_is_imported_there():
+    after = ddp(changed("model = nn", "import os\nmodel = nn"))
+    assert after.index("import os") < after.index("os.environ")
+
+
+def test_a_loss_without_weights_is_not_wrapped():
+    text = changed("model.parameters()", "list(model.parameters()) + list(criterion.parameters())").replace(
+        "nn.CrossEntropyLoss()", "Own()"
+    )
+    assert (
+        "ddp_criterion = DistributedDataParallel(criterion) if any(p.requires_grad for p in criterion.parameters()) else criterion"
+        in ddp(text)
+    )
+
+
+def test_nobody_waits_in_a_branch_that_a_file_decides():
+    text = (
+        "import os\n"
+        + TRAIN
+        + "if os.path.exists('a'):\n    d = torch.load('a')\nelse:\n    torch.save(d, 'a')\ntorch.save(d, 'b')\n"
+    )
+    after = ddp(text)
+    assert "    save_once(d, 'a', wait=False)\nsave_once(d, 'b')\n" in after
+    assert "    if wait:\n        dist.barrier()" in after
+
+
+def test_a_module_with_a_trial_run_can_be_imported():
+    head, body = TRAIN.split("train_set, test_set")
+    text = (
+        head
+        + "if __name__ == '__main__':\n"
+        + "".join(f"    {line}\n" for line in ("train_set, test_set" + body).splitlines())
+    )
+    after = ddp(text)
+    assert after.index("__main__") < after.index('os.environ["RANK"]')
+
+
+def test_weights_that_get_no_gradient_are_looked_for():
+    part = changed("SGD(model.parameters()", "SGD(model.head.parameters()")
+    assert "DistributedDataParallel(model, find_unused_parameters=True)" in ddp(part)
+    assert "DistributedDataParallelKwargs(find_unused_parameters=True)" in rewrite(part, "accelerate", "train.py")
+    frozen = part.replace("optimizer =", "for p in model.parameters():\n    p.requires_grad = False\noptimizer =")
+    assert "find_unused" not in ddp(frozen)
+    clipped = changed(
+        "optimizer.step()", "nn.utils.clip_grad_norm_(model.head.parameters(), 1)\n        optimizer.step()"
+    )
+    assert "find_unused" not in ddp(clipped)
+    net = "class Net(nn.Module):\n    def forward(self, x):\n        with torch.no_grad():\n            x = self.a(x)\n        return self.b(x)\n\n"
+    text = changed("train_set, test_set", net + "train_set, test_set").replace("nn.Linear(4, 2)", "Net()")
+    assert "find_unused_parameters=True" in ddp(text)
