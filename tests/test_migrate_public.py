@@ -192,3 +192,110 @@ def test_weights_that_get_no_gradient_are_looked_for():
     net = "class Net(nn.Module):\n    def forward(self, x):\n        with torch.no_grad():\n            x = self.a(x)\n        return self.b(x)\n\n"
     text = changed("train_set, test_set", net + "train_set, test_set").replace("nn.Linear(4, 2)", "Net()")
     assert "find_unused_parameters=True" in ddp(text)
+
+
+def test_what_stands_behind_a_semicolon_is_reduced_there():
+    after = ddp(changed("total += loss.item()", "total += loss.item(); print(f'{loss.item()}')"))
+    assert (
+        "        total += loss.item()\n        global_loss = all_mean(loss.item())\n        print(f'{global_loss}')\n"
+        in after
+    )
+
+
+HIDDEN = """\
+loader_options = dict(settings)
+sampler = DistributedSampler(train_set, shuffle=loader_options.pop("shuffle", False), drop_last=loader_options.get("drop_last", False))
+loader_options["batch_size"] = rank_share(loader_options["batch_size"])
+loader = DataLoader(train_set, sampler=sampler, **loader_options)
+"""
+
+
+def test_a_dictionary_that_hides_arguments_is_asked_for_them():
+    text = "settings = {'batch_size': 8}\nif cuda:\n    settings.update(more)\n" + changed(
+        "batch_size=64, shuffle=True", "**settings"
+    )
+    after = ddp(text)
+    assert left(after) == []
+    assert HIDDEN in after
+
+
+def test_calls_in_a_dictionary_do_not_hide_its_keys():
+    text = "settings = dict(batch_size=8, num_workers=os.cpu_count())\n" + changed(
+        "batch_size=64, shuffle=True", "shuffle=True, **settings"
+    )
+    after = ddp(text)
+    assert "settings = dict(batch_size=rank_share(8), num_workers=os.cpu_count())" in after
+    assert "DataLoader(train_set, sampler=sampler, **settings)" in after
+
+
+def test_a_sampler_that_is_none_is_none():
+    text = "mine = None\n" + changed("shuffle=True", "shuffle=(mine is None), sampler=mine")
+    after = ddp(text)
+    assert left(after) == []
+    assert "DistributedSampler(train_set, shuffle=mine is None)" in after or "shuffle=(mine is None)" in after
+    assert "sampler=sampler)" in after
+
+
+def test_what_is_set_under_a_condition_is_reduced_under_it():
+    text = changed("    total = 0.0", "    total = 0.0\n    if plot:\n        kept = []").replace(
+        "        total +=", "        if plot:\n            kept.append(y.numpy())\n        total +="
+    )
+    assert "    if plot:\n        (kept,) = all_rows(kept)\n" in ddp(text + "    if plot:\n        print(kept)\n")
+
+
+def test_a_model_of_the_module_is_wrapped_there():
+    loop = TRAIN[TRAIN.index("optimizer = ") :].replace("for epoch in range(3):\n", "").replace("\n    ", "\n")
+    body = "".join(f"    {line}\n" for line in loop.splitlines())
+    after = ddp(
+        TRAIN[: TRAIN.index("optimizer = ")]
+        + f"\ndef train(epoch):\n{body}\nfor epoch in range(3):\n    train(epoch)\n"
+    )
+    assert after.index("\nddp_model = DistributedDataParallel(model)\n") < after.index("def train")
+    assert "global ddp_model" not in after
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_noise_is_each_ranks_own_though_nothing_is_seeded(target):
+    noise = "import numpy as np\n" + changed(
+        "model(x), y)", "model(x + torch.tensor(np.random.normal(0, 1, x.shape))), y)"
+    )
+    after = rewrite("import numpy as np\nlot = torch.randn(3)\n" + noise, target, "train.py")
+    assert "torch.manual_seed(0)  # alike" in after
+    assert after.index("np.random.seed(0)") < after.index("np.random.seed(torch.initial_seed() % 2**32)")
+
+
+def test_loggers_write_on_one_rank():
+    text = (
+        "from utils import Logger\n"
+        + TRAIN
+        + "sys.stdout = Logger('a')\nlog = Logger('b')\nlog.set_names(['x'])\nlog.close()\n"
+    )
+    after = ddp(text)
+    assert "if master_process:\n    sys.stdout = Logger('a')\n" in after
+    assert (
+        "log = Logger('b') if master_process else None\nif master_process:\n    log.set_names(['x'])\n    log.close()\n"
+        in after
+    )
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_training_that_is_somewhere_else_is_said(target):
+    head, loop = TRAIN.split("for epoch in range(3):\n")
+    text = head + "fit(model, loader, optimizer)\n"
+    after = rewrite(text, target, "run.py")
+    assert [reason[:36] for reason in reasons(after)] == ["the training is in another file, so "]
+    assert rewrite(after, target, "run.py") == after
+    module = "def fit(model, loader, optimizer):\n" + "".join(
+        f"    {line}\n" for line in loop.replace("\n    ", "\n").splitlines()
+    ).replace("        total = 0", "    total = 0")
+    assert any("no model was found to wrap" in r for r in reasons(rewrite("import torch\n" + module, target, "fit.py")))
+
+
+def test_what_is_said_without_a_launcher_is_what_one_process_takes():
+    text = (
+        "import os\nddp = int(os.environ.get('RANK', -1)) != -1\nif ddp:\n    dist.init_process_group('gloo')\n    device = 'cuda:1'\nelse:\n    device = 'cpu'\n"
+        + TRAIN
+    )
+    after = rewrite(text, "patch", "train.py")
+    assert "device = 'cpu'\n" in after
+    assert "cuda" not in after

@@ -62,7 +62,9 @@ class Constants:
             if tail(node) in _CALLS and not node.args:
                 return _CALLS[tail(node)]
             if dotted(node.func) in ("os.environ.get", "os.getenv") and node.args:
-                return _variable(node.args[0])
+                found = _variable(node.args[0])
+                given = self.value(node.args[1]) if len(node.args) > 1 and found is not UNKNOWN else UNKNOWN
+                return found if given is UNKNOWN else given
         if isinstance(node, ast.Subscript) and dotted(node.value) == "os.environ" and isinstance(node.ctx, ast.Load):
             return _variable(node.slice)
         return UNKNOWN
@@ -77,7 +79,9 @@ class Constants:
                 return node.value
             case ast.Call() if tail(node) in ("int", "bool") and len(node.args) == 1:
                 inner = self.value(node.args[0])
-                return inner if inner is UNKNOWN or isinstance(inner, str) else int(inner)
+                if isinstance(inner, str):
+                    return int(inner) if inner.lstrip("-").isdigit() else inner
+                return inner if inner is UNKNOWN or inner is None else int(inner)
             case ast.UnaryOp(op=ast.Not()):
                 inner = self.value(node.operand)
                 return UNKNOWN if inner is UNKNOWN else not inner

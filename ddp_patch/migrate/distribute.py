@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .dialects import DIALECTS
+from .line import is_entry
 from .plan import Plan
 from .rules import (
     backward,
@@ -21,13 +22,18 @@ from .rules import (
 )
 from .script import Script, Todo
 
+ELSEWHERE = (
+    "the training is in another file, so nothing is shared among ranks here: wrap the model, and give the loader a "
+    "rank's rows"
+)
+
 
 def distribute(text: str, target: str, name: str, per_device: bool = False) -> tuple[str, list[Todo]]:
     """Write out for DDP or Accelerate what one process does; gives the text, and what a person has to decide."""
     dialect = DIALECTS[target]
     plan = Plan(Script(text), dialect, per_device)
     if not plan.backwards:
-        return text, []
+        return _elsewhere(plan)
     models.apply(plan)
     devices.apply(plan)
     loaders.apply(plan)
@@ -39,8 +45,19 @@ def distribute(text: str, target: str, name: str, per_device: bool = False) -> t
     checkpoints.apply(plan)
     seeds.apply(plan)
     orders.apply(plan)
+    if not plan.wraps and not any("nothing is wrapped" in todo.reason for todo in plan.script.todos):
+        plan.script.todo(plan.backwards[0], "no model was found to wrap: wrap what this trains, where it is made")
     setup.apply(plan, name)
     script = Script(plan.script.result(), plan.script.todos)
     script.unit = plan.script.unit
     effects.apply(script, dialect)
+    return script.result(), script.todos
+
+
+def _elsewhere(plan: Plan) -> tuple[str, list[Todo]]:
+    """Say of a script that makes an optimizer and leaves the training to others that nothing is shared."""
+    script = plan.script
+    alone = [c for c in plan.optimizers if not plan.bindings.class_of(c)]
+    if alone and is_entry(script) and ELSEWHERE not in script.text:
+        script.todo(alone[0], ELSEWHERE)
     return script.result(), script.todos

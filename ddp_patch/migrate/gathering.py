@@ -38,7 +38,7 @@ def begins_here(script: Script, loop: ast.For, name: str) -> bool:
         for body in (getattr(outer, part, None) for part in ("body", "orelse", "finalbody")):
             if isinstance(body, list) and node in body:
                 earlier = body[: body.index(node)]
-                if any(name in _stored(s) for s in earlier):
+                if any(name in stored_in(s) for s in earlier):
                     return True
         if isinstance(outer, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
@@ -88,7 +88,8 @@ def unshared(script: Script, bindings: Bindings, found: Accumulation) -> str:
     return "holds its rows" if value.kind in (Kind.ROWS, Kind.COLS) and not value.listed else ""
 
 
-def _stored(statement: ast.stmt) -> set[str]:
+def stored_in(statement: ast.stmt) -> set[str]:
+    """List the names that a statement sets anew."""
     return {
         dotted(n)
         for n in ast.walk(statement)

@@ -103,7 +103,7 @@ def _starred(script: Script, call: ast.Call) -> tuple[str, list[ast.expr]]:
         name = dotted(given.value)
         values = [n.value for n in script.all(ast.Assign) if name and name in [dotted(t) for t in n.targets]]
         keys: set[str] = set()
-        for inner in (n for value in values for n in ast.walk(value)):
+        for inner in (n for value in values for n in _either(value)):
             if isinstance(inner, ast.Call):
                 keys |= {k.arg or "*" for k in inner.keywords} if tail(inner) == "dict" else {"*"}
             if isinstance(inner, ast.Dict):
@@ -116,6 +116,20 @@ def _starred(script: Script, call: ast.Call) -> tuple[str, list[ast.expr]]:
             hides = hides or script.code(given.value)
         sizes += [size for value in values for size in _named(value, "batch_size")]
     return hides, sizes
+
+
+def _either(value: ast.expr) -> list[ast.expr]:
+    return [*_either(value.body), *_either(value.orelse)] if isinstance(value, ast.IfExp) else [value]
+
+
+def own_sampler(script: Script, call: ast.Call) -> ast.expr | None:
+    """Find the sampler that a loader is given, unless that is None."""
+    given = keyword(call, "sampler")
+    if given is None or (isinstance(given, ast.Constant) and given.value is None):
+        return None
+    name = dotted(given)
+    bound = [n.value for n in script.all(ast.Assign) if name and name in [dotted(t) for t in n.targets]]
+    return None if bound and all(isinstance(v, ast.Constant) and v.value is None for v in bound) else given
 
 
 def _named(value: ast.expr, name: str) -> list[ast.expr]:
@@ -139,7 +153,7 @@ def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast
         shared = [o for o in loaders.values() if o.trains and set(o.loops) & set(loader.loops)]
         if shared:
             continue
-        loader.whole = _form(loader)
+        loader.whole = _form(script, loader)
         for loop in loader.loops:
             loader.whole = loader.whole or _reason(script, bindings, flow, loop)
     for loader in loaders.values():  # loops that two loaders feed are either shared or not
@@ -149,7 +163,7 @@ def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast
     return any(loader.whole for loader in loaders.values())
 
 
-def _form(loader: Loader) -> str:
+def _form(script: Script, loader: Loader) -> str:
     """Tell what in a loader itself keeps its rows together."""
     if loader.pulled:
         return "a batch is taken from it by next()"
@@ -159,8 +173,7 @@ def _form(loader: Loader) -> str:
         return f"{loader.handed[0][0]}() of another file gets it"
     if loader.hides:
         return f"**{loader.hides} may hold its batch_size"
-    sampler = keyword(loader.call, "sampler")
-    if sampler is not None and not (isinstance(sampler, ast.Constant) and sampler.value is None):
+    if own_sampler(script, loader.call) is not None:
         return "it has a sampler"
     return "it has a batch_sampler" if keyword(loader.call, "batch_sampler") is not None else ""
 

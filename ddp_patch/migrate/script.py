@@ -51,6 +51,7 @@ class Script:
         self._edits: list[tuple[int, int, int, str]] = []
         self._replaced: list[tuple[int, int]] = []
         self._said: set[tuple[int, str]] = set()
+        self._split: set[ast.stmt] = set()
         indented = (line for line in self.lines if line[:1] in b" \t" and line.strip())
         first = next(indented, b"    ")
         self.unit = "\t" if first[:1] == b"\t" else "  " if len(first) - len(first.lstrip()) == 2 else "    "
@@ -101,6 +102,22 @@ class Script:
             ):
                 return inner
         raise AssertionError("a module is no statement")
+
+    def split(self, statement: ast.stmt) -> bool:
+        """Give a statement a line of its own: ``a; b``; tells whether it can have one."""
+        block = self.block(statement)
+        first = next((s for s in block if s.lineno == statement.lineno), statement)
+        at = block.index(statement)
+        if self.statement(first) is not first or at == 0 or statement in self._split:
+            return statement in self._split
+        self._split.add(statement)
+        end, start = self.span(block[at - 1])[1], self.span(statement)[0]
+        self.put(end, start, f"{self.newline}{self.indent(statement)}")
+        return True
+
+    def is_split(self, statement: ast.stmt) -> bool:
+        """Tell whether a statement was given a line of its own."""
+        return statement in self._split
 
     def block(self, statement: ast.AST) -> list[ast.stmt]:
         """Find the list of statements that a statement is one of."""
@@ -154,6 +171,11 @@ class Script:
 
     def before(self, node: ast.AST, *lines: str) -> None:
         """Write lines above a statement and the comment that belongs to it."""
+        if node in self._split:
+            text = "".join(f"{line}{self.newline}{self.indent(node)}" for line in lines)
+            start = self.span(node)[0]
+            self._edits.append((start, start, len(self._edits), text))
+            return
         statement = self.statement(node)
         row = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
         indent = self.indent(statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from ..bindings import Bindings
 from ..dialects import Dialect
@@ -109,10 +110,10 @@ def apply(script: Script, dialect: Dialect) -> None:
         else:
             script.guard(run[0], run[-1], master)
     for call in script.calls():
-        _rewrite(script, call, master)
+        _rewrite(script, call, master, bindings.classes)
 
 
-def _rewrite(script: Script, call: ast.Call, master: str) -> None:
+def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) -> None:
     name = tail(call)
     if isinstance(call.func, ast.Name) and name == "open" and call.args:
         mode = keyword(call, "mode", 1)
@@ -128,9 +129,11 @@ def _rewrite(script: Script, call: ast.Call, master: str) -> None:
     elif name in ("tqdm", "trange") and keyword(call, "disable") is None and (call.args or call.keywords):
         end = script.span([*call.args, *call.keywords][-1])[1]
         script.put(end, end, f", disable=not {master}")
-    elif name in _TRACKERS or dotted(call.func) == "wandb.init":
+    elif (name in _TRACKERS and name not in own) or dotted(call.func) == "wandb.init":
         parent = script.parents[call]
-        if isinstance(parent, ast.Assign):
+        if isinstance(parent, ast.Assign) and dotted(parent.targets[0]).startswith("sys."):
+            script.guard(parent, parent, master)
+        elif isinstance(parent, ast.Assign):
             end = script.span(call)[1]
             script.put(end, end, f" if {master} else None")
         elif isinstance(parent, ast.withitem):
@@ -148,7 +151,8 @@ def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:
     if call.func.attr in _METHODS:
         return True
     made = {tail(c) for c in bindings.origins(call.func.value)}
-    return bool(made & {"SummaryWriter"}) and call.func.attr in ("close", "flush")
+    foreign = bool(made & _TRACKERS) and not made & set(bindings.classes)
+    return foreign and dotted(call.func.value) not in ("self", "")
 
 
 def _is_elif(script: Script, node: ast.If) -> bool:

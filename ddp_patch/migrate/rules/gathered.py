@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..flow import Accumulation
-from ..gathering import begins_here, is_meter, is_updated
+from ..gathering import begins_here, is_meter, is_updated, stored_in
 from ..loaders import fed
 from ..plan import Plan
 from ..script import dotted, tail
@@ -78,9 +78,20 @@ class _Loop:
                 means.append(found.name)
             else:
                 sums.append(found.name)  # a rank's batches are whole, so their means are those of one process
-        self._write(sums, means, rows, meters)
+        tests = {name: self._condition(name) for name in (*sums, *means, *rows)}
+        for test in dict.fromkeys([*filter(None, tests.values()), ""]):
+            of = [[n for n in names if tests[n] == test] for names in (sums, means, rows)]
+            self._write(of[0], of[1], of[2], [] if test else meters, test)
 
-    def _write(self, sums: list[str], means: list[str], rows: list[str], meters: list[str]) -> None:
+    def _condition(self, name: str) -> str:
+        """Find the test under which alone a name is set before the loop."""
+        block = self.script.block(self.loop)
+        stored = [s for s in block[: block.index(self.loop)] if name in stored_in(s)]
+        if not stored or not all(isinstance(s, ast.If) and not s.orelse for s in stored):
+            return ""
+        return self.script.code(stored[0].test)  # type: ignore[attr-defined]
+
+    def _write(self, sums: list[str], means: list[str], rows: list[str], meters: list[str], test: str = "") -> None:
         lines = []
         for names, helper in ((sums, "all_sum"), (means, "all_mean")):
             if names:
@@ -90,6 +101,8 @@ class _Loop:
             lines.append(f"{left} = {self.plan.use('all_rows')}({', '.join(rows)})")
         if meters:
             lines.append(f"{self.plan.use('reduce_meters')}({', '.join(meters)})")
+        if lines and test:
+            lines = [f"if {test}:", *(self.script.unit + line for line in lines)]
         if lines:
             self.script.after(self.outside(), *lines)
 

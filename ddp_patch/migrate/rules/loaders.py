@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..loaders import Loader
+from ..loaders import Loader, own_sampler
 from ..plan import Plan
 from ..script import dotted, keyword, tail
 
@@ -70,7 +70,10 @@ class _Deal:
             rows = self.script.code(size) if size is not None else "1"
             self._sampler(f"{self.plan.use('rank_rows')}(len({data}), {'1' if rows == 'None' else rows})")
             return
-        if (sampler := keyword(self.call, "sampler")) is not None:
+        if self.loader.hides:
+            self._hidden(data)
+            return
+        if (sampler := own_sampler(self.script, self.call)) is not None:
             self._drawn(sampler)
         else:
             self._distributed(data)
@@ -89,15 +92,16 @@ class _Deal:
         shuffle = keyword(self.call, "shuffle", 2)
         given = self.script.code(shuffle) if shuffle is not None else "False"
         name = self._sampler_name()
-        ranks = (
-            ", accelerator.num_processes, accelerator.process_index" if self.plan.dialect.name == "accelerate" else ""
-        )
         last = self.loader.drop_last
         dropped = f", drop_last={self.script.code(last)}" if last is not None else ""
-        self.script.before(self.call, f"{name} = DistributedSampler({data}{ranks}, shuffle={given}{dropped})")
+        self.script.before(self.call, f"{name} = DistributedSampler({data}{self._ranks()}, shuffle={given}{dropped})")
         self._sampler(name)
         if given != "False":
             self._set_epoch()
+
+    def _ranks(self) -> str:
+        accelerate = self.plan.dialect.name == "accelerate"
+        return ", accelerator.num_processes, accelerator.process_index" if accelerate else ""
 
     def _is_left(self) -> bool:
         """Leave what cannot be told to a person."""
@@ -115,17 +119,42 @@ class _Deal:
         if keyword(call, "batch_sampler") is not None:
             todo(call, "a batch_sampler of one's own: let it give this rank's part of each batch")
             return True
-        if self.loader.hides:
+        if self.loader.hides and not self._can_be_copied():
             todo(call, f"**{self.loader.hides} may hold batch_size or shuffle. Write them out, then migrate again")
             return True
-        sampler = keyword(call, "sampler")
+        sampler = own_sampler(self.script, call)
         if sampler is not None:
             made = {tail(c) for c in self.plan.bindings.origins(sampler)} | {tail(sampler)}
-            empty = isinstance(sampler, ast.Constant) and sampler.value is None
-            if not made & _SAMPLERS and not empty:
+            if not made & _SAMPLERS:
                 todo(call, "a sampler of one's own: every rank must draw alike and take its share of what was drawn")
                 return True
         return False
+
+    def _can_be_copied(self) -> bool:
+        """Tell whether a dictionary that hides arguments can be asked for them when the script runs."""
+        stars = [k.value for k in self.call.keywords if k.arg is None]
+        return len(stars) == 1 and isinstance(stars[0], ast.Name)
+
+    def _hidden(self, data: str) -> None:
+        """Ask a dictionary for its order and batch size when the script runs."""
+        given = next(k.value for k in self.call.keywords if k.arg is None)
+        name, options = self._sampler_name(), f"{self.name or 'loader'}_options"
+        shuffle, last = keyword(self.call, "shuffle", 2), keyword(self.call, "drop_last")
+        order = self.script.code(shuffle) if shuffle is not None else f'{options}.pop("shuffle", False)'
+        dropped = self.script.code(last) if last is not None else f'{options}.get("drop_last", False)'
+        lines = [
+            f"{options} = dict({self.loader.hides})",
+            f"{name} = DistributedSampler({data}{self._ranks()}, shuffle={order}, drop_last={dropped})",
+        ]
+        sized = keyword(self.call, "batch_size", 1) is not None
+        if not sized and not self.plan.per_device:
+            lines.append(f'{options}["batch_size"] = {self.plan.use("rank_share")}({options}["batch_size"])')
+        self.script.before(self.call, *lines)
+        self.script.replace(given, options)
+        self._sampler(name)
+        self._set_epoch()
+        if sized:
+            self._share()
 
     def _hoisted(self, dataset: ast.expr) -> str:
         if dotted(dataset):

@@ -152,6 +152,9 @@ class _Reads:
 
     def _hoist(self, node: ast.stmt, leaves: list[ast.expr]) -> None:
         place = self.script.statement(node)
+        if place is not node and not self.script.split(node):
+            self.script.todo(node, "ranks see different rows here: put it on a line of its own, then migrate again")
+            return
         names: dict[ast.AST, str] = {}
         fresh: dict[str, list[tuple[str, str]]] = {}
         for leaf in leaves:
@@ -168,7 +171,7 @@ class _Reads:
             self.hoisted[self.script.parents[place], code] = (place, pair[0])
         for helper, pairs in fresh.items():
             left, right = ", ".join(n for n, _ in pairs), ", ".join(c for _, c in pairs)
-            self.script.before(place, f"{left} = {helper}({right})")
+            self.script.before(node if self.script.is_split(node) else place, f"{left} = {helper}({right})")
         self.script.substitute(names)
 
     def _known(self, place: ast.stmt, leaf: ast.expr, code: str) -> str | None:
