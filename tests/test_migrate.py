@@ -3,6 +3,7 @@
 import ast
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("libcst")
 
 from ddp_patch.migrate.rewrite import left, rewrite
+from ddp_patch.migrate.rules.draws import DRAWN, SAMPLED
 
 LEGACY = sorted((Path(__file__).parent / "migrate" / "legacy").glob("*.py"))
 TARGETS = ("patch", "ddp", "accelerate")
@@ -353,6 +355,18 @@ def test_accelerate_prepares_what_it_trains():
     assert "ddp_model, optimizer = accelerator.prepare(model, optimizer)" in after
     assert "accelerator.backward(loss)" in after
     assert "Launch: accelerate launch train.py" in after
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_what_is_drawn_for_rows_is_said_to_be_another_number(target):
+    said = {}
+    for path in LEGACY:
+        lines = rewrite(path.read_text(), target, path.name).splitlines()
+        said[path.name] = [b.strip() for a, b in pairwise(lines) if a.strip() in (DRAWN, SAMPLED)]
+    found = {name: statements for name, statements in said.items() if statements}
+    assert set(found) == {"cnn_mixup.py", "dcgan.py", "tensorboard_vae.py", "weighted_sampler.py"}
+    assert found["cnn_mixup.py"] == ["lam = np.random.beta(alpha, alpha) if alpha > 0 else 1"]
+    assert found["tensorboard_vae.py"] == ["eps = torch.randn_like(std)"]
 
 
 # -- the way back --

@@ -130,12 +130,13 @@ def test_there_and_back_prints_what_the_original_prints(launcher, path, target):
 @pytest.mark.collection
 @pytest.mark.skipif(not THOROUGH, reason="set THOROUGH=1")
 @pytest.mark.parametrize("name", DRAWS)
-def test_where_only_draws_differ_another_seed_differs_as_much(launcher, name):
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_where_only_draws_differ_another_seed_differs_as_much(launcher, name, target):
     path = LEGACY[0].parent / name
     wanted, _ = launcher.alone(path)
     other = re.sub(r"(manual_seed\(|np\.random\.seed\()([\w.]+)\)", r"\g<1>\2 + 5)", path.read_text())
     spread = [abs(a - b) for a, b in zip(losses(launcher.run(other, name, 1)[0][0]), losses(wanted), strict=True)]
-    on_two, _ = launcher.run(rewrite(path.read_text(), "ddp", name), name, 2)
+    on_two, _ = launcher.run(rewrite(path.read_text(), target, name), name, 2)
     assert max(abs(a - b) for a, b in zip(losses(on_two[0]), losses(wanted), strict=True)) < 3 * max(spread)
 
 

@@ -9,6 +9,7 @@ from .rules import (
     backward,
     checkpoints,
     devices,
+    draws,
     effects,
     gathered,
     learning_rate,
@@ -44,6 +45,7 @@ def distribute(text: str, target: str, name: str, per_device: bool = False) -> t
     lengths.apply(plan)
     checkpoints.apply(plan)
     seeds.apply(plan)
+    draws.apply(plan)
     orders.apply(plan)
     if not plan.wraps and not any("nothing is wrapped" in todo.reason for todo in plan.script.todos):
         plan.script.todo(plan.backwards[0], "no model was found to wrap: wrap what this trains, where it is made")

@@ -67,6 +67,8 @@ OWN_LINES = (
     "# DDP looks at requires_grad when it is built",
     "# another order in every epoch",
     "# every rank takes all of it",
+    "# each rank draws its own, so not",
+    "# drawn alike on all ranks, but not",
     "Launch: torchrun --standalone",
     "Launch: accelerate launch",
 )

@@ -8,6 +8,7 @@ import re
 from ..loaders import Loader, own_sampler
 from ..plan import Plan
 from ..script import dotted, keyword, tail
+from .draws import SAMPLED
 
 _SAMPLERS = {"WeightedRandomSampler", "RandomSampler", "SubsetRandomSampler"}  # they take a generator
 _SHAPED = {
@@ -193,6 +194,7 @@ class _Deal:
     def _drawn(self, sampler: ast.expr) -> None:
         if isinstance(sampler, ast.Constant):
             return
+        self.script.note(self.script.statement(self.call), SAMPLED)
         last = self.loader.drop_last
         start, end = self.script.span(sampler)
         self.script.put(start, start, f"{self.plan.use('RankSampler')}(")
