@@ -85,9 +85,11 @@ def test_a_sampler_is_drawn_from_as_it_goes():
     assert "list(self.sampler)" not in after
 
 
-def test_a_loader_of_another_file_is_said():
-    text = changed("loader = DataLoader(train_set, batch_size=64, shuffle=True)", "loader = get_loader(64)")
-    assert any("loader is made in another file" in reason for reason in reasons(ddp(text)))
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_a_loader_that_somebody_else_gives_is_said(target):
+    body = TRAIN[TRAIN.index("for epoch") :].replace("\n", "\n    ").rstrip(" ")
+    after = rewrite(f"import torch\n\n\ndef fit(model, criterion, loader, optimizer):\n    {body}", target, "fit.py")
+    assert any("loader is made in another file" in reason for reason in reasons(after))
 
 
 def test_a_mean_over_packed_tokens_is_said():
@@ -299,3 +301,49 @@ def test_what_is_said_without_a_launcher_is_what_one_process_takes():
     after = rewrite(text, "patch", "train.py")
     assert "device = 'cpu'\n" in after
     assert "cuda" not in after
+
+
+BOTH = "from utils import get_loaders\n" + TRAIN.replace(
+    "train_set, test_set = make(), make()\nloader = DataLoader(train_set, batch_size=64, shuffle=True)\ntest_loader = DataLoader(test_set, batch_size=64)\n",
+    "loader, test_loader = get_loaders(shuffle=True)\n",
+)
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_loaders_of_another_file_are_dealt_here(target):
+    after = rewrite(BOTH + "hits = 0\nfor x, y in test_loader:\n    hits += len(x)\nprint(hits)\n", target, "train.py")
+    assert left(after) == []
+    assert "loader, test_loader = get_loaders(shuffle=True)\nloader = rank_loader(loader)\n" in after
+    assert "hits = all_mean(hits)\n" in after
+    assert "rank_loader" not in rewrite(after, "patch", "train.py")
+
+
+def test_each_rank_may_take_the_batch_of_another_files_loader():
+    assert "batch_size=loader.batch_size, drop_last" in ddp(BOTH, per_device=True)
+
+
+METER = """\
+class AverageMeter:
+    def __init__(self):
+        self.sum = self.count = self.avg = 0
+
+    def update(self, value, n=1):
+        self.sum += value * n
+        self.count += n
+        self.avg = self.sum / self.count
+"""
+
+
+@pytest.mark.parametrize("place", ["utils.py", "utils/misc.py"])
+def test_meters_of_a_file_beside_are_reduced(tmp_path, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text(METER)
+    if place != "utils.py":
+        (tmp_path / "utils" / "__init__.py").write_text("from .misc import *\n")
+    text = "from utils import AverageMeter\n" + changed("total = 0.0", "losses = AverageMeter()").replace(
+        "total += loss.item()", "losses.update(loss.item(), x.size(0))"
+    ).replace("total / len(loader)", "losses.avg")
+    assert any("a meter of another file" in reason for reason in reasons(ddp(text)))
+    after = ddp(text, folder=tmp_path)
+    assert left(after) == []
+    assert "reduce_meters(losses)" in after

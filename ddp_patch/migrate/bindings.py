@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
+from pathlib import Path
 
+from .neighbours import find_class
 from .script import Function, Script, dotted, tail
 
 Key = tuple[ast.AST | None, str]
@@ -31,8 +33,8 @@ _METHODS = {"to", "cuda", "cpu", "double", "float", "half", "train", "eval", "re
 class Bindings:
     """Groups of names, and what was put into them."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, folder: Path | None = None) -> None:
+        self.script, self.folder = script, folder
         self._up: dict[Key, Key] = {}
         self.functions: dict[str, Function] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -43,6 +45,7 @@ class Bindings:
             self.classes.setdefault(node.name, node)
         self._locals: dict[ast.AST, set[str]] = {}
         self.made: dict[Key, list[ast.Call]] = {}
+        self._received: dict[Key, list[ast.expr]] = {}  # names for what functions of other files give
         self.several: dict[Key, set[Key]] = {}  # parameters that get different things from different calls
         self._bind()
 
@@ -89,6 +92,12 @@ class Bindings:
             if isinstance(call.func, ast.Name) and call.func.id in self.classes:
                 return self.classes[call.func.id]
         return None
+
+    def class_beside(self, node: ast.AST) -> ast.ClassDef | None:
+        """Find the class, of a file beside this one, that a name holds an instance of."""
+        names = (c.func.id for c in self.origins(node) if isinstance(c.func, ast.Name))
+        found = (find_class(self.script.tree, self.folder, name) for name in names)
+        return next((made for made in found if made is not None), None)
 
     def key(self, node: ast.AST) -> Key | None:
         """Name what an expression refers to, with the scope that the name belongs to."""
@@ -205,6 +214,9 @@ class Bindings:
             if len(values) == len(target.elts):
                 for inner, given in zip(target.elts, values, strict=True):
                     self._assign(inner, given)
+            elif isinstance(value, ast.Call):
+                for inner in target.elts:
+                    self._receive(inner, value)
             return
         key = self.key(target)
         if key is None:
@@ -228,9 +240,24 @@ class Bindings:
             self.unite(key, other)
         elif isinstance(thing, ast.Call):
             self.made.setdefault(key, []).append(thing)
+            self._receive(target, thing)
             function = self.callee(thing)
             if function is not None and function.name != "__init__":
                 self._returned([target], function)
+
+    def _receive(self, target: ast.expr, value: ast.Call) -> None:
+        known = self.callee(value) is not None or (isinstance(value.func, ast.Name) and value.func.id in self.classes)
+        key = self.key(target)
+        if key is not None and not known:
+            self._received.setdefault(key, []).append(target)
+
+    def received(self, node: ast.AST) -> list[ast.expr]:
+        """List the names through which something came from functions of other files."""
+        key = self.key(node)
+        if key is None:
+            return []
+        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
+        return [target for other, targets in self._received.items() if self.root(other) in groups for target in targets]
 
     def _returned(self, targets: list[ast.expr], function: Function | None) -> None:
         for node in self.script.all(ast.Return):

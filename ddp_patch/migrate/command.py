@@ -80,7 +80,7 @@ def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | 
     if (title := others(before)) is not None:
         _say(f"{path}: distributed by {title}, so it is left alone. MIGRATION.md shows the way to the plain script")
         return False, 1
-    after = rewrite(before, options.to, path.name, options.batch == "per-device")
+    after = rewrite(before, options.to, path.name, options.batch == "per-device", path.parent)
     try:
         ast.parse(after)
     except SyntaxError as error:

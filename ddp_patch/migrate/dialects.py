@@ -157,6 +157,22 @@ def batches_of(loader):
     rows, batch = len(loader.dataset), loader.batch_size or 1
     return rows // batch if loader.drop_last else -(-rows // batch)
 ''',
+    "rank_loader": '''\
+def rank_loader(loader):
+    """A loader that another file made, with this rank's rows and its share of each batch."""
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        return loader
+    if type(sampler).__name__ not in ("RandomSampler", "SequentialSampler") or loader.batch_size is None:
+        raise TypeError(f"{{type(loader)}} of {{type(sampler)}}: give each rank its rows where this is made")
+    shuffle, last = type(sampler).__name__ == "RandomSampler", loader.drop_last
+    names = "num_workers collate_fn pin_memory timeout worker_init_fn prefetch_factor persistent_workers".split()
+    return torch.utils.data.DataLoader(
+        loader.dataset, batch_size=rank_share(loader.batch_size), drop_last=last,
+        sampler=DistributedSampler(loader.dataset, {world}, {rank}, shuffle=shuffle, drop_last=last),
+        **{{name: getattr(loader, name) for name in names}},
+    )
+''',
     "alike": '''\
 def alike():
     """What draws the same on every rank."""
@@ -198,4 +214,4 @@ class RankStream(torch.utils.data.IterableDataset):
         return (records[{rank}] for records in zip(*[iter(self.stream)] * {world}))
 ''',
 }
-NEEDED = {"all_mean": ("all_sum",), "reduce_meters": ("all_sum",)}
+NEEDED = {"rank_loader": ("rank_share",), "all_mean": ("all_sum",), "reduce_meters": ("all_sum",)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from .dialects import DIALECTS
 from .line import is_entry
 from .plan import Plan
@@ -29,10 +31,12 @@ ELSEWHERE = (
 )
 
 
-def distribute(text: str, target: str, name: str, per_device: bool = False) -> tuple[str, list[Todo]]:
+def distribute(
+    text: str, target: str, name: str, per_device: bool = False, folder: Path | None = None
+) -> tuple[str, list[Todo]]:
     """Write out for DDP or Accelerate what one process does; gives the text, and what a person has to decide."""
     dialect = DIALECTS[target]
-    plan = Plan(Script(text), dialect, per_device)
+    plan = Plan(Script(text), dialect, per_device, folder)
     if not plan.backwards:
         return _elsewhere(plan)
     models.apply(plan)

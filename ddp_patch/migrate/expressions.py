@@ -98,9 +98,10 @@ _SUMMING = (ast.BinOp, ast.UnaryOp, ast.Call)
 class Expressions:
     """Works out the kind of expressions; Flow adds the statements."""
 
-    def __init__(self, script: Script, bindings: Bindings, whole: Collection[ast.Call] = ()) -> None:
+    def __init__(self, script: Script, bindings: Bindings, whole: Collection[ast.expr] = ()) -> None:
         self.script, self.bindings, self._whole = script, bindings, whole
         self._loops: list[ast.For] = []
+        self._looked_up: dict[ast.expr, set[ast.expr]] = {}
         self.divided: dict[ast.AST, tuple[ast.expr, ast.For]] = {}  # sums over a loop's rows: by what, which loop
         self.kinds: dict[ast.AST, Value] = {}
         self.closures: dict[str, tuple[Function, dict[str, Value]]] = {}
@@ -203,12 +204,19 @@ class Expressions:
         if loop is not None:
             self.divided[node] = divisor, loop
 
-    def loader_calls(self, over: ast.expr) -> set[ast.Call]:
-        """Find what makes the loader that is iterated."""
+    def loader_calls(self, over: ast.expr) -> set[ast.expr]:
+        """Find what makes the loader that is iterated, or the name by which it comes from another file."""
         named = over.value if isinstance(over, ast.Subscript) else over
         if isinstance(over, ast.Call):
             return {over}
-        return {call for call in self.bindings.origins(named) if tail(call) == "DataLoader"}
+        return {c for c in self.bindings.origins(named) if tail(c) == "DataLoader"} or self._foreign_loaders(named)
+
+    def _foreign_loaders(self, named: ast.expr) -> set[ast.expr]:
+        if named not in self._looked_up:
+            self._looked_up[named] = set()  # what is asked for meanwhile is the same
+            if self.loader(named) is not None:
+                self._looked_up[named] = set(self.bindings.received(named))
+        return self._looked_up[named]
 
     def is_whole(self, over: ast.expr | None) -> bool:
         """Tell whether every rank takes all rows of a loader."""

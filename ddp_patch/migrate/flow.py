@@ -33,7 +33,7 @@ class Flow(Expressions):
         script: Script,
         bindings: Bindings,
         trains: Callable[[ast.AST], bool],
-        whole: Collection[ast.Call] = (),  # loaders that every rank takes all of
+        whole: Collection[ast.expr] = (),  # loaders that every rank takes all of
     ) -> None:
         super().__init__(script, bindings, whole)
         self._trains = trains

@@ -24,7 +24,8 @@ def is_meter(bindings: Bindings, found: Accumulation) -> bool:
     if not (is_updated(found) and isinstance(first, ast.Expr) and isinstance(first.value, ast.Call)):
         return False
     assert isinstance(first.value.func, ast.Attribute)
-    made = bindings.class_made(first.value.func.value)
+    owner = first.value.func.value
+    made = bindings.class_made(owner) or bindings.class_beside(owner)
     if made is None:
         return False
     names = {dotted(n) for n in ast.walk(made) if isinstance(n, ast.Attribute)}

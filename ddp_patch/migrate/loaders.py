@@ -28,6 +28,7 @@ _QUIET = {
 class Loader:
     """One construction of a DataLoader."""
 
+    node: ast.expr  # the call, or the name that it has from a function of another file
     call: ast.Call
     name: str
     loops: list[ast.For]
@@ -40,9 +41,14 @@ class Loader:
     whole: str = ""  # why every rank takes all of it
 
     @property
+    def foreign(self) -> bool:
+        """It is made by a function of another file."""
+        return self.node is not self.call
+
+    @property
     def drop_last(self) -> ast.expr | None:
         """What the loader does with a last batch that is not full."""
-        given = keyword(self.call, "drop_last", 8)
+        given = keyword(self.call, "drop_last", 8) if not self.foreign else None
         return None if isinstance(given, ast.Constant) and not given.value else given
 
     @property
@@ -51,9 +57,18 @@ class Loader:
         return self.trains and self.drop_last is None
 
 
-def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.AST], bool]) -> dict[ast.Call, Loader]:
+def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.AST], bool]) -> dict[ast.expr, Loader]:
     """List the loaders, with the loops over them."""
-    found = {}
+    found: dict[ast.expr, Loader] = {}
+    for over in flow.loader_loops.values():
+        for node in flow.loader_calls(over):
+            statement = script.statement(node)
+            if not isinstance(node, ast.Call) and isinstance(statement, ast.Assign) and node not in found:
+                loops = [loop for loop, o in flow.loader_loops.items() if node in flow.loader_calls(o)]
+                made = next(n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
+                learns = any(trains(loop) for loop in loops)
+                handed = [(tail(c), c) for c in script.calls() if _is_foreign(bindings, c) and _gets(flow, c, node)]
+                found[node] = Loader(node, made, dotted(node), loops, learns, False, False, "", [], handed)
     for call in script.calls():
         if tail(call) == "DataLoader":
             loops = [loop for loop, over in flow.loader_loops.items() if call in flow.loader_calls(over)]
@@ -70,7 +85,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
             stream = _is_stream(bindings, keyword(call, "dataset", 0))
             hides, sizes = _starred(script, call)
             handed = [(tail(c), c) for c in script.calls() if _is_foreign(bindings, c) and _gets(flow, c, call)]
-            found[call] = Loader(call, name, loops, learns, bool(pulls), stream, hides, sizes, handed)
+            found[call] = Loader(call, call, name, loops, learns, bool(pulls), stream, hides, sizes, handed)
     return found
 
 
@@ -80,7 +95,7 @@ def _is_foreign(bindings: Bindings, call: ast.Call) -> bool:
     return name not in _KNOWN and name not in bindings.classes and bindings.callee(call) is None
 
 
-def _gets(flow: Flow, call: ast.Call, loader: ast.Call) -> bool:
+def _gets(flow: Flow, call: ast.Call, loader: ast.expr) -> bool:
     given = [*call.args, *(k.value for k in call.keywords)]
     return any(isinstance(g, (ast.Name, ast.Attribute)) and loader in flow.loader_calls(g) for g in given)
 
@@ -145,7 +160,7 @@ def _in_training(script: Script, trains: Callable[[ast.AST], bool], node: ast.AS
     return trains(function if function is not None else script.tree)
 
 
-def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast.Call, Loader]) -> bool:
+def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast.expr, Loader]) -> bool:
     """Find evaluations whose rows cannot be dealt: every rank takes all of those; tells whether there are any."""
     for loader in loaders.values():
         if loader.trains:
@@ -165,6 +180,8 @@ def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast
 
 def _form(script: Script, loader: Loader) -> str:
     """Tell what in a loader itself keeps its rows together."""
+    if loader.foreign:
+        return "it is made in another file"
     if loader.pulled:
         return "a batch is taken from it by next()"
     if loader.stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from .bindings import Bindings, Key
 from .dialects import Dialect
@@ -25,6 +26,7 @@ class Plan:
     script: Script
     dialect: Dialect
     per_device: bool = False
+    folder: Path | None = None  # of the script
     helpers: set[str] = field(default_factory=set)
     asked: set[ast.Call] = field(default_factory=set)  # ``x.parameters()`` that optimizers get
     reasons: set[str] = field(default_factory=set)  # why losses are left to a person
@@ -36,7 +38,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Follow what the script does."""
-        self.bindings = Bindings(self.script)
+        self.bindings = Bindings(self.script, self.folder)
         self.flow = Flow(self.script, self.bindings, self.trains)
         self.loaders = find(self.script, self.bindings, self.flow, self.trains)
         if take_whole(self.script, self.bindings, self.flow, self.loaders):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from .distribute import distribute
 from .line import add_line
@@ -29,7 +30,7 @@ def others(text: str) -> str | None:
     return None
 
 
-def rewrite(text: str, target: str, name: str, per_device: bool = False) -> str:
+def rewrite(text: str, target: str, name: str, per_device: bool = False, folder: Path | None = None) -> str:
     """Give a script's text after its migration; what is left to a person stands in it as ``# TODO(ddp): ...``.
 
     Raises:
@@ -42,7 +43,7 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False) -> str:
     if re.search(_OWN[target], text):
         return text
     single = plain(text)[0] if is_distributed(text) else text
-    after, _ = distribute(single, target, name, per_device)
+    after, _ = distribute(single, target, name, per_device, folder)
     return text if after == single else after
 
 

@@ -10,6 +10,7 @@ STATEMENTS = {
 # Calls that give their first argument, or a wrapper of it.
 WRAPPERS = {
     *("DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream", "rank_share"),
+    "rank_loader",
 }
 # Keywords that a migration gave.
 GIVEN = {"sampler": "rank_rows", "generator": "alike"}
@@ -54,7 +55,7 @@ IMPORTED = {
 # Functions that a migration wrote.
 OWN_FUNCTIONS = {
     *("all_sum", "all_mean", "all_rows", "reduce_meters", "RankSampler", "RankStream", "rank_share", "rank_rows"),
-    *("rows_of", "batches_of", "alike"),
+    *("rows_of", "batches_of", "alike", "rank_loader"),
 }
 # Lines that a migration wrote.
 OWN_LINES = (

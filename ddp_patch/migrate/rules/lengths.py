@@ -82,13 +82,13 @@ class _Rows:
         of, code = call.args[0], self.script.code
         if isinstance(of, ast.Attribute) and of.attr in ("dataset", "sampler"):
             calls = self.flow.loader_calls(of.value)
-            known = any(loader.pads for loader in self.plan.loaders.values() if loader.call in calls)
+            known = any(loader.pads for loader in self.plan.loaders.values() if loader.node in calls)
             over = self.flow.loader_loops[loop]
             if known or (not calls and dotted(of.value) == dotted(over)):
                 return f"{self.plan.use('rows_of')}({code(of.value)})"
             return None
         for loader in self.plan.feeding(loop):
-            data = loader.call.args[0] if loader.call.args else None
+            data = loader.call.args[0] if loader.call.args and not loader.foreign else None
             if loader.pads and data is not None and dotted(of) and dotted(data):
                 same = self.plan.bindings.group(of)
                 if same is not None and self.plan.bindings.holds(data, same):

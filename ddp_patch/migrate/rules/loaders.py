@@ -55,6 +55,11 @@ class _Deal:
         if self.loader.whole:
             self._whole()
             return
+        if self.loader.foreign:
+            name = self.script.code(self.loader.node)
+            self.script.after(self.call, f"{name} = {self.plan.use('rank_loader')}({name})")
+            self._set_epoch()
+            return
         if self._is_left():
             return
         for function, call in self.loader.handed:
@@ -85,7 +90,7 @@ class _Deal:
         self.script.note(self.script.statement(self.call), f"{WHOLE}: {self.loader.whole}")
         shuffle = keyword(self.call, "shuffle", 2)
         ordered = shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value)
-        if not ordered and keyword(self.call, "generator") is None:
+        if not ordered and not self.loader.foreign and keyword(self.call, "generator") is None:
             end = self.script.span([*self.call.args, *self.call.keywords][-1])[1]
             self.script.put(end, end, f", generator={self.plan.use('alike')}()")
 

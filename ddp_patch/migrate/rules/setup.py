@@ -87,7 +87,8 @@ def _imports(plan: Plan) -> list[str]:
             wanted.append("from accelerate.utils import gather_object")
         if plan.keeps_buffers or plan.has_unused:
             wanted.append("from accelerate.utils import DistributedDataParallelKwargs")
-    if not any("DistributedSampler(" in text for _, _, _, text in plan.script._edits):
+    sharing = "rank_loader" in plan.helpers
+    if not sharing and not any("DistributedSampler(" in text for _, _, _, text in plan.script._edits):
         wanted = [line for line in wanted if "DistributedSampler" not in line]
     if not plan.wraps:
         wanted = [line for line in wanted if "DistributedDataParallel" not in line]
@@ -137,6 +138,8 @@ def _helpers(plan: Plan) -> list[str]:
     for name, text in HELPERS.items():
         if name in wanted:
             written = text.format(**words)
+            if name == "rank_loader" and plan.per_device:
+                written = written.replace("rank_share(loader.batch_size)", "loader.batch_size")
             if name == "save_once" and "barrier" in wanted:
                 written = written.replace("(state, path, **", "(state, path, wait=True, **")
                 written += f"    if wait:\n        {d.barrier}\n"

@@ -1,0 +1,42 @@
+"""Classes that a script imports from files beside it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+_DEPTH = 3  # `from .misc import *` in `utils/__init__.py` is one more
+
+
+def find_class(tree: ast.Module, folder: Path | None, name: str, depth: int = 0) -> ast.ClassDef | None:
+    """Find the class of a name, here or in the files that are imported from a folder."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+    if folder is None or depth > _DEPTH:
+        return None
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        alias = next((a for a in node.names if (a.asname or a.name) == name or a.name == "*"), None)
+        place = folder
+        for _ in range(node.level - 1):
+            place = place.parent
+        path = _file(place, node.module or "") if alias is not None else None
+        if alias is not None and path is not None and (other := _parsed(path)) is not None:
+            wanted = name if alias.name == "*" else alias.name
+            if (found := find_class(other, path.parent, wanted, depth + 1)) is not None:
+                return found
+    return None
+
+
+def _file(folder: Path, module: str) -> Path | None:
+    base = folder.joinpath(*module.split(".")) if module else folder
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # it says so itself when it is migrated or run
+        return None
