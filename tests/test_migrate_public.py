@@ -347,3 +347,12 @@ def test_meters_of_a_file_beside_are_reduced(tmp_path, place):
     after = ddp(text, folder=tmp_path)
     assert left(after) == []
     assert "reduce_meters(losses)" in after
+
+
+def test_batches_that_are_pulled_from_a_loader_of_somebody_are_said():
+    text = TRAIN[: TRAIN.index("for epoch")] + (
+        "def train(data_loader):\n    batches = iter(data_loader)\n    for i in range(9):\n        x, y = next(batches)\n"
+        "        criterion(model(x), y).backward()\n        optimizer.step()\n"
+    )
+    found = reasons(rewrite(text.replace("\nloader = DataLoader", "\nother = DataLoader"), "accelerate", "train.py"))
+    assert any("data_loader is made in another file" in reason for reason in found)

@@ -36,12 +36,19 @@ def apply(plan: Plan) -> None:
     _downloads(plan)
     for loader in plan.loaders.values():
         _Deal(plan, loader).rewrite()
-    for loop, over in plan.flow.loader_loops.items():
-        if not plan.flow.loader_calls(over):
-            plan.script.todo(
-                loop, f"{plan.script.code(over)} is made in another file: see to it there that each rank gets its rows"
-            )
+    _unknown(plan)
     _shapes(plan)
+
+
+def _unknown(plan: Plan) -> None:
+    """Say of which loaders nobody here knows whose rows they give."""
+    pulled = [(c, c.args[0]) for c in plan.script.calls() if tail(c) in ("iter", "cycle") and c.args]
+    for node, over in [*plan.flow.loader_loops.items(), *pulled]:
+        inside = plan.script.function(node)
+        asked = isinstance(node, ast.For) or plan.trains(inside if inside is not None else plan.script.tree)
+        if asked and plan.flow.loader(over) is not None and not plan.flow.loader_calls(over):
+            name = plan.script.code(over)
+            plan.script.todo(node, f"{name} is made in another file: see to it there that each rank gets its rows")
 
 
 class _Deal:
