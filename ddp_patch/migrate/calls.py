@@ -1,0 +1,209 @@
+"""What a call gives, by what it is given."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from . import losses
+from .iterated import Iterated
+from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, WHOLE
+from .script import Function, dotted, keyword, tail
+from .values import (
+    COLS,
+    COUNT,
+    IN_BATCH,
+    PACKED,
+    ROWS,
+    SAME,
+    TOKENS,
+    Kind,
+    Value,
+    add,
+    average,
+    divide,
+    join,
+    multiply,
+    other,
+    total,
+)  # fmt: skip
+
+
+class Calls(Iterated):
+    """Works out calls; Expressions adds the other expressions."""
+
+    def value(self, node: ast.expr | None, env: dict[str, Value]) -> Value:
+        """Work out an expression; Expressions does."""
+        raise NotImplementedError
+
+    def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
+        values = [self.value(a, env) for a in node.args]
+        named = {k.arg: self.value(k.value, env) for k in node.keywords}
+        given = [*values, *named.values()]
+        name = tail(node)
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value, env)
+            if owner.of_rows:
+                return self._method(node, name, owner, values)
+        elif not isinstance(node.func, ast.Name):
+            self.value(node.func, env)
+        if name in ("print", "str", "repr", "format"):
+            return SAME  # a text: what stands in it is looked at by itself
+        if name == "next" and node.args and (over := self.loader(node.args[0])) is not None:
+            return SAME if self.is_whole(over) else ROWS
+        if name in MAKING and self._is_of_a_batch(node, given):
+            return ROWS
+        if name in PACKING and given and given[0].kind is Kind.ROWS:
+            return Value(Kind.ROWS, PACKED)
+        known = self._known(node, env, values, named)
+        if known is not None:
+            return known
+        worst = joined(given)
+        if not worst.of_rows or worst.kind is Kind.OTHER:
+            return worst if worst.kind is Kind.OTHER else SAME
+        return self._library(node, name, values, worst)
+
+    def _is_of_a_batch(self, node: ast.Call, given: list[Value]) -> bool:
+        """Tell whether a tensor is made with a row for each of the batch: by its size, or by the loader's constant."""
+        if any(value.kind is Kind.COUNT for value in given):
+            return True
+        inner = [e for a in node.args for e in (a.elts if isinstance(a, (ast.Tuple, ast.List)) else [a])]
+        return bool(self.sizes) and any(
+            isinstance(e, (ast.Name, ast.Attribute)) and dotted(e) in self.sizes for e in inner
+        )
+
+    def _known(self, node: ast.Call, env: Any, values: list[Value], named: dict[Any, Value]) -> Value | None:
+        """Calls of losses, of the script's functions and modules, and of an optimizer's closure."""
+        name = tail(node)
+        rows = any(v.of_rows for v in (*values, *named.values()))
+        if name == "step" and node.args and isinstance(node.args[0], ast.Name) and node.args[0].id in self.closures:
+            closure, seen = self.closures[node.args[0].id]
+            self.call_function(closure, dict(seen))
+            return SAME  # what the closure returns is reduced
+        if name in losses.FUNCTIONS and rows:
+            return _worst(values) or losses.of_call(node)
+        for made in self.bindings.origins(node.func):
+            if tail(made) in losses.CLASSES and rows:
+                return _worst(values) or losses.of_call(made)
+        if isinstance(node.func, ast.Call) and tail(node.func) in losses.CLASSES and rows:
+            return _worst(values) or losses.of_call(node.func)
+        function: Function | None = self.bindings.callee(node)
+        if isinstance(node.func, ast.Name) and node.func.id in self.bindings.classes:
+            return SAME  # an object
+        if function is None:
+            owner = self.bindings.class_made(node.func)
+            function = (
+                self.bindings.method(owner, "forward") or self.bindings.method(owner, "__call__") if owner else None
+            )
+        if isinstance(node.func, ast.Name) and node.func.id in self.closures and function is None:
+            function = self.closures[node.func.id][0]
+        if function is None:
+            return None
+        arguments = self.bindings.arguments(node, function)
+        inner = {p: self.kinds.get(a, SAME) for p, a in arguments.items()}
+        return self.call_function(function, inner)
+
+    def _method(self, node: ast.Call, name: str, owner: Value, values: list[Value]) -> Value:
+        rows = owner.kind in (Kind.ROWS, Kind.COLS)
+        if name in ("size", "shape"):
+            return COUNT if values and number(node.args[0]) == 0 else ROWS if not values else SAME
+        if name in ("numel", "nelement"):
+            return COUNT
+        if name in ("backward", "update", "step", "append", "extend", "dim", "get_device"):
+            return SAME
+        if name in ("mean", "sum"):
+            return self._reduced(node, name, owner, node.args)
+        if name in ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_") and values:
+            function = {"a": add, "s": add, "m": multiply, "d": divide}[name[0]]
+            return function(owner, values[0])
+        if not rows:
+            return Value(owner.kind, owner.reason, owner.listed) if name not in NO_LINE else other("is not linear")
+        if name in ("t", "unsqueeze", "transpose", "permute", "view", "reshape") and owner.kind is Kind.ROWS:
+            numbers = [number(a) for a in node.args]
+            turned = name == "t" or (name == "unsqueeze" and numbers == [0]) or (name == "transpose" and 0 in numbers)
+            flat = name in ("view", "reshape") and numbers[:1] == [1]
+            return COLS if turned or flat else owner
+        if name in ("mm", "matmul") and values:
+            return product(owner, values[0])
+        if name in WHOLE and not (node.args or node.keywords):
+            return other("looks at all rows of a batch")
+        return join(owner, joined([v for v in values if v.kind in (Kind.ROWS, Kind.COLS, Kind.OTHER)]))
+
+    def _reduced(self, node: ast.Call, name: str, owner: Value, dims: list[ast.expr]) -> Value:
+        given = keyword(node, "dim") or keyword(node, "axis") or (dims[0] if dims else None)
+        whole = average(owner) if name == "mean" else total(owner)
+        if given is None or owner.kind not in (Kind.ROWS, Kind.COLS):
+            return whole
+        numbers = [number(e) for e in given.elts] if isinstance(given, (ast.Tuple, ast.List)) else [number(given)]
+        if 0 not in numbers:
+            return owner
+        return whole if name == "sum" else other("is a mean over the rows of a batch, kept apart by column")
+
+    def _library(self, node: ast.Call, name: str, values: list[Value], worst: Value) -> Value:
+        first = values[0] if values else worst
+        if name == "len":
+            return SAME if first.listed else COUNT
+        if name in ("mean", "sum", "fsum", "average"):
+            return self._reduced(node, "sum" if "sum" in name else "mean", first, node.args[1:])
+        if name in ("mm", "matmul", "einsum") and len(values) == 2:
+            return product(*values)
+        if name == "cdist" and len(values) == 2 and all(v.kind is Kind.ROWS for v in values[:2]):
+            return other(IN_BATCH)
+        if Kind.COLS in (kinds := {v.kind for v in values}) and Kind.ROWS in kinds:
+            return other(IN_BATCH)
+        if worst.kind not in (Kind.ROWS, Kind.COLS):
+            if name in PASSING or name in ("stack", "cat", "list", "tuple", "dict", "str", "print", "format"):
+                return worst if name not in ("print", "str", "format") else SAME
+            return other(f"is made by {name}(), which is not linear") if name in NO_LINE else self._unknown(node, worst)
+        if name == "dict":
+            return SAME
+        root = dotted(node.func).split(".")[0]
+        return worst if root in LIBRARIES or root == "self" else self._unknown(node, worst)
+
+    def _unknown(self, node: ast.Call, worst: Value) -> Value:
+        """Tell what a function gives that is not in this file: rows, unless its name says it sums up."""
+        name = tail(node).lower()
+        if self.bindings.origins(node.func) or worst.kind not in (Kind.ROWS, Kind.COLS):
+            summing = any(
+                word in "".join(map(tail, self.bindings.origins(node.func))).lower() for word in ("loss", "crit")
+            )
+        else:
+            summing = any(word in name for word in ("loss", "crit", "acc", "score", "metric", "iou", "auc", "error"))
+        if summing:
+            return other(f"is worked out by {tail(node)}(), which is not in this file")
+        return (
+            worst
+            if worst.kind in (Kind.ROWS, Kind.COLS)
+            else other(f"is made by {tail(node)}(), which is not in this file")
+        )
+
+
+def _worst(values: list[Value]) -> Value | None:
+    """Find what no loss makes a mean over samples of."""
+    if any(v.reason == PACKED and v.kind is Kind.ROWS for v in values):
+        return other(TOKENS)
+    return next((v for v in values if v.kind is Kind.OTHER), None)
+
+
+def product(a: Value, b: Value) -> Value:
+    """Tell what a product of matrices is."""
+    kinds = {a.kind, b.kind}
+    if Kind.COLS in kinds and Kind.ROWS in kinds:
+        return other(IN_BATCH)
+    return joined([a, b])
+
+
+def joined(values: Any) -> Value:
+    """Tell what several values are together."""
+    found = SAME
+    for value in values:
+        found = join(found, Value(value.kind, value.reason, value.listed))
+    return found
+
+
+def number(node: ast.AST | None) -> Any:
+    """Read a constant, with its sign."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = number(node.operand)
+        return None if inner is None else -inner
+    return node.value if isinstance(node, ast.Constant) else None
