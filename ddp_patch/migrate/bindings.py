@@ -6,8 +6,9 @@ import ast
 from functools import cached_property
 from pathlib import Path
 
-from .neighbours import find_class
-from .script import Function, Script, dotted, tail
+from .definitions import Definitions
+from .script import Script
+from .tree import Function, dotted, tail
 
 Key = tuple[ast.AST | None, str]
 # What gives the thing itself, or the thing in a wrapper.
@@ -30,74 +31,17 @@ _KEEPING = {
 _METHODS = {"to", "cuda", "cpu", "double", "float", "half", "train", "eval", "requires_grad_", "apply"}
 
 
-class Bindings:
+class Bindings(Definitions):
     """Groups of names, and what was put into them."""
 
     def __init__(self, script: Script, folder: Path | None = None) -> None:
-        self.script, self.folder = script, folder
+        super().__init__(script, folder)
         self._up: dict[Key, Key] = {}
-        self.functions: dict[str, Function] = {}
-        self.classes: dict[str, ast.ClassDef] = {}
-        for node in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
-            if not isinstance(script.parents[node], ast.ClassDef):
-                self.functions.setdefault(node.name, node)
-        for node in script.all(ast.ClassDef):
-            self.classes.setdefault(node.name, node)
         self._locals: dict[ast.AST, set[str]] = {}
         self.made: dict[Key, list[ast.Call]] = {}
         self._received: dict[Key, list[ast.expr]] = {}  # names for what functions of other files give
         self.several: dict[Key, set[Key]] = {}  # parameters that get different things from different calls
         self._bind()
-
-    @cached_property
-    def callers(self) -> dict[Function, list[ast.Call]]:
-        """Where each function of the script is called."""
-        found: dict[Function, list[ast.Call]] = {}
-        for call in self.script.calls():
-            function = self.callee(call)
-            if function is not None:
-                found.setdefault(function, []).append(call)
-        return found
-
-    def callee(self, call: ast.Call) -> Function | None:
-        """Find the function of this script that a call runs: a function, a method of ``self``, a constructor."""
-        if isinstance(call.func, ast.Name):
-            found = self.functions.get(call.func.id)
-            if found is None and call.func.id in self.classes:
-                return self.method(self.classes[call.func.id], "__init__")
-            return found
-        if isinstance(call.func, ast.Attribute):
-            owner = call.func.value
-            if isinstance(owner, ast.Name) and owner.id == "self":
-                inside = self.class_of(call)
-                return self.method(inside, call.func.attr) if inside is not None else None
-            made = self.class_made(owner)
-            if made is not None:
-                return self.method(made, call.func.attr)
-        return None
-
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """Find the class that a node stands in."""
-        return next((n for n in self.script.above(node) if isinstance(n, ast.ClassDef)), None)
-
-    def method(self, owner: ast.ClassDef, name: str) -> Function | None:
-        """Find a method that a class defines."""
-        return next(
-            (n for n in owner.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name), None
-        )
-
-    def class_made(self, node: ast.AST) -> ast.ClassDef | None:
-        """Find the class of this script that a name holds an instance of."""
-        for call in self.origins(node):
-            if isinstance(call.func, ast.Name) and call.func.id in self.classes:
-                return self.classes[call.func.id]
-        return None
-
-    def class_beside(self, node: ast.AST) -> ast.ClassDef | None:
-        """Find the class, of a file beside this one, that a name holds an instance of."""
-        names = (c.func.id for c in self.origins(node) if isinstance(c.func, ast.Name))
-        found = (find_class(self.script.tree, self.folder, name) for name in names)
-        return next((made for made in found if made is not None), None)
 
     def key(self, node: ast.AST) -> Key | None:
         """Name what an expression refers to, with the scope that the name belongs to."""
@@ -181,6 +125,14 @@ class Bindings:
             self._locals[function] = found
         return found
 
+    def received(self, node: ast.AST) -> list[ast.expr]:
+        """List the names through which something came from functions of other files."""
+        key = self.key(node)
+        if key is None:
+            return []
+        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
+        return [target for other, targets in self._received.items() if self.root(other) in groups for target in targets]
+
     def _bind(self) -> None:
         for node in self.script.all(ast.Assign):
             assert isinstance(node, ast.Assign)
@@ -251,14 +203,6 @@ class Bindings:
         if key is not None and not known:
             self._received.setdefault(key, []).append(target)
 
-    def received(self, node: ast.AST) -> list[ast.expr]:
-        """List the names through which something came from functions of other files."""
-        key = self.key(node)
-        if key is None:
-            return []
-        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
-        return [target for other, targets in self._received.items() if self.root(other) in groups for target in targets]
-
     def _returned(self, targets: list[ast.expr], function: Function | None) -> None:
         for node in self.script.all(ast.Return):
             if self.script.function(node) is not function or node.value is None:
@@ -280,16 +224,3 @@ class Bindings:
                 found.setdefault((function, name), set()).add(other)
             elif isinstance(value, ast.Call):
                 self.made.setdefault((function, name), []).append(value)
-
-    def arguments(self, call: ast.Call, function: Function) -> dict[str, ast.expr]:
-        """Tell which parameter gets which argument."""
-        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        if isinstance(self.script.parents[function], ast.ClassDef) and names[:1] in (["self"], ["cls"]):
-            names = names[1:]
-        given: dict[str, ast.expr] = {}
-        for name, value in zip(names, call.args, strict=False):
-            if isinstance(value, ast.Starred):
-                break
-            given[name] = value
-        given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
-        return given

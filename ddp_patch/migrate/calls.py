@@ -8,7 +8,7 @@ from typing import Any
 from . import losses
 from .iterated import Iterated
 from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, WHOLE
-from .script import Function, dotted, keyword, tail
+from .tree import Function, dotted, keyword, tail
 from .values import (
     COLS,
     COUNT,

@@ -6,7 +6,8 @@ import ast
 import operator
 from typing import Any
 
-from .script import Script, dotted, tail
+from .script import Script
+from .tree import dotted, tail
 
 UNKNOWN = object()
 _RANKS = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from .calls import Calls, joined, number, product
 from .library import ALIKE, PASSING
-from .script import dotted, tail
+from .tree import dotted, tail
 from .values import (
     COLS,
     COUNT,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from .bindings import Bindings
 from .expressions import Expressions
-from .script import Function, Script, dotted, tail
+from .script import Script
+from .tree import Function, dotted, tail
 from .values import COUNT, ROWS, SAME, Kind, Value, add, divide, join, multiply, other
 
 Env = dict[str, Value]

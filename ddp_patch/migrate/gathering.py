@@ -6,7 +6,8 @@ import ast
 
 from .bindings import Bindings
 from .flow import Accumulation
-from .script import Script, dotted, tail
+from .script import Script
+from .tree import dotted, tail
 from .values import Kind
 
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Collection
 
 from .bindings import Bindings
-from .script import Function, Script, dotted, keyword, tail
+from .script import Script
+from .tree import Function, dotted, keyword, tail
 from .values import (
     SAME,
     Value,

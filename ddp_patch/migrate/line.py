@@ -7,7 +7,8 @@ import ast
 from .bindings import Bindings
 from .dialects import DDP
 from .plan import Plan
-from .script import Script, dotted
+from .script import Script
+from .tree import dotted
 
 LINE = "import ddp_patch; ddp_patch.enable()"
 _FIRST = {"comet_ml"}  # wants to be imported before torch

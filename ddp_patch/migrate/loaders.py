@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from .bindings import Bindings
 from .flow import Flow
 from .gathering import left_over, unshared
-from .script import Script, dotted, keyword, tail
+from .script import Script
+from .tree import dotted, keyword, tail
 
 _DECIDES = (ast.Break, ast.Return)
 _KNOWN = {

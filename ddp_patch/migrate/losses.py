@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .script import keyword, tail
+from .tree import keyword, tail
 from .values import MEAN, ROWS, SUM, Value, other
 
 FUNCTIONS = {

@@ -11,7 +11,8 @@ from .bindings import Bindings, Key
 from .dialects import Dialect
 from .flow import Flow
 from .loaders import Loader, find, take_whole
-from .script import Function, Script, dotted, tail
+from .script import Script
+from .tree import Function, dotted, tail
 
 _OPTIMIZERS = {
     *("SGD", "Adam", "AdamW", "RMSprop", "LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from .tree import Tree
+
 MARK = "# TODO(ddp): "
 _IN_BRACES = re.compile(r"\{[^{}]+\}")
 
@@ -22,86 +22,18 @@ class Todo:
 
 
 @dataclass(eq=False)
-class Script:
-    """One parsed script. Positions are bytes: ``ast`` counts columns so."""
+class Script(Tree):
+    """One parsed script, and what is to be changed in it."""
 
-    text: str
     todos: list[Todo] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Parse the text."""
-        self.data = self.text.encode()
-        self.tree = ast.parse(self.text)  # not the bytes: they would be decoded by a coding cookie once more
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes: list[ast.AST] = []  # in the order of the text, as far as it matters: parents first
-        self.of_type: dict[type, list[ast.AST]] = {}
-        stack: list[ast.AST] = [self.tree]
-        while stack:
-            node = stack.pop()
-            self.nodes.append(node)
-            self.of_type.setdefault(type(node), []).append(node)
-            children = list(ast.iter_child_nodes(node))
-            for child in children:
-                self.parents[child] = node
-            stack.extend(reversed(children))
-        self.lines = self.data.splitlines(keepends=True)
-        self._starts = [0]
-        for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line))
+        """Begin without a change."""
+        super().__post_init__()
         self._edits: list[tuple[int, int, int, str]] = []
         self._replaced: list[tuple[int, int]] = []
         self._said: set[tuple[int, str]] = set()
         self._split: set[ast.stmt] = set()
-        indented = (line for line in self.lines if line[:1] in b" \t" and line.strip())
-        first = next(indented, b"    ")
-        self.unit = "\t" if first[:1] == b"\t" else "  " if len(first) - len(first.lstrip()) == 2 else "    "
-        self.newline = "\r\n" if self.data.count(b"\r\n") > self.data.count(b"\n") / 2 else "\n"
-
-    # -- looking --
-
-    def all(self, *kinds: type[ast.AST]) -> Iterator[Any]:
-        """Give all nodes of these types, in the order of the text."""
-        for kind in kinds:
-            yield from self.of_type.get(kind, ())
-
-    def calls(self) -> list[ast.Call]:
-        """List all calls."""
-        return self.of_type.get(ast.Call, [])  # type: ignore[return-value]
-
-    def code(self, node: ast.AST) -> str:
-        """Give the text of a node."""
-        start, end = self.span(node)
-        return self.data[start:end].decode()
-
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        """Give where a node begins and ends."""
-        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]
-        start = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        if first != node.lineno:  # type: ignore[attr-defined]
-            start = self._starts[first - 1] + len(self.indent(node).encode())
-        return start, self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-
-    def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Give what a node stands in, innermost first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
-
-    def function(self, node: ast.AST) -> Function | None:
-        """Find the function that a node stands in."""
-        found = next((n for n in self.above(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
-        return found
-
-    def statement(self, node: ast.AST) -> ast.stmt:
-        """Find the statement that a node stands in, which has lines of its own."""
-        chain = [node, *self.above(node)]
-        for inner in chain:
-            if (
-                isinstance(inner, ast.stmt)
-                and not self.data[self._starts[inner.lineno - 1] :][: inner.col_offset].strip()
-            ):
-                return inner
-        raise AssertionError("a module is no statement")
 
     def split(self, statement: ast.stmt) -> bool:
         """Give a statement a line of its own: ``a; b``; tells whether it can have one."""
@@ -118,22 +50,6 @@ class Script:
     def is_split(self, statement: ast.stmt) -> bool:
         """Tell whether a statement was given a line of its own."""
         return statement in self._split
-
-    def block(self, statement: ast.AST) -> list[ast.stmt]:
-        """Find the list of statements that a statement is one of."""
-        parent = self.parents[statement]
-        for name in ("body", "orelse", "finalbody"):
-            found = getattr(parent, name, None)
-            if isinstance(found, list) and statement in found:
-                return found
-        return [statement]  # type: ignore[list-item]
-
-    def indent(self, node: ast.AST) -> str:
-        """Give the white space before a statement's line."""
-        line = self.lines[node.lineno - 1]  # type: ignore[attr-defined]
-        return line[: len(line) - len(line.lstrip(b" \t"))].decode()
-
-    # -- changing --
 
     def replace(self, node: ast.AST, text: str) -> None:
         """Write something in a node's place; what was replaced before stays."""
@@ -181,17 +97,17 @@ class Script:
         indent = self.indent(statement)
         while row > 0 and self.lines[row - 1].startswith(f"{indent}#".encode()) and not _is_cell(self.lines[row - 1]):
             row -= 1
-        self._insert(self._starts[row], indent, lines)
+        self._insert(self.starts[row], indent, lines)
 
     def directly_before(self, node: ast.AST, *lines: str) -> None:
         """Write lines above a statement, below its comment."""
         statement = self.statement(node)
-        self._insert(self._starts[statement.lineno - 1], self.indent(statement), lines)
+        self._insert(self.starts[statement.lineno - 1], self.indent(statement), lines)
 
     def after(self, node: ast.AST, *lines: str, first: bool = False) -> None:
         """Write lines below a statement; ``first``: above what is written before the next one."""
         statement = self.statement(node)
-        end = self._starts[statement.end_lineno]  # type: ignore[index]
+        end = self.starts[statement.end_lineno]  # type: ignore[index]
         if end == len(self.data) and not self.data.endswith(b"\n"):
             lines = ("", *lines)
         self._insert(end, self.indent(statement), lines, -1 if first else None)
@@ -201,7 +117,7 @@ class Script:
         row = 0
         while row < min(2, len(self.lines)) and re.match(rb"#!|#.*coding[:=]", self.lines[row]):
             row += 1
-        self._insert(self._starts[row], "", [line, ""] if self.lines[row].strip() else [line])
+        self._insert(self.starts[row], "", [line, ""] if self.lines[row].strip() else [line])
 
     def _insert(self, at: int, indent: str, lines: Sequence[str], order: int | None = None) -> None:
         text = "".join(f"{indent}{line}".rstrip() + self.newline if line else self.newline for line in lines)
@@ -225,7 +141,7 @@ class Script:
 
     def _line_span(self, statement: ast.stmt, comments: bool = True) -> tuple[int, int]:
         start, end = self.span(statement)
-        line_start, line_end = self._starts[statement.lineno - 1], self._starts[statement.end_lineno]  # type: ignore[index]
+        line_start, line_end = self.starts[statement.lineno - 1], self.starts[statement.end_lineno]  # type: ignore[index]
         if self.data[line_start:start].strip():  # `a; b`: the second
             return start - (len(self.data[:start]) - len(self.data[:start].rstrip(b"; \t"))), end
         rest = self.data[end:line_end].strip()
@@ -233,39 +149,20 @@ class Script:
             return start, end + len(self.data[end:line_end]) - len(self.data[end:line_end].lstrip(b"; \t"))
         row = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
         _ = comments
-        return self._starts[row], line_end
+        return self.starts[row], line_end
 
     def guard(self, first: ast.stmt, last: ast.stmt, test: str) -> None:
         """Put statements under an ``if``."""
         rows = range(first.lineno - 1, last.end_lineno)  # type: ignore[arg-type]
         inside_strings = self.rows_in_strings()
-        self._insert(self._starts[first.lineno - 1], self.indent(first), [f"if {test}:"])
+        self._insert(self.starts[first.lineno - 1], self.indent(first), [f"if {test}:"])
         for row in rows:
             if row not in inside_strings and self.lines[row].strip():
-                self._edits.append((self._starts[row], self._starts[row], len(self._edits), self.unit))
-
-    def rows_in_strings(self) -> set[int]:
-        """Give the rows, from 0, that begin inside of a string."""
-        return {
-            row
-            for node in self.all(ast.Constant, ast.JoinedStr)
-            if isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes))
-            for row in range(node.lineno, node.end_lineno)
-        }
-
-    def rest_of_line(self, statement: ast.stmt) -> bytes:
-        """Give what stands behind a statement in its last row."""
-        end = self.span(statement)[1]
-        return self.data[end : self._starts[statement.end_lineno or 0]].strip()
-
-    def line_of(self, statement: ast.stmt) -> int:
-        """Give the row, from 0, in which a statement begins, with its decorators."""
-        rows: list[int] = [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
-        return min(rows) - 1
+                self._edits.append((self.starts[row], self.starts[row], len(self._edits), self.unit))
 
     def put_rows(self, first: int, after: int, text: str) -> None:
         """Replace whole rows."""
-        self.put(self._starts[first], self._starts[after], text)
+        self.put(self.starts[first], self.starts[after], text)
 
     def note(self, node: ast.stmt, comment: str) -> None:
         """Write a comment above a statement, once."""
@@ -292,32 +189,3 @@ class Script:
 
 def _is_cell(line: bytes) -> bool:
     return line.startswith((b"# %%", b"# In[", b"#%%"))
-
-
-def dotted(node: ast.AST | None) -> str:
-    """Write a name with its attributes: ``self.model``; nothing for anything else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        head = dotted(node.value)
-        return f"{head}.{node.attr}" if head else ""
-    return ""
-
-
-def tail(node: ast.AST | None) -> str:
-    """Give the last part of what is called or named: ``DataLoader`` for ``data.DataLoader``."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
-    """Find an argument by name, or by position."""
-    for given in call.keywords:
-        if given.arg == name:
-            return given.value
-    if position is not None and len(call.args) > position:
-        return call.args[position]
-    return None

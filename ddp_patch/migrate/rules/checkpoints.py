@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..plan import Plan
-from ..script import dotted, keyword, tail
+from ..tree import dotted, keyword, tail
 
 
 def apply(plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 
 _LEFT = "# which GPUs is said at the start: CUDA_VISIBLE_DEVICES=0,1 {launch}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..plan import Plan
-from ..script import Function, dotted, tail
+from ..tree import Function, dotted, tail
 
 DRAWN = "# each rank draws its own, so not the numbers that one process draws"
 SAMPLED = "# drawn alike on all ranks, but not as one process draws"

@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from ..bindings import Bindings
 from ..dialects import Dialect
-from ..script import Script, dotted, keyword, tail
+from ..script import Script
+from ..tree import dotted, keyword, tail
 
 _FILES = {
     *("os.mkdir", "os.makedirs", "os.remove", "os.unlink", "os.rename", "os.rmdir", "os.system", "shutil.rmtree"),

@@ -8,7 +8,7 @@ from ..flow import Accumulation
 from ..gathering import begins_here, is_meter, is_updated, stored_in
 from ..loaders import fed
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 from ..values import Kind
 
 LOCAL = "# of rank 0's rows; all rows are counted after the loop"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..plan import Plan
-from ..script import keyword
+from ..tree import keyword
 
 
 def apply(plan: Plan) -> None:

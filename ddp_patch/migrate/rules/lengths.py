@@ -6,7 +6,7 @@ import ast
 
 from ..gathering import is_after
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
 

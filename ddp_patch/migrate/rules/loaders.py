@@ -7,37 +7,21 @@ import re
 
 from ..loaders import Loader, own_sampler
 from ..plan import Plan
-from ..script import dotted, keyword, tail
+from ..tree import dotted, keyword, tail
+from . import batches, epochs
 from .draws import SAMPLED
 
 _SAMPLERS = {"WeightedRandomSampler", "RandomSampler", "SubsetRandomSampler"}  # they take a generator
-_SHAPED = {
-    *(
-        "randn",
-        "rand",
-        "randint",
-        "full",
-        "ones",
-        "zeros",
-        "empty",
-        "normal",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "view",
-    ),
-    *("reshape", "expand", "init_hidden", "init_state", "arange", "FloatTensor", "LongTensor"),
-}
 WHOLE = "# every rank takes all of it"
 
 
 def apply(plan: Plan) -> None:
     """Rewrite every DataLoader, and what has its number of rows."""
-    _downloads(plan)
+    batches.downloads(plan)
     for loader in plan.loaders.values():
         _Deal(plan, loader).rewrite()
     _unknown(plan)
-    _shapes(plan)
+    batches.shapes(plan)
 
 
 def _unknown(plan: Plan) -> None:
@@ -65,7 +49,7 @@ class _Deal:
         if self.loader.foreign:
             name = self.script.code(self.loader.node)
             self.script.after(self.call, f"{name} = {self.plan.use('rank_loader')}({name})")
-            self._set_epoch()
+            epochs.apply(self.plan, self.loader)
             return
         if self._is_left():
             return
@@ -110,7 +94,7 @@ class _Deal:
         self.script.before(self.call, f"{name} = DistributedSampler({data}{self._ranks()}, shuffle={given}{dropped})")
         self._sampler(name)
         if given != "False":
-            self._set_epoch()
+            epochs.apply(self.plan, self.loader)
 
     def _ranks(self) -> str:
         accelerate = self.plan.dialect.name == "accelerate"
@@ -165,7 +149,7 @@ class _Deal:
         self.script.before(self.call, *lines)
         self.script.replace(given, options)
         self._sampler(name)
-        self._set_epoch()
+        epochs.apply(self.plan, self.loader)
         if sized:
             self._share()
 
@@ -226,84 +210,3 @@ class _Deal:
             )
         elif not (isinstance(size, ast.Constant) and size.value is None):
             self.script.replace(size, f"{self.plan.use('rank_share')}({self.script.code(size)})")
-
-    def _set_epoch(self) -> None:
-        for loop in self.loader.loops:
-            if not self.plan.trains(loop):
-                continue
-            over = self._below_a_bar(loop, self.plan.flow.loader_loops[loop])
-            if not dotted(over) or not set_epoch(self.plan, loop, over, 0):
-                self.script.todo(
-                    loop, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
-                )
-        if not any(self.plan.trains(loop) for loop in self.loader.loops):
-            self.script.todo(
-                self.call, "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
-            )
-
-    def _below_a_bar(self, loop: ast.For, over: ast.expr) -> ast.expr:
-        """Find the loader of ``bar = tqdm(loader)``."""
-        for node in self.script.all(ast.Assign):
-            if self.script.function(node) is self.script.function(loop) and dotted(node.targets[0]) == dotted(over):
-                value = node.value
-                while isinstance(value, ast.Call) and tail(value) in ("tqdm", "enumerate", "iter") and value.args:
-                    value = value.args[0]
-                if value is not node.value and dotted(value):
-                    return value  # type: ignore[no-any-return]
-        return over
-
-
-def set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
-    """Write ``set_epoch`` where both the loader and a number of the epoch have names."""
-    script = plan.script
-    function = script.function(node)
-    epoch = None
-    for outer in script.above(node):
-        if outer is function:
-            break
-        if isinstance(outer, ast.For) and outer not in plan.flow.loader_loops and isinstance(outer.target, ast.Name):
-            epoch = outer.target.id
-            break
-    if epoch is None and function is not None:
-        epoch = next((a.arg for a in function.args.args if a.arg in ("epoch", "ep", "i_epoch", "epoch_i")), None)
-    if epoch is not None:
-        script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
-        return True
-    if function is None or depth > 4:
-        return False
-    done = False
-    for call in plan.bindings.callers.get(function, ()):
-        given = plan.bindings.arguments(call, function).get(dotted(loader), loader)
-        if dotted(given) and set_epoch(plan, call, given, depth + 1):
-            done = True
-    return done
-
-
-def _downloads(plan: Plan) -> None:
-    """Let one rank download a dataset, and the others find it there."""
-    done = set()
-    barrier = plan.dialect.barrier.split("  #")[0]
-    for call in plan.script.calls():
-        given = keyword(call, "download")
-        if not (isinstance(given, ast.Constant) and given.value is True):
-            continue
-        statement = plan.script.statement(call)
-        if statement in done:
-            continue
-        done.add(statement)
-        master = plan.dialect.master
-        plan.script.before(statement, f"if not {master}:", f"    {barrier}  # until it is downloaded")
-        plan.script.after(statement, f"if {master}:", f"    {barrier}")
-
-
-def _shapes(plan: Plan) -> None:
-    """Tensors made with a row for each of the batch have as many rows as this rank has."""
-    if plan.per_device:
-        return
-    for call in plan.script.calls():
-        if tail(call) not in _SHAPED or not plan.loop_of(call) or not plan.trains(plan.loop_of(call)):  # type: ignore[arg-type]
-            continue
-        for argument in call.args:
-            for node in argument.elts if isinstance(argument, (ast.Tuple, ast.List)) else [argument]:
-                if dotted(node) and dotted(node) in plan.flow.sizes:
-                    plan.script.replace(node, f"{plan.script.code(node)} // {plan.dialect.world}")

@@ -6,7 +6,7 @@ import ast
 
 from ..bindings import Key
 from ..plan import Plan, whole
-from ..script import Function, dotted, tail
+from ..tree import Function, dotted, tail
 
 _OWN = {  # what DistributedDataParallel does itself as the model would
     *(

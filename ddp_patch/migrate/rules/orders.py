@@ -6,7 +6,7 @@ import ast
 import re
 
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 
 _TEXT = re.compile(r"split\(|join\(|lower\(|read|word|token|char|text|sentence|vocab|name|string", re.I)
 

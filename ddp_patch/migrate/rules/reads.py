@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 from ..values import Kind
 from .gathered import LOCAL
 

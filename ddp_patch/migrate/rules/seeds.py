@@ -6,7 +6,7 @@ import ast
 import sys
 
 from ..plan import Plan
-from ..script import dotted, tail
+from ..tree import dotted, tail
 
 _OWN_STREAMS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generator"}
 _LIBRARIES = {"torch", "numpy", "torchvision", "torchaudio", "sklearn", "scipy", "pandas", "matplotlib", "tqdm", "PIL"}

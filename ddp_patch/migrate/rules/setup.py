@@ -6,7 +6,7 @@ import ast
 
 from ..dialects import HELPERS, NEEDED
 from ..plan import Plan
-from ..script import tail
+from ..tree import tail
 from .models import _is_main
 from .seeds import alike, libraries
 

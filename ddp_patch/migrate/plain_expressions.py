@@ -1,0 +1,186 @@
+"""Expressions that say something else on one process."""
+
+from __future__ import annotations
+
+import ast
+
+from .constants import UNKNOWN
+from .plain_pass import Pass
+from .taken import (
+    GIVEN,
+    IDENTITIES,
+    WRAPPERS,
+)  # fmt: skip
+from .tree import dotted, keyword, tail
+
+_PER_RANK = (
+    "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as "
+    "before"
+)
+
+
+class Expressions(Pass):
+    """Writes what an expression is on one process."""
+
+    def expression(self, node: ast.expr) -> None:
+        """Write an expression anew, if it depends on ranks."""
+        script = self.script
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return
+        if isinstance(node, ast.Call):
+            self._call(node)
+        elif isinstance(node, ast.JoinedStr) and self.constants.is_ranked(node):
+            first = node.values[0]
+            if isinstance(first, ast.Constant) and str(first.value).startswith("cuda:"):
+                script.replace(node, '"cuda"')
+            else:
+                script.substitute(self._told(node))
+        elif isinstance(node, ast.IfExp) and self.constants.is_ranked(node.test):
+            value = self.constants.value(node.test)
+            if value is not UNKNOWN:
+                script.replace(node, script.code(node.body if value else node.orelse))
+        elif isinstance(node, ast.BinOp) and self.constants.is_ranked(node):
+            self._operation(node)
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            cut = node.slice
+            if cut.step is not None and cut.upper is None and self.constants.is_ranked(cut.step):
+                script.replace(node, script.code(node.value))
+        elif isinstance(node, ast.Attribute):
+            self._attribute(node)
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Compare, ast.BoolOp, ast.Call, ast.Subscript, ast.UnaryOp)):
+            self._constant(node)
+
+    def _told(self, string: ast.JoinedStr) -> dict[ast.AST, str]:
+        """Find what an f-string says of ranks, the largest expressions first."""
+        told: dict[ast.AST, str] = {}
+        for node in ast.walk(string):
+            if isinstance(node, ast.BinOp) and self.constants.is_ranked(node.right):
+                one = isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) and self.constants.value(node.right) == 1
+                none = isinstance(node.op, (ast.Add, ast.Sub)) and self.constants.value(node.right) == 0
+                if one or none:
+                    told[node] = ast.unparse(node.left)
+        for node in ast.walk(string):
+            value = self.constants.value(node)
+            if (
+                isinstance(node, (ast.Name, ast.Attribute, ast.Call))
+                and value is not UNKNOWN
+                and self.constants.is_ranked(node)
+            ):
+                told[node] = repr(value)
+        return told
+
+    def _constant(self, node: ast.expr) -> None:
+        if self.script.is_replaced(node) or not self.constants.is_ranked(node):
+            return
+        value = self.constants.value(node)
+        parent = self.script.parents[node]
+        if (value is not UNKNOWN and not isinstance(parent, (ast.keyword,))) or (
+            value is not UNKNOWN and isinstance(value, (int, bool))
+        ):
+            self.script.replace(node, repr(value))
+
+    def _operation(self, node: ast.BinOp) -> None:
+        script = self.script
+        left, right = self.constants.value(node.left), self.constants.value(node.right)
+        match node.op:
+            case ast.Mult() | ast.FloorDiv() | ast.Div() if right == 1 and self.constants.is_ranked(node.right):
+                script.replace(node, script.code(node.left))
+            case ast.Mult() if left == 1 and self.constants.is_ranked(node.left):
+                script.replace(node, script.code(node.right))
+            case ast.Add() | ast.Sub() if right == 0 and self.constants.is_ranked(node.right):
+                script.replace(node, script.code(node.left))
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        script = self.script
+        if (
+            node.attr == "module"
+            and isinstance(node.ctx, ast.Load)
+            and "DataParallel(" not in script.text.replace("DistributedDataParallel(", "")
+        ):
+            if dotted(node.value) and not dotted(node).startswith(("torch", "nn.")):
+                script.replace(node, script.code(node.value))
+        elif node.attr == "device" and dotted(node.value) == "accelerator":
+            script.replace(node, 'torch.device("cuda" if torch.cuda.is_available() else "cpu")')
+        elif dotted(node) == "accelerator.print":
+            script.replace(node, "print")
+        elif dotted(node) == "accelerator.save":
+            script.replace(node, "torch.save")
+        elif dotted(node) == "accelerator.clip_grad_norm_":
+            script.replace(node, "torch.nn.utils.clip_grad_norm_")
+
+    def _call(self, node: ast.Call) -> None:
+        script, name = self.script, tail(node)
+        owner = dotted(node.func).rpartition(".")[0]
+        if name in WRAPPERS and node.args:
+            script.replace(node, script.code(node.args[0]))
+        elif name in IDENTITIES and node.args and (owner in ("accelerator", "") or name == "prepare"):
+            given = node.args[:1] if name in ("reduce", "unwrap_model") else node.args
+            script.replace(node, ", ".join(script.code(a) for a in given))
+        elif name == "backward" and owner == "accelerator" and node.args:
+            loss = script.code(node.args[0])
+            loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss
+            more = ", ".join(script.code(a) for a in [*node.args[1:], *node.keywords])
+            script.replace(node, f"{loss}.backward({more})")
+        elif name in ("rows_of", "batches_of") and node.args:
+            loader = script.code(node.args[0])
+            script.replace(node, f"len({loader}.dataset)" if name == "rows_of" else f"len({loader})")
+        elif own := [k for k in node.keywords if k.arg in GIVEN and tail(k.value) == GIVEN[k.arg]]:
+            self._drop(node, own[0])
+        elif name == "DataLoader":
+            self._loader(node)
+        elif name == "device" and len(node.args) == 2 and self.constants.is_ranked(node.args[1]):
+            script.replace(node, f"{script.code(node.func)}({script.code(node.args[0])})")
+        elif name == "cuda" and node.args and self.constants.is_ranked(node.args[0]):
+            script.replace(node, f"{script.code(node.func)}()")
+        elif (
+            name == "to"
+            and len(node.args) == 1
+            and self.constants.value(node.args[0]) == 0
+            and self.constants.is_ranked(node)
+        ):
+            script.replace(node.args[0], '"cuda"')
+        elif name == "spawn" and node.args and dotted(node.args[0]):
+            passed = keyword(node, "args", 1)
+            codes = [script.code(e) for e in passed.elts] if isinstance(passed, ast.Tuple) else []
+            script.replace(node, f"{script.code(node.args[0])}({', '.join(['0', *codes])})")
+
+    def _loader(self, node: ast.Call) -> None:
+        """Let the loader shuffle again, and take all rows."""
+        script = self.script
+        given = next((k for k in node.keywords if k.arg == "sampler"), None)
+        if given is None:
+            return
+        value = given.value
+        made = [value] if isinstance(value, ast.Call) else self.bindings.origins(value)
+        shuffle = next((k for k in node.keywords if k.arg == "shuffle"), None)
+        distributed = next((c for c in made if isinstance(c, ast.Call) and tail(c) == "DistributedSampler"), None)
+        if distributed is not None:
+            said = keyword(distributed, "shuffle", 3)
+            code = script.code(said) if said is not None else "True"
+            size = keyword(node, "batch_size", 1)
+            if self.first and size is not None and not self._is_shared(size):
+                script.todo(node, _PER_RANK)
+            script.replace(given, f"shuffle={code}")
+            if shuffle is not None:
+                self._drop(node, shuffle)
+        elif isinstance(value, ast.Call) and tail(value) == "range" and self.constants.is_ranked(value):
+            self._drop(node, given)
+
+    def _is_shared(self, size: ast.expr) -> bool:
+        """Tell whether a batch size is divided among the ranks, here or where it was set."""
+        if self.constants.is_ranked(size) or tail(size) == "rank_share":
+            return True
+        name = dotted(size)
+        for node in self.script.all(ast.Assign, ast.AugAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if name and dotted(target) == name and self.constants.is_ranked(node.value):
+                return True
+        return False
+
+    def _drop(self, call: ast.Call, given: ast.keyword) -> None:
+        start, end = self.script.span(given)
+        before = self.script.data[:start].rstrip()
+        if before.endswith(b","):
+            self.script.put(len(before) - 1, end, "")
+        else:
+            self.script.put(start, end, "")

@@ -1,0 +1,60 @@
+"""Let samplers draw another order in every epoch."""
+
+from __future__ import annotations
+
+import ast
+
+from ..loaders import Loader
+from ..plan import Plan
+from ..tree import dotted, tail
+
+_CALL = "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
+
+
+def apply(plan: Plan, loader: Loader) -> None:
+    """Call ``set_epoch`` before each epoch of a loader's training, or say that it has to be."""
+    for loop in loader.loops:
+        if plan.trains(loop):
+            over = _below_a_bar(plan, loop, plan.flow.loader_loops[loop])
+            if not dotted(over) or not _set_epoch(plan, loop, over, 0):
+                plan.script.todo(loop, _CALL)
+    if not any(plan.trains(loop) for loop in loader.loops):
+        plan.script.todo(loader.call, _CALL)
+
+
+def _below_a_bar(plan: Plan, loop: ast.For, over: ast.expr) -> ast.expr:
+    """Find the loader of ``bar = tqdm(loader)``."""
+    for node in plan.script.all(ast.Assign):
+        if plan.script.function(node) is plan.script.function(loop) and dotted(node.targets[0]) == dotted(over):
+            value = node.value
+            while isinstance(value, ast.Call) and tail(value) in ("tqdm", "enumerate", "iter") and value.args:
+                value = value.args[0]
+            if value is not node.value and dotted(value):
+                return value  # type: ignore[no-any-return]
+    return over
+
+
+def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
+    """Write ``set_epoch`` where both the loader and a number of the epoch have names."""
+    script = plan.script
+    function = script.function(node)
+    epoch = None
+    for outer in script.above(node):
+        if outer is function:
+            break
+        if isinstance(outer, ast.For) and outer not in plan.flow.loader_loops and isinstance(outer.target, ast.Name):
+            epoch = outer.target.id
+            break
+    if epoch is None and function is not None:
+        epoch = next((a.arg for a in function.args.args if a.arg in ("epoch", "ep", "i_epoch", "epoch_i")), None)
+    if epoch is not None:
+        script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
+        return True
+    if function is None or depth > 4:
+        return False
+    done = False
+    for call in plan.bindings.callers.get(function, ()):
+        given = plan.bindings.arguments(call, function).get(dotted(loader), loader)
+        if dotted(given) and _set_epoch(plan, call, given, depth + 1):
+            done = True
+    return done
