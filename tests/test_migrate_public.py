@@ -6,6 +6,7 @@ pytest.importorskip("libcst")
 
 from test_migrate import TRAIN, changed, ddp
 
+from ddp_patch.migrate.command import command
 from ddp_patch.migrate.rewrite import left, rewrite
 
 
@@ -356,3 +357,29 @@ def test_batches_that_are_pulled_from_a_loader_of_somebody_are_said():
     )
     found = reasons(rewrite(text.replace("\nloader = DataLoader", "\nother = DataLoader"), "accelerate", "train.py"))
     assert any("data_loader is made in another file" in reason for reason in found)
+
+
+def test_the_line_is_given_to_what_starts_the_training_of_a_file_beside(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "projects").mkdir()
+    (tmp_path / "lib" / "trainer.py").write_text("def run(loss):\n    loss.backward()\n")
+    text = "from lib.trainer import run\n\nif __name__ == '__main__':\n    run(make())\n"
+    assert (
+        rewrite(text, "patch", "a.py", folder=tmp_path / "projects") == f"import ddp_patch; ddp_patch.enable()\n{text}"
+    )
+    assert rewrite(text, "patch", "a.py") == text
+
+
+def test_a_module_alone_gets_no_line_and_that_is_said(tmp_path, capsys):
+    (tmp_path / "trainer.py").write_text("def run(loss):\n    loss.backward()\n")
+    assert command(["--to", "patch", str(tmp_path / "trainer.py")]) == 3
+    assert "no script that starts a training was found: put 'import ddp_patch" in capsys.readouterr().err
+
+
+def test_what_is_let_go_in_the_training_and_never_frozen_before_it_is_not_wrapped_again():
+    text = changed(
+        "for epoch in range(3):",
+        "for epoch in range(3):\n    for p in model.parameters():\n        p.requires_grad = True",
+    )
+    frozen = text + "    for p in model.parameters():\n        p.requires_grad = False\n"
+    assert ddp(frozen).count("= DistributedDataParallel(") == 1

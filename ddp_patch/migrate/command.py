@@ -12,6 +12,7 @@ from pathlib import Path
 from ..source import find, read
 from ..source.reading import Source
 from . import notebook
+from .line import LINE
 from .rewrite import left, others, rewrite
 from .writing import refusal, write
 
@@ -41,9 +42,19 @@ def command(argv: Sequence[str]) -> int:
             continue
         changed += outcome[0]
         todos += outcome[1]
+    if options.to == "patch" and not changed and _nobody_starts(found):
+        _say(f"no script that starts a training was found: put {LINE!r} on top of the one that you start")
+        todos += 1
     verb = "changed" if options.write else "would change"
     _say(f"{verb} {changed} of {len(found)} files" + (f"; {todos} places are left to you" if todos else ""))
     return 2 if failed else 3 if todos else 0
+
+
+def _nobody_starts(paths: Sequence[Path]) -> bool:
+    """Tell whether something trains here, and nothing that is run has the line."""
+    texts = [text.content for path in paths if (text := read(path).text) is not None]
+    texts = [text for text in texts if others(text) is None]
+    return any(".backward(" in text for text in texts) and not any("ddp_patch" in text for text in texts)
 
 
 def _parser() -> argparse.ArgumentParser:

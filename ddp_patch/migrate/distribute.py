@@ -64,6 +64,8 @@ def _elsewhere(plan: Plan) -> tuple[str, list[Todo]]:
     """Say of a script that makes an optimizer and leaves the training to others that nothing is shared."""
     script = plan.script
     alone = [c for c in plan.optimizers if not plan.bindings.class_of(c)]
-    if alone and is_entry(script) and ELSEWHERE not in script.text:
+    if not alone and script.tree.body and ELSEWHERE not in script.text and is_entry(script, plan.folder):
+        script.todo(script.tree.body[-1], ELSEWHERE)
+    if alone and is_entry(script, plan.folder) and ELSEWHERE not in script.text:
         script.todo(alone[0], ELSEWHERE)
     return script.result(), script.todos

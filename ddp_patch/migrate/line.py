@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 from .bindings import Bindings
 from .dialects import DDP
+from .neighbours import trains_beside
 from .plan import Plan
 from .script import Script
 from .tree import dotted
@@ -14,10 +16,10 @@ LINE = "import ddp_patch; ddp_patch.enable()"
 _FIRST = {"comet_ml"}  # wants to be imported before torch
 
 
-def add_line(text: str) -> str:
+def add_line(text: str, folder: Path | None = None) -> str:
     """Give the script with the line: below its docstring and ``__future__``, above every other import."""
     script = Script(text)
-    if not is_entry(script):
+    if not is_entry(script, folder):
         return text
     below: ast.stmt | None = None
     for node in script.tree.body:
@@ -47,7 +49,7 @@ def _stays_first(node: ast.stmt, at_top: bool) -> bool:
     return False
 
 
-def is_entry(script: Script) -> bool:
+def is_entry(script: Script, folder: Path | None = None) -> bool:
     """Tell whether a file is run, and trains: it is no module that others import, and no script that evaluates."""
     if any(isinstance(n, ast.Import) and any(a.name == "ddp_patch" for a in n.names) for n in script.all(ast.Import)):
         return False
@@ -57,7 +59,9 @@ def is_entry(script: Script) -> bool:
         n for n in script.tree.body if not isinstance(n, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
     ]
     if main:
-        return bool(plan.backwards or plan.optimizers) or _calls_training(script, Bindings(script))
+        if plan.backwards or plan.optimizers or trains_beside(script.tree, folder):
+            return True
+        return _calls_training(script, Bindings(script))
     return any(plan.trains(n) for n in runs) or (
         bool(plan.optimizers)
         and any(script.function(c) is None and not plan.bindings.class_of(c) for c in plan.optimizers)

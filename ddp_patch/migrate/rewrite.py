@@ -39,7 +39,7 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False, folder:
     if target == "patch":
         if is_distributed(text) and not re.search(r"^import ddp_patch", text, re.M):
             text, _ = plain(text)
-        return add_line(text)
+        return add_line(text, folder)
     if re.search(_OWN[target], text):
         return text
     single = plain(text)[0] if is_distributed(text) else text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from ..bindings import Key
-from ..plan import Plan, whole
-from ..tree import Function, dotted, tail
+from ..plan import Plan
+from ..tree import dotted, tail
+from .wrapping import Wrapper
 
 _OWN = {  # what DistributedDataParallel does itself as the model would
     *(
@@ -60,16 +61,11 @@ def apply(plan: Plan) -> None:
             _unwrap(plan, call)
 
 
-class _Model:
+class _Model(Wrapper):
     """One group of names that hold a model."""
 
-    def __init__(self, plan: Plan, group: Key, optimizer: ast.Call | None) -> None:
-        self.plan, self.script, self.bindings, self.group = plan, plan.script, plan.bindings, group
-        self.optimizer = optimizer
-        self.given: set[Key] = set()  # parameters that get the wrapper
-
     def rewrite(self) -> None:
-        place = self._place()
+        place = self.place()
         if place is None:
             return
         statement, node = place
@@ -83,9 +79,9 @@ class _Model:
                 statement, f"no call of {self.code} was found whose gradients it gets, so nothing is wrapped"
             )
             return
-        self._insert(self._last_preparation(statement), forwards)
-        self._unfrozen(statement)
-        self._bound_anew(statement)
+        self.insert(self.last_preparation(statement), forwards)
+        self.rebuild_unfrozen(statement)
+        self.rebuild_bound(statement)
         for call in forwards:
             self._use(call.func)
             same = self.bindings.key(call.func) == self.key
@@ -96,100 +92,6 @@ class _Model:
         self._pass()
         self._other_uses({call.func for call in forwards})
 
-    def _place(self) -> tuple[ast.stmt, ast.expr] | None:
-        """Find where the model is ready: its optimizer's statement, or the call of the function that makes that."""
-        node: ast.AST
-        if self.optimizer is not None:
-            inside = [
-                n for n in ast.walk(self.script.statement(self.optimizer)) if isinstance(n, (ast.Name, ast.Attribute))
-            ]
-            found = [n for n in inside if self.bindings.group(n) == self.group]
-            if not found:
-                found = [
-                    n
-                    for n in self.script.all(ast.Name, ast.Attribute)
-                    if self.bindings.group(n) == self.group
-                    and self.script.function(n) is self.script.function(self.optimizer)
-                ]
-            if not found:
-                return None
-            node = self.optimizer
-            name: ast.expr = found[0]
-        else:
-            stores = [
-                n
-                for n in self.script.all(ast.Name)
-                if isinstance(n.ctx, ast.Store) and self.bindings.group(n) == self.group
-            ]
-            if not stores:
-                return None
-            node, name = stores[-1], stores[-1]
-        function = self.script.function(node)
-        while function is not None and function.name != "__init__" and not self._runs_training(function):
-            calls = self.bindings.callers.get(function, [])
-            if not calls:
-                break
-            if dotted(name) not in {a.arg for a in function.args.args}:
-                received = self._received(calls[0])
-                if received is None:
-                    break
-                node, name = calls[0], received
-                function = self.script.function(node)
-                continue
-            name = self.bindings.arguments(calls[0], function)[dotted(name)]
-            node, function = calls[0], self.script.function(calls[0])
-        if function is not None and self.bindings.key(name) == (None, dotted(name)):
-            node = self._bound_at_the_top(dotted(name)) or node
-        statement = self.script.statement(node)
-        while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)):
-            if _is_main(parent) or self.plan.trains(parent):
-                break
-            statement = parent
-        return statement, name
-
-    def _bound_at_the_top(self, name: str) -> ast.AST | None:
-        """Find where the module binds a name last before it trains."""
-        found: ast.AST | None = None
-        for statement in self.script.tree.body:
-            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-                continue
-            if self.plan.trains(statement):
-                break
-            inside = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            found = next((n for n in inside if n.id == name), found)
-        return found
-
-    def _received(self, call: ast.Call) -> ast.expr | None:
-        """Find the name that the caller of a function gives to the model which that returns."""
-        parent = self.script.parents[call]
-        if not isinstance(parent, ast.Assign):
-            return None
-        names = (n for n in ast.walk(parent.targets[0]) if isinstance(n, (ast.Name, ast.Attribute)))
-        return next((n for n in names if self.bindings.group(n) == self.group), None)
-
-    def _runs_training(self, function: Function) -> bool:
-        return self.plan.trains(function)
-
-    def _last_preparation(self, statement: ast.stmt) -> ast.stmt:
-        block = self.script.block(statement)
-        last = statement
-        for later in block[block.index(statement) + 1 :]:
-            if self.plan.trains(later) or isinstance(later, (ast.FunctionDef, ast.ClassDef, ast.For, ast.While)):
-                break
-            if any(self._prepares(n) for n in ast.walk(later)):
-                last = later
-        return last
-
-    def _prepares(self, node: ast.AST) -> bool:
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-            return self.bindings.group(node) == self.group
-        return (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("to", "cuda", "apply", "half", "double")
-            and self.bindings.group(node.func.value) == self.group
-        )
-
     def _forwards(self) -> list[ast.Call]:
         """List the calls of the model that gradients come back through."""
         return [
@@ -199,142 +101,6 @@ class _Model:
             and self.bindings.holds(call.func, self.group)
             and self.plan.learns(call)
         ]
-
-    def _insert(self, after: ast.stmt, forwards: list[ast.Call]) -> None:
-        plan, lines = self.plan, [""]
-        normed = "BatchNorm" in self.script.text or not self._is_own()
-        if normed:
-            lines += [
-                "if torch.cuda.is_available():  # without one BatchNorm keeps to each rank's rows",
-                f"    {self.code} = torch.nn.SyncBatchNorm.convert_sync_batchnorm({self.code})",
-            ]
-        often = normed and any(
-            len([c for c in forwards if plan.loop_of(c) is loop]) > 1 for loop in plan.flow.loader_loops
-        )
-        lines.append(self._wrap(often))
-        plan.wraps.append((after, lines))
-
-    def _wrap(self, often: bool) -> str:
-        if self.plan.dialect.name == "ddp":
-            options = ""
-            if self.plan.was_wrapped:
-                options += ", device_ids=[ddp_local_rank] if torch.cuda.is_available() else None"
-            if often:
-                options += ", forward_sync_buffers=False"
-            elif self._constant_buffers():
-                options += ", broadcast_buffers=False"
-            if self._is_trained_in_part():
-                options += ", find_unused_parameters=True"
-            wrapped = f"DistributedDataParallel({self.code}{options})"
-            if any(word in self.code.lower() for word in ("crit", "loss")):  # most have nothing to learn
-                learns = f"any(p.requires_grad for p in {self.code}.parameters())"
-                wrapped += f" if {learns} else {self.code}"
-            return f"{self.name} = {wrapped}"
-        self.plan.keeps_buffers = self.plan.keeps_buffers or often or self._constant_buffers()
-        self.plan.has_unused = self.plan.has_unused or self._is_trained_in_part()
-        target = self.optimizer and next(
-            (n for n in self.script.above(self.optimizer) if isinstance(n, ast.Assign)), None
-        )
-        closure = any(tail(c) == "step" and c.args and isinstance(c.args[0], ast.Name) and c.args[0].id in
-                      self.bindings.functions for c in self.script.calls())  # fmt: skip
-        alone = not closure and sum(o is self.optimizer for o in self.plan.models.values()) == 1
-        name = dotted(target.targets[0]) if target else ""
-        under = any(
-            isinstance(n, (ast.If, ast.Try)) and not _is_main(n) for n in self.script.above(target or self.script.tree)
-        )
-        if name and alone and not under and target.value is self.optimizer:  # type: ignore[union-attr]
-            return f"{self.name}, {name} = accelerator.prepare({self.code}, {name})"
-        return f"{self.name} = accelerator.prepare({self.code})"
-
-    def _is_own(self) -> bool:
-        """Tell whether the whole model is made in this file, so that its text shows what layers it has."""
-        made = [c for key, calls in self.bindings.made.items() if self.bindings.root(key) == self.group for c in calls]
-        return bool(made) and all(
-            tail(c) in self.bindings.classes or tail(c) in ("Sequential", "Linear") or (tail(c)[:1].islower() and
-            tail(c) in self.bindings.functions) for c in made
-        )  # fmt: skip
-
-    def _bound_anew(self, statement: ast.stmt) -> None:
-        """Wrap what the name holds later: ``model = torch.load(path)``."""
-        for node in self.script.all(ast.Assign):
-            if node.lineno > (statement.end_lineno or 0) and self.bindings.key(node.targets[0]) == self.key:
-                value = node.value
-                if isinstance(value, ast.Call) and (dotted(value.func) == "torch.load" or tail(value) in ("deepcopy",)):
-                    self.script.after(node, self._wrap(False))
-
-    def _constant_buffers(self) -> bool:
-        """Tell whether no buffer of the model changes: DDP need not send any, and torch 2.13 cannot send all."""
-        calls = [c for c in self.script.calls() if tail(c) == "register_buffer" and c.args]
-        names = {f"self.{c.args[0].value!s}" for c in calls if isinstance(c.args[0], ast.Constant)}
-        if not names or len(names) < len(calls) or "BatchNorm" in self.script.text or not self._is_own():
-            return False
-        for node in self.script.all(ast.Name, ast.Attribute):
-            if dotted(node) in names:
-                outer = self.script.parents[node]
-                stored = not isinstance(node.ctx, ast.Load) or (
-                    isinstance(outer, ast.Subscript) and not isinstance(outer.ctx, ast.Load)
-                )
-                if stored or (isinstance(outer, ast.Attribute) and outer.attr.endswith("_")):
-                    return False
-        return True
-
-    def _is_trained_in_part(self) -> bool:
-        """Tell whether some weights get no gradient, though nothing freezes them."""
-        if any(self._freezes(n) for n in self.script.all(ast.Assign, ast.Call)):
-            return False
-        for call in self.script.calls():
-            if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
-                owner = call.func.value
-                part = whole(owner)
-                named = dotted(owner).removesuffix(".module")
-                if self.bindings.holds(part, self.group) and named != dotted(part) and self._is_optimized(call):
-                    return True
-        made = [c for key, calls in self.bindings.made.items() if self.bindings.root(key) == self.group for c in calls]
-        classes = [self.bindings.classes[tail(c)] for c in made if tail(c) in self.bindings.classes]
-        forwards = [self.bindings.method(c, "forward") for c in classes]
-        return any("no_grad" in ast.unparse(f) for f in forwards if f is not None)
-
-    def _is_optimized(self, call: ast.Call) -> bool:
-        """Tell whether parameters are asked for to be trained, and not to be clipped, counted or shown."""
-        return call in self.plan.asked
-
-    def _unfrozen(self, statement: ast.stmt) -> None:
-        """DDP leaves out what is frozen when it is built, so it is built again after a change."""
-        block = self.script.block(statement)
-        changes = [n for n in self.script.all(ast.Assign, ast.Call) if self._freezes(n) is not None]
-        if not any(self._freezes(n) for n in changes):
-            return
-        for node in changes:
-            if self._freezes(node):
-                continue
-            top: ast.AST = self.script.statement(node)
-            while top not in block and top in self.script.parents:
-                top = self.script.parents[top]
-            if isinstance(top, ast.stmt) and top in block and not isinstance(top, (ast.FunctionDef, ast.ClassDef)):
-                if block.index(top) > block.index(statement):
-                    self.script.after(top, "# DDP looks at requires_grad when it is built", self._wrap(False))
-            elif self.plan.trains(self.script.function(node) or self.script.tree):
-                self.script.todo(
-                    node, f"build {self.name} again after this: DDP leaves out what was frozen when it was built"
-                )
-
-    def _freezes(self, node: ast.AST) -> bool | None:
-        """Tell whether a statement freezes weights of this model, or lets them go; nothing for others."""
-        if isinstance(node, ast.Assign):
-            target = node.targets[0]
-            if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
-                return None
-            loop = next((n for n in self.script.above(node) if isinstance(n, ast.For)), None)
-            if not (self._mentions(target) or (loop is not None and self._mentions(loop.iter))):
-                return None
-            return isinstance(node.value, ast.Constant) and node.value.value is False
-        if isinstance(node, ast.Call) and tail(node) == "requires_grad_" and self._mentions(node.func):
-            return bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False
-        return None
-
-    def _mentions(self, node: ast.AST) -> bool:
-        names = (n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute)))
-        return any(self.bindings.holds(n, self.group) for n in names)
 
     def _use(self, node: ast.expr) -> None:
         """Write the wrapper's name, or see to it that a parameter holds the wrapper."""
@@ -446,10 +212,6 @@ class _Model:
                 outer,
                 f"{self.script.code(parent)}() goes past DDP's forward, so its gradients stay local: use {self.name}()",
             )
-
-
-def _is_main(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
 def _unwrap(plan: Plan, call: ast.Call) -> None:

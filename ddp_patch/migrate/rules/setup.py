@@ -7,7 +7,7 @@ import ast
 from ..dialects import HELPERS, NEEDED
 from ..plan import Plan
 from ..tree import tail
-from .models import _is_main
+from .placing import is_main
 from .seeds import alike, libraries
 
 _MODULE = (
@@ -23,7 +23,7 @@ def apply(plan: Plan, name: str) -> None:
         plan.script.after(statement, *lines)
     _docstring(plan, name)
     first, start = _header(plan), _start(plan)
-    guard = next((n for n in plan.script.tree.body if _is_main(n)), None)
+    guard = next((n for n in plan.script.tree.body if is_main(n)), None)
     body = plan.script.tree.body
     if guard is None and not any(plan.trains(n) or _optimizes(plan, n) for n in body if not _defines(n)):
         top = first if plan.dialect.name == "ddp" else [*first, *start]
