@@ -383,3 +383,41 @@ def test_what_is_let_go_in_the_training_and_never_frozen_before_it_is_not_wrappe
     )
     frozen = text + "    for p in model.parameters():\n        p.requires_grad = False\n"
     assert ddp(frozen).count("= DistributedDataParallel(") == 1
+
+
+EVALUATED = (
+    "\n\ndef evaluate(data_loader):\n    loss, n = 0.0, 0\n    for x, y in data_loader:\n"
+    "        loss += criterion(model(x), y).item()\n        n += 1\n    return loss / n\n\n\n"
+)
+
+
+def test_a_function_that_evaluates_what_is_trained_on_averages():
+    both = "def make_loader(data, shuffle):\n    return DataLoader(data, batch_size=8, shuffle=shuffle)\n\n\n"
+    text = (
+        changed("loader = DataLoader(train_set, batch_size=64, shuffle=True)", "loader = make_loader(train_set, True)")
+        .replace("test_loader = DataLoader(test_set, batch_size=64)", "test_loader = make_loader(test_set, False)")
+        .replace("train_set, test_set =", both + "train_set, test_set =")
+    )
+    assert "loss, n = all_mean(loss, n)" in ddp(text + EVALUATED + "print(evaluate(test_loader))\n")
+
+
+def test_a_function_that_evaluates_either_asks_the_loader():
+    text = TRAIN + EVALUATED + "print(evaluate(loader), evaluate(test_loader))\n"
+    after = ddp(text)
+    assert "    loss, n = all_batches(data_loader, loss, n)\n    return loss / n\n" in after
+    back = rewrite(after, "patch", "train.py")
+    assert "all_batches" not in back
+    assert "criterion(model(x), y).item()\n        n += 1\n    return loss / n\n" in back
+
+
+def test_accelerate_loads_to_a_device_that_files_know():
+    text = TRAIN + "print(torch.load('a.pt'))\n"
+    assert "torch.load('a.pt', map_location=accelerator.device.type)" in rewrite(text, "accelerate", "train.py")
+
+
+def test_a_function_that_freezes_for_its_evaluation_changes_no_wrapper():
+    text = "def val():\n    for p in model.parameters():\n        p.requires_grad = False\n\n\n" + changed(
+        "for epoch in range(3):",
+        "for epoch in range(3):\n    for p in model.parameters():\n        p.requires_grad = True",
+    )
+    assert ddp(text).count("= DistributedDataParallel(") == 1

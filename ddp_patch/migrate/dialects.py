@@ -23,6 +23,7 @@ class Dialect:
     add: str  # reduces the tensor ``total`` over the ranks
     gather: str  # fills ``parts`` with every rank's ``lists``
     device: str
+    home: str  # where files are loaded to
     launch: str
 
 
@@ -58,6 +59,7 @@ DDP = Dialect(
     add="dist.all_reduce(total)",
     gather="dist.all_gather_object(parts, lists)",
     device="ddp_device",
+    home="ddp_device",
     launch="torchrun --standalone --nproc-per-node gpu {script}",
 )
 
@@ -74,6 +76,7 @@ ACCELERATE = Dialect(
     add='total = accelerator.reduce(total, "sum")',
     gather="parts = gather_object([lists])",
     device="accelerator.device",
+    home="accelerator.device.type",  # on CPUs the device is "cpu:1", which torch.load does not know
     launch="accelerate launch {script}",
 )
 
@@ -82,19 +85,20 @@ DIALECTS = {"ddp": DDP, "accelerate": ACCELERATE}
 # Functions that a migrated script may need, and what they need in turn.
 HELPERS = {
     "all_sum": '''\
-def all_sum(*values, scale=1):
+def all_sum(*values, parts=1):
     """Sum each value over all ranks: numbers stay numbers, and tensors tensors."""
     sums = []
     for value in values:
-        total = scale * torch.as_tensor(value, dtype=torch.float64, device={device}).detach()
+        total = torch.as_tensor(value, dtype=torch.float64, device={device}).detach().clone()
         {add}
-        sums.append(total.to(value) if torch.is_tensor(value) else type(value)(total.tolist()))
+        total = (total / parts).to(value) if torch.is_tensor(value) else total.item() / parts
+        sums.append(round(total) if isinstance(value, int) else total)
     return sums[0] if len(sums) == 1 else sums
 ''',
     "all_mean": '''\
 def all_mean(*values):
     """Average each value over all ranks."""
-    return all_sum(*values, scale=1 / {world})
+    return all_sum(*values, parts={world})
 ''',
     "all_rows": '''\
 def all_rows(*lists):
@@ -121,6 +125,11 @@ def save_once(state, path, **options):
 def plain_keys(state):
     """Name weights as the bare model does, whether or not they were saved from a wrapper."""
     return {{name.removeprefix("module."): value for name, value in state.items()}}
+''',
+    "all_batches": '''\
+def all_batches(loader, *values):
+    """Sum over all batches what is of whole ones: ranks evaluate batches of their own, and train on parts of each."""
+    return all_sum(*values, parts={world} if hasattr(loader.sampler, "total_size") else 1)
 ''',
     "rank_share": '''\
 def rank_share(rows):
@@ -214,4 +223,9 @@ class RankStream(torch.utils.data.IterableDataset):
         return (records[{rank}] for records in zip(*[iter(self.stream)] * {world}))
 ''',
 }
-NEEDED = {"rank_loader": ("rank_share",), "all_mean": ("all_sum",), "reduce_meters": ("all_sum",)}
+NEEDED = {
+    "all_batches": ("all_sum",),
+    "rank_loader": ("rank_share",),
+    "all_mean": ("all_sum",),
+    "reduce_meters": ("all_sum",),
+}

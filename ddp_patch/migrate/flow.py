@@ -10,7 +10,7 @@ from .bindings import Bindings
 from .expressions import Expressions
 from .script import Script
 from .tree import Function, dotted, tail
-from .values import COUNT, ROWS, SAME, Kind, Value, add, divide, join, multiply, other
+from .values import COUNT, MEAN, ROWS, SAME, Kind, Value, add, divide, join, multiply, other
 
 Env = dict[str, Value]
 _DEPTH = 8  # calls in calls; a chain in a script is shorter
@@ -144,7 +144,7 @@ class Flow(Expressions):
             elif (
                 isinstance(node.op, ast.Add) and self._loops and (self._inside or not self._trains(self._loops[-1]))
             ):  # of rows, or of batches: ranks train on as many each, and evaluate one more or less
-                kind = other("is a text of its batches") if _is_text(node.value) else COUNT
+                kind = other("is a text of its batches") if _is_text(node.value) else COUNT if self._inside else MEAN
                 self._accumulate(statement, name, kind)
 
     def _accumulate(self, statement: ast.stmt, name: str, value: Value) -> None:

@@ -54,7 +54,17 @@ IMPORTED = {
 }
 # Functions that a migration wrote.
 OWN_FUNCTIONS = {
-    *("all_sum", "all_mean", "all_rows", "reduce_meters", "RankSampler", "RankStream", "rank_share", "rank_rows"),
+    *(
+        "all_sum",
+        "all_mean",
+        "all_rows",
+        "all_batches",
+        "reduce_meters",
+        "RankSampler",
+        "RankStream",
+        "rank_share",
+        "rank_rows",
+    ),
     *("rows_of", "batches_of", "alike", "rank_loader"),
 }
 # Lines that a migration wrote.

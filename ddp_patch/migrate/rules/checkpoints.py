@@ -38,7 +38,7 @@ def apply(plan: Plan) -> None:
                     script.put(end, end, ", wait=False")
         elif name == "torch.load" and keyword(call, "map_location", 1) is None and call.args:
             end = script.span([*call.args, *call.keywords][-1])[1]
-            script.put(end, end, f", map_location={plan.dialect.device}")
+            script.put(end, end, f", map_location={plan.dialect.home}")
         elif tail(call) == "load_state_dict" and isinstance(call.func, ast.Attribute) and call.args:
             owner = call.func.value
             if plan.is_model(owner) and plan.was_wrapped:

@@ -37,12 +37,14 @@ class _Loop:
     def __init__(self, plan: Plan, loop: ast.For, early: set[ast.stmt]) -> None:
         self.plan, self.script, self.loop, self.early = plan, plan.script, loop, early
         self.trains = plan.trains(loop)
+        self.fed = [loader.trains for loader in plan.feeding(loop)] or [self.trains]
         self.inside = set(ast.walk(loop))
 
     def reduce(self, gathered: list[Accumulation]) -> None:
         sums: list[str] = []
         means: list[str] = []
         rows: list[str] = []
+        either: list[str] = []
         meters: list[str] = []
         for found in gathered:
             value = found.value
@@ -74,10 +76,15 @@ class _Loop:
                     self.script.todo(found.statements[0], f"{found.name} holds this rank's rows: gather them")
             elif value.kind in (Kind.SUM, Kind.COUNT):
                 sums.append(found.name)
-            elif self.trains:
+            elif self.trains or all(self.fed):
                 means.append(found.name)
+            elif any(self.fed):
+                either.append(found.name)
             else:
                 sums.append(found.name)  # a rank's batches are whole, so their means are those of one process
+        if either:
+            names, over = ", ".join(either), self.script.code(self.plan.flow.loader_loops[self.loop])
+            self.script.after(self.outside(), f"{names} = {self.plan.use('all_batches')}({over}, {names})")
         tests = {name: self._condition(name) for name in (*sums, *means, *rows)}
         for test in dict.fromkeys([*filter(None, tests.values()), ""]):
             of = [[n for n in names if tests[n] == test] for names in (sums, means, rows)]

@@ -8,6 +8,8 @@ from ..plan import whole
 from ..tree import dotted, tail
 from .placing import Place, is_main
 
+_AGAIN = "build {name} again after this: DDP leaves out what was frozen when it was built"
+
 
 class Wrapper(Place):
     """Writes the wrapper of a model."""
@@ -123,19 +125,23 @@ class Wrapper(Place):
             top: ast.AST = self.script.statement(node)
             while top not in block and top in self.script.parents:
                 top = self.script.parents[top]
-            if isinstance(top, ast.stmt) and self.plan.trains(top) and not self._is_frozen_before(statement):
+            if self.plan.trains(top) and not self._is_frozen_before(statement):
                 continue
             if isinstance(top, ast.stmt) and top in block and not isinstance(top, (ast.FunctionDef, ast.ClassDef)):
-                if block.index(top) > block.index(statement):
+                if self.plan.trains(top):
+                    self.script.todo(node, _AGAIN.format(name=self.name))
+                elif block.index(top) > block.index(statement):
                     self.script.after(top, "# DDP looks at requires_grad when it is built", self._wrap(False))
             elif self.plan.trains(self.script.function(node) or self.script.tree):
-                self.script.todo(
-                    node, f"build {self.name} again after this: DDP leaves out what was frozen when it was built"
-                )
+                self.script.todo(node, _AGAIN.format(name=self.name))
 
     def _is_frozen_before(self, statement: ast.stmt) -> bool:
-        changes = (n for n in self.script.all(ast.Assign, ast.Call) if n.lineno <= (statement.end_lineno or 0))
-        return any(self._freezes(n) for n in changes)
+        near = self.script.function(statement)
+        return any(
+            self._freezes(n)
+            for n in self.script.all(ast.Assign, ast.Call)
+            if n.lineno <= (statement.end_lineno or 0) and self.script.function(n) is near
+        )
 
     def _freezes(self, node: ast.AST) -> bool | None:
         """Tell whether a statement freezes weights of this model, or lets them go; nothing for others."""
