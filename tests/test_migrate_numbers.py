@@ -18,6 +18,7 @@ def launcher(tmp_path_factory):
 
 
 UNEVEN = """\
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -51,6 +52,7 @@ def train():
 def test():
     model.eval()
     means, rows, hits, batches, kept, texts = 0.0, 0.0, 0, 0, [], []
+    table = np.zeros((2, 2), dtype=int)
     with torch.no_grad():
         for i, (x, y) in enumerate(test_loader):
             out = model(x)
@@ -58,10 +60,12 @@ def test():
             rows += criterion(out, y).item() * len(x)
             hits += (out.argmax(1) == y).sum()
             batches += 1
+            table += np.histogram2d(y.numpy(), out.argmax(1).numpy(), bins=2, range=[[0, 1], [0, 1]])[0].astype(int)
             kept.extend(out.argmax(1).tolist())
             texts.append(out[:, 0].sum().item())
     print(f"means {means / batches:.12f} {means / (i + 1):.12f} {means / len(test_loader):.12f}")
     print("rows", round(rows / len(test_set), 12), "hits", int(hits), hits / len(test_loader.dataset))
+    print(table.tolist())
     print("kept", kept, [round(t, 10) for t in texts])
     return means
 

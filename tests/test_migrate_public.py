@@ -421,3 +421,26 @@ def test_a_function_that_freezes_for_its_evaluation_changes_no_wrapper():
         "for epoch in range(3):\n    for p in model.parameters():\n        p.requires_grad = True",
     )
     assert ddp(text).count("= DistributedDataParallel(") == 1
+
+
+def test_folders_are_made_by_all_ranks():
+    text = (
+        "import os\n"
+        + TRAIN
+        + "os.makedirs('a')\nos.makedirs('b', exist_ok=True)\nos.mkdir('c')\ntry:\n    os.mkdir('d')\nexcept OSError:\n    pass\n"
+    )
+    after = ddp(text)
+    assert (
+        "\nos.makedirs('a', exist_ok=True)\nos.makedirs('b', exist_ok=True)\nos.makedirs('c', exist_ok=True)\n" in after
+    )
+    assert "    if master_process:\n        os.mkdir('d')\n" in after
+
+
+def test_an_optimizer_of_each_epoch_is_not_prepared_where_the_model_is():
+    loop = TRAIN[TRAIN.index("optimizer = ") :].replace("for epoch in range(3):\n", "").replace("\n    ", "\n")
+    body = "".join(f"    {line}\n" for line in loop.splitlines())
+    text = (
+        TRAIN[: TRAIN.index("optimizer = ")]
+        + f"\ndef train(epoch):\n{body}\nfor epoch in range(3):\n    train(epoch)\n"
+    )
+    assert "\nddp_model = accelerator.prepare(model)\n" in rewrite(text, "accelerate", "train.py")

@@ -86,13 +86,18 @@ DIALECTS = {"ddp": DDP, "accelerate": ACCELERATE}
 HELPERS = {
     "all_sum": '''\
 def all_sum(*values, parts=1):
-    """Sum each value over all ranks: numbers stay numbers, and tensors tensors."""
+    """Sum each value over all ranks: numbers stay numbers, tensors tensors, and arrays arrays."""
     sums = []
     for value in values:
         total = torch.as_tensor(value, dtype=torch.float64, device={device}).detach().clone()
         {add}
-        total = (total / parts).to(value) if torch.is_tensor(value) else total.item() / parts
-        sums.append(round(total) if isinstance(value, int) else total)
+        total = total / parts
+        if torch.is_tensor(value):
+            sums.append(total.to(value))
+        elif hasattr(value, "dtype"):
+            sums.append(total.cpu().numpy().astype(value.dtype)[()])
+        else:
+            sums.append(round(total.item()) if isinstance(value, int) else total.item())
     return sums[0] if len(sums) == 1 else sums
 ''',
     "all_mean": '''\

@@ -116,6 +116,11 @@ def apply(script: Script, dialect: Dialect) -> None:
 
 def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) -> None:
     name = tail(call)
+    if _makes_a_folder(script, call) and keyword(call, "exist_ok", 2) is None:
+        end = script.span([*call.args, *call.keywords][-1])[1]
+        script.put(end, end, ", exist_ok=True")
+        if name == "mkdir":
+            script.replace(call.func, "os.makedirs")
     if isinstance(call.func, ast.Name) and name == "open" and call.args:
         mode = keyword(call, "mode", 1)
         if isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x"):
@@ -143,7 +148,7 @@ def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) 
 
 def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:
     call = node.value
-    if not isinstance(call, ast.Call):
+    if not isinstance(call, ast.Call) or _makes_a_folder(script, call):
         return False
     if dotted(call.func) in _FILES or dotted(call.func) == "wandb.init":
         return True
@@ -154,6 +159,14 @@ def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:
     made = {tail(c) for c in bindings.origins(call.func.value)}
     foreign = bool(made & _TRACKERS) and not made & set(bindings.classes)
     return foreign and dotted(call.func.value) not in ("self", "")
+
+
+def _makes_a_folder(script: Script, call: ast.Call) -> bool:
+    """Tell whether all ranks may make a folder, so that none comes before it is there."""
+    if dotted(call.func) == "os.makedirs":
+        return bool(call.args)
+    plain = dotted(call.func) == "os.mkdir" and len(call.args) == 1
+    return plain and not any(isinstance(outer, ast.Try) for outer in script.above(call))
 
 
 def _is_elif(script: Script, node: ast.If) -> bool:

@@ -15,6 +15,7 @@ class Place:
     key: Key | None
     code: str  # the model's name
     name: str  # the wrapper's
+    near: Function | None = None  # where the wrapper is made
 
     def __init__(self, plan: Plan, group: Key, optimizer: ast.Call | None) -> None:
         self.plan, self.script, self.bindings, self.group = plan, plan.script, plan.bindings, group

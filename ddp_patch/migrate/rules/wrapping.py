@@ -17,6 +17,7 @@ class Wrapper(Place):
     def insert(self, after: ast.stmt, forwards: list[ast.Call]) -> None:
         """Write the wrapper behind a statement."""
         plan, lines = self.plan, [""]
+        self.near = self.script.function(after)
         normed = "BatchNorm" in self.script.text or not self._is_own()
         if normed:
             lines += [
@@ -57,7 +58,8 @@ class Wrapper(Place):
         under = any(
             isinstance(n, (ast.If, ast.Try)) and not is_main(n) for n in self.script.above(target or self.script.tree)
         )
-        if name and alone and not under and target.value is self.optimizer:  # type: ignore[union-attr]
+        near = target is not None and self.script.function(target) is self.near
+        if name and alone and near and not under and target.value is self.optimizer:  # type: ignore[union-attr]
             return f"{self.name}, {name} = accelerator.prepare({self.code}, {name})"
         return f"{self.name} = accelerator.prepare({self.code})"
 
