@@ -1,6 +1,8 @@
 """Numbers that a migrated script prints are those of one process, whatever the sizes are; or it says why not."""
 
+import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("libcst")
 
@@ -18,7 +20,6 @@ def launcher(tmp_path_factory):
 
 
 UNEVEN = """\
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -52,7 +53,6 @@ def train():
 def test():
     model.eval()
     means, rows, hits, batches, kept, texts = 0.0, 0.0, 0, 0, [], []
-    table = np.zeros((2, 2), dtype=int)
     with torch.no_grad():
         for i, (x, y) in enumerate(test_loader):
             out = model(x)
@@ -60,12 +60,10 @@ def test():
             rows += criterion(out, y).item() * len(x)
             hits += (out.argmax(1) == y).sum()
             batches += 1
-            table += np.histogram2d(y.numpy(), out.argmax(1).numpy(), bins=2, range=[[0, 1], [0, 1]])[0].astype(int)
             kept.extend(out.argmax(1).tolist())
             texts.append(out[:, 0].sum().item())
     print(f"means {means / batches:.12f} {means / (i + 1):.12f} {means / len(test_loader):.12f}")
     print("rows", round(rows / len(test_set), 12), "hits", int(hits), hits / len(test_loader.dataset))
-    print(table.tolist())
     print("kept", kept, [round(t, 10) for t in texts])
     return means
 
@@ -150,3 +148,27 @@ def test_no_row_is_taken_twice_where_the_last_batch_is_left_out():
 def test_a_sum_that_is_divided_by_a_number_of_ones_own_is_said():
     text = changed("loss.item()", "loss.item() * x.size(0)").replace("len(loader)", "50000")
     assert any("takes twice" in reason for _, reason in left(ddp(text)))
+
+
+@pytest.mark.parametrize(
+    ("value", "doubled"),
+    [
+        (5, 10),
+        (0.1, 0.2),
+        (np.float64(0.5), np.float64(1)),
+        (np.array([1, 2]), np.array([2, 4])),
+        (torch.tensor(3), torch.tensor(6)),
+    ],
+)
+def test_what_is_summed_keeps_its_type(value, doubled):
+    class TwoRanks:
+        def all_reduce(total):
+            total *= 2
+
+    names = {"torch": torch, "dist": TwoRanks, "ddp_device": "cpu"}
+    text = ddp(TRAIN)
+    exec(text[text.index("def all_sum") : text.index("def all_mean")], names)
+    found = names["all_sum"](value)
+    assert type(found) is type(doubled)
+    assert (found == doubled) if not hasattr(found, "all") else (found == doubled).all()
+    assert str(names["all_sum"](value, parts=2)) == str(value)
