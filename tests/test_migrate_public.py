@@ -444,3 +444,18 @@ def test_an_optimizer_of_each_epoch_is_not_prepared_where_the_model_is():
         + f"\ndef train(epoch):\n{body}\nfor epoch in range(3):\n    train(epoch)\n"
     )
     assert "\nddp_model = accelerator.prepare(model)\n" in rewrite(text, "accelerate", "train.py")
+
+
+def test_buffers_of_a_file_beside_are_not_sent_if_they_never_change(tmp_path):
+    (tmp_path / "model.py").write_text(ENCODING)
+    text = "from model import Net\n" + changed("nn.Linear(4, 2)", "Net()")
+    assert "broadcast_buffers=False)" in ddp(text, folder=tmp_path)
+    (tmp_path / "model.py").write_text(ENCODING.replace("return x", "self.pe.mul_(2); return x"))
+    assert "broadcast_buffers" not in ddp(text, folder=tmp_path)
+
+
+def test_a_loss_without_weights_is_not_prepared():
+    text = changed("model.parameters()", "list(model.parameters()) + list(criterion.parameters())").replace(
+        "nn.CrossEntropyLoss()", "Own()"
+    )
+    assert "accelerator.prepare(criterion) if any(p.requires_grad" in rewrite(text, "accelerate", "train.py")

@@ -32,13 +32,18 @@ def find_class(tree: ast.Module, folder: Path | None, name: str, depth: int = 0)
 
 def trains_beside(tree: ast.Module, folder: Path | None) -> bool:
     """Tell whether a script imports a file that trains, from its folder or from one above."""
+    return any(".backward(" in text for text in texts_beside(tree, folder))
+
+
+def texts_beside(tree: ast.Module, folder: Path | None) -> list[str]:
+    """Give the files that a script imports from its folder, or from one above."""
     if folder is None:
-        return False
+        return []
     modules = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level]
     modules += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
     top = folder.resolve()
     files = (_file(place, module) for place in [top, *top.parents[:_DEPTH]] for module in modules)
-    return any(".backward(" in path.read_text(encoding="utf-8", errors="replace") for path in files if path is not None)
+    return [path.read_text(encoding="utf-8", errors="replace") for path in files if path is not None]
 
 
 def _file(folder: Path, module: str) -> Path | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 
+from ..neighbours import texts_beside
 from ..plan import whole
 from ..tree import dotted, tail
 from .placing import Place, is_main
@@ -42,10 +44,7 @@ class Wrapper(Place):
             if self._is_trained_in_part():
                 options += ", find_unused_parameters=True"
             wrapped = f"DistributedDataParallel({self.code}{options})"
-            if any(word in self.code.lower() for word in ("crit", "loss")):  # most have nothing to learn
-                learns = f"any(p.requires_grad for p in {self.code}.parameters())"
-                wrapped += f" if {learns} else {self.code}"
-            return f"{self.name} = {wrapped}"
+            return f"{self.name} = {wrapped}{self._if_it_learns()}"
         self.plan.keeps_buffers = self.plan.keeps_buffers or often or self._constant_buffers()
         self.plan.has_unused = self.plan.has_unused or self._is_trained_in_part()
         target = self.optimizer and next(
@@ -61,7 +60,13 @@ class Wrapper(Place):
         near = target is not None and self.script.function(target) is self.near
         if name and alone and near and not under and target.value is self.optimizer:  # type: ignore[union-attr]
             return f"{self.name}, {name} = accelerator.prepare({self.code}, {name})"
-        return f"{self.name} = accelerator.prepare({self.code})"
+        return f"{self.name} = accelerator.prepare({self.code}){self._if_it_learns()}"
+
+    def _if_it_learns(self) -> str:
+        """Most losses have nothing to learn, and DDP wraps nothing of the kind."""
+        if not any(word in self.code.lower() for word in ("crit", "loss")):
+            return ""
+        return f" if any(p.requires_grad for p in {self.code}.parameters()) else {self.code}"
 
     def _is_own(self) -> bool:
         """Tell whether the whole model is made in this file, so that its text shows what layers it has."""
@@ -83,7 +88,11 @@ class Wrapper(Place):
         """Tell whether no buffer of the model changes: DDP need not send any, and torch 2.13 cannot send all."""
         calls = [c for c in self.script.calls() if tail(c) == "register_buffer" and c.args]
         names = {f"self.{c.args[0].value!s}" for c in calls if isinstance(c.args[0], ast.Constant)}
-        if not names or len(names) < len(calls) or "BatchNorm" in self.script.text or not self._is_own():
+        if "BatchNorm" in self.script.text:
+            return False
+        if not names and not self._is_own():
+            return _are_constant(texts_beside(self.script.tree, self.plan.folder))
+        if not names or len(names) < len(calls) or not self._is_own():
             return False
         for node in self.script.all(ast.Name, ast.Attribute):
             if dotted(node) in names:
@@ -158,3 +167,10 @@ class Wrapper(Place):
         if isinstance(node, ast.Call) and tail(node) == "requires_grad_" and self.mentions(node.func):
             return bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value is False
         return None
+
+
+def _are_constant(texts: list[str]) -> bool:
+    """Tell whether files have buffers, none of which changes."""
+    names = {name for text in texts for name in re.findall(r"register_buffer\(\s*[\"'](\w+)", text)}
+    changes = "|".join(rf"self\.{name}(\[[^\]]*\])?\s*[-+*/]?=[^=]|self\.{name}\.\w+_\(" for name in names)
+    return bool(names) and not any("BatchNorm" in text or re.search(changes, text) for text in texts)
