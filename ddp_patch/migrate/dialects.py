@@ -147,7 +147,8 @@ def rank_share(rows):
 def rank_rows(rows, batch):
     """This rank's run of whole batches, each as one process would have it."""
     batches = -(-rows // batch)
-    first, last = (-(-batches * rank // {world}) for rank in ({rank}, {rank} + 1))
+    first = -(-batches * {rank} // {world})
+    last = -(-batches * ({rank} + 1) // {world})
     return range(first * batch, min(last * batch, rows))
 ''',
     "rows_of": '''\
@@ -183,7 +184,9 @@ def rank_loader(loader):
     names = "num_workers collate_fn pin_memory timeout worker_init_fn prefetch_factor persistent_workers".split()
     return torch.utils.data.DataLoader(
         loader.dataset, batch_size=rank_share(loader.batch_size), drop_last=last,
-        sampler=DistributedSampler(loader.dataset, {world}, {rank}, shuffle=shuffle, drop_last=last),
+        sampler=DistributedSampler(
+            loader.dataset, {world}, {rank}, shuffle=shuffle, drop_last=last
+        ),
         **{{name: getattr(loader, name) for name in names}},
     )
 ''',
@@ -199,7 +202,8 @@ class RankSampler(torch.utils.data.Sampler):
     def __init__(self, sampler, drop_last=False):
         self.sampler, self.epoch = sampler, 0
         sampler.generator = torch.Generator()
-        self.total_size = (len(sampler) // {world} if drop_last else -(-len(sampler) // {world})) * {world}
+        rows = len(sampler) // {world} if drop_last else -(-len(sampler) // {world})
+        self.total_size = rows * {world}
 
     def __len__(self):
         return self.total_size // {world}
