@@ -459,3 +459,11 @@ def test_a_loss_without_weights_is_not_prepared():
         "nn.CrossEntropyLoss()", "Own()"
     )
     assert "accelerator.prepare(criterion) if any(p.requires_grad" in rewrite(text, "accelerate", "train.py")
+
+
+def test_what_all_ranks_evaluate_is_made_alike():
+    text = TRAIN + (
+        "total, n = 0.0, 0\nfor x, y in test_loader:\n    total += nn.functional.cross_entropy(model(x), y, reduction='sum').item()\n"
+        "    n += 1\n    evaluator.add(y)\nprint(total / n)\n"
+    )
+    assert "total, n = all_mean(total, n)\nprint(total / n)\n" in ddp(text)

@@ -39,7 +39,7 @@ class Flow(Expressions):
         super().__init__(script, bindings, whole)
         self._trains = trains
         self.accumulated: dict[tuple[ast.For, str], Accumulation] = {}
-        self.repeated: set[tuple[ast.For, str]] = set()  # what every rank gathers of the same rows
+        self.repeated: dict[tuple[ast.For, str], None] = {}  # what every rank gathers of the same rows
         self._alone: list[ast.For] = []
         self.samples: set[ast.For] = set()  # loops over the rows of a batch
         self._inside = 0  # of so many of them
@@ -140,7 +140,7 @@ class Flow(Expressions):
             if new.of_rows and isinstance(node.op, (ast.Add, ast.Sub)):
                 self._accumulate(statement, name, value)
             elif self._alone and isinstance(node.op, (ast.Add, ast.Sub)) and not _is_text(node.value):
-                self.repeated.add((self._alone[-1], name))
+                self.repeated[self._alone[-1], name] = None
             elif (
                 isinstance(node.op, ast.Add) and self._loops and (self._inside or not self._trains(self._loops[-1]))
             ):  # of rows, or of batches: ranks train on as many each, and evaluate one more or less
@@ -224,10 +224,11 @@ def _is_sum_onto(node: ast.Assign) -> bool:
 
 
 def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or any(
-        (isinstance(n, ast.Constant) and isinstance(n.value, str)) or (isinstance(n, ast.Call) and tail(n) == "str")
-        for n in ast.walk(node)
-    )
+    if isinstance(node, ast.BinOp):
+        return _is_text(node.left) or _is_text(node.right)
+    if isinstance(node, ast.Call):
+        return tail(node) in ("str", "repr", "format", "join")
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def join_all(values: object) -> Value:

@@ -62,7 +62,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
     """List the loaders, with the loops over them."""
     found: dict[ast.expr, Loader] = {}
     for over in flow.loader_loops.values():
-        for node in flow.loader_calls(over):
+        for node in sorted(flow.loader_calls(over), key=lambda n: (n.lineno, n.col_offset)):
             statement = script.statement(node)
             if not isinstance(node, ast.Call) and isinstance(statement, ast.Assign) and node not in found:
                 loops = [loop for loop, o in flow.loader_loops.items() if node in flow.loader_calls(o)]

@@ -38,7 +38,7 @@ class _Rows:
 
     def _divisor(self, node: ast.AST, divisor: ast.expr, loop: ast.For) -> None:
         """See to it that a sum is divided by as many rows as are in it."""
-        inside = {n for n in ast.walk(divisor) if isinstance(n, ast.expr)}
+        inside = [n for n in ast.walk(divisor) if isinstance(n, ast.expr)]
         if any(self.flow.kind(n).of_rows or self.flow.kind(n).over is not None for n in inside):
             return  # counted, as the sum is
         if any(isinstance(n, ast.Call) and self._length(n, loop) for n in inside):
