@@ -467,3 +467,46 @@ def test_what_all_ranks_evaluate_is_made_alike():
         "    n += 1\n    evaluator.add(y)\nprint(total / n)\n"
     )
     assert "total, n = all_mean(total, n)\nprint(total / n)\n" in ddp(text)
+
+
+def test_a_run_of_wandb_is_disabled_on_the_other_ranks():
+    text = "import wandb\n" + TRAIN + "run = wandb.init(project='a')\nrun.config.update({})\nwandb.init()\n"
+    after = ddp(text)
+    assert (
+        "run = wandb.init(project='a', mode=None if master_process else \"disabled\")\nrun.config.update({})\n" in after
+    )
+    assert '\nwandb.init(mode=None if master_process else "disabled")\n' in after
+
+
+NESTED = (
+    METER
+    + """\
+
+
+def validate(val_loader):
+    def run(loader):
+        for x, y in loader:
+            losses.update(criterion(model(x), y).item(), len(x))
+
+    losses = AverageMeter()
+    run(val_loader)
+    return losses.avg
+
+
+"""
+)
+
+
+def test_an_evaluation_for_the_function_around_is_whole():
+    after = ddp(changed("for epoch in", NESTED + "for epoch in") + "print(validate(test_loader))\n")
+    assert left(after) == []
+    assert (
+        "# every rank takes all of it: losses is of the function around\ntest_loader = DataLoader(test_set, batch_size=64)\n"
+        in after
+    )
+
+
+def test_a_loader_that_only_an_evaluation_pulls_from_is_whole():
+    val = "def val(data):\n    data_loader = DataLoader(data, shuffle=True, batch_size=8)\n    it = iter(data_loader)\n    for i in range(3):\n        x, y = next(it)\n        print(criterion(model(x), y).item())\n\n\n"
+    after = ddp(changed("for epoch in", val + "for epoch in") + "val(test_set)\n")
+    assert "data_loader = DataLoader(data, shuffle=True, batch_size=8, generator=alike())" in after

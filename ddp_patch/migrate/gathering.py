@@ -78,9 +78,26 @@ def left_over(script: Script, loop: ast.For) -> str:
     return ""
 
 
+def is_of_around(script: Script, bindings: Bindings, found: Accumulation) -> bool:
+    """Tell whether a loop in a function gathers into what a function around it, or the module, has."""
+    function, first = script.function(found.loop), found.statements[0]
+    if function is None or found.name.startswith("self."):
+        return False
+    first_call = first.value if isinstance(first, ast.Expr) and isinstance(first.value, ast.Call) else None
+    named = first_call.func.value if first_call is not None and isinstance(first_call.func, ast.Attribute) else None
+    if named is None:
+        named = first.targets[0] if isinstance(first, ast.Assign) else getattr(first, "target", None)
+    key = bindings.key(named) if named is not None else None
+    if key is None or key[0] is function:
+        return False
+    return key[0] is not None or is_updated(found)
+
+
 def unshared(script: Script, bindings: Bindings, found: Accumulation) -> str:
     """Tell why what an evaluation gathers cannot be put together from the ranks' parts; nothing if it can."""
     value = found.value
+    if is_of_around(script, bindings, found):
+        return "is of the function around"
     if is_updated(found):
         return "" if is_meter(bindings, found) or "torchmetrics" in script.text else "is fed with its rows"
     if value.kind is Kind.OTHER:

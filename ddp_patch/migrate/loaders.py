@@ -81,7 +81,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
             target = next((n for n in script.above(call) if isinstance(n, ast.Assign)), None)
             name = dotted(target.targets[0]).split(".")[-1] if target is not None else ""
             learns = any(_in_training(script, trains, c) for c in pulls) or any(trains(loop) for loop in loops)
-            if not loops and not (pulls and learns):
+            if not loops and not pulls:
                 learns = not any(word in name.lower() for word in ("test", "val", "dev", "eval"))
             stream = _is_stream(bindings, keyword(call, "dataset", 0))
             hides, sizes = _starred(script, call)

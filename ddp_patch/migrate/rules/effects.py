@@ -135,7 +135,15 @@ def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) 
     elif name in ("tqdm", "trange") and keyword(call, "disable") is None and (call.args or call.keywords):
         end = script.span([*call.args, *call.keywords][-1])[1]
         script.put(end, end, f", disable=not {master}")
-    elif (name in _TRACKERS and name not in own) or dotted(call.func) == "wandb.init":
+    elif dotted(call.func) == "wandb.init":
+        mode = keyword(call, "mode")
+        if mode is not None:
+            script.replace(mode, f'{script.code(mode)} if {master} else "disabled"')
+        else:
+            end = script.span(call)[1] - 1
+            comma = ", " if call.args or call.keywords else ""
+            script.put(end, end, f'{comma}mode=None if {master} else "disabled"')
+    elif name in _TRACKERS and name not in own:
         parent = script.parents[call]
         if isinstance(parent, ast.Assign) and dotted(parent.targets[0]).startswith("sys."):
             script.guard(parent, parent, master)
@@ -150,7 +158,7 @@ def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:
     call = node.value
     if not isinstance(call, ast.Call) or _makes_a_folder(script, call):
         return False
-    if dotted(call.func) in _FILES or dotted(call.func) == "wandb.init":
+    if dotted(call.func) in _FILES:
         return True
     if not isinstance(call.func, ast.Attribute):
         return False

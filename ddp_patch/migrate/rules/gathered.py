@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..flow import Accumulation
-from ..gathering import begins_here, is_meter, is_updated, stored_in
+from ..gathering import begins_here, is_meter, is_of_around, is_updated, stored_in
 from ..loaders import fed
 from ..plan import Plan
 from ..tree import dotted, tail
@@ -48,6 +48,13 @@ class _Loop:
         meters: list[str] = []
         for found in gathered:
             value = found.value
+            if is_updated(found) and is_of_around(self.script, self.plan.bindings, found):
+                if self.trains and is_meter(self.plan.bindings, found):
+                    self.early.update(found.statements)
+                else:
+                    reason = f"{found.name} is of the function around: reduce it over the ranks"
+                    self.script.todo(found.statements[0], reason)
+                continue
             if is_meter(self.plan.bindings, found):
                 if self.trains and self._is_read_inside(found):
                     self.early.update(found.statements)
