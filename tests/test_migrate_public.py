@@ -510,3 +510,22 @@ def test_a_loader_that_only_an_evaluation_pulls_from_is_whole():
     val = "def val(data):\n    data_loader = DataLoader(data, shuffle=True, batch_size=8)\n    it = iter(data_loader)\n    for i in range(3):\n        x, y = next(it)\n        print(criterion(model(x), y).item())\n\n\n"
     after = ddp(changed("for epoch in", val + "for epoch in") + "val(test_set)\n")
     assert "data_loader = DataLoader(data, shuffle=True, batch_size=8, generator=alike())" in after
+
+
+TWICE = """\
+class Net(nn.Module):
+    def once(self, x):
+        return x.view(x.size()[0], -1)
+
+    def forward(self, x):
+        return torch.cat((self.once(x), self.once(x)), 1)
+
+
+"""
+
+
+def test_what_a_model_gives_of_rows_that_all_ranks_have_is_alike():
+    text = changed("train_set, test_set", TWICE + "train_set, test_set").replace("nn.Linear(4, 2)", "Net()")
+    text += "n, m = 0, 0.0\nfor x, y in test_loader:\n    n += (model(x) > 0).sum().item()\n    m += criterion(model(x), y).item()\n    evaluator.add(y)\nm /= 7\nprint(n, m)\n"
+    after = ddp(text)
+    assert "n, m = all_mean(n, m)\nm /= 7\nprint(n, m)\n" in after

@@ -100,7 +100,8 @@ class Calls(Iterated):
         if function is None:
             return None
         arguments = self.bindings.arguments(node, function)
-        inner = {p: self.kinds.get(a, SAME) for p, a in arguments.items()}
+        given = dict(zip(node.args, values, strict=True)) | {k.value: named[k.arg] for k in node.keywords}
+        inner = {name: given.get(argument, SAME) for name, argument in arguments.items()}
         return self.call_function(function, inner)
 
     def _method(self, node: ast.Call, name: str, owner: Value, values: list[Value]) -> Value:
