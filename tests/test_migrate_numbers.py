@@ -155,6 +155,7 @@ def test_a_sum_that_is_divided_by_a_number_of_ones_own_is_said():
     [
         (5, 10),
         (0.1, 0.2),
+        ([0.1, 1.5], [0.2, 3.0]),
         (np.float64(0.5), np.float64(1)),
         (np.array([1, 2]), np.array([2, 4])),
         (torch.tensor(3), torch.tensor(6)),

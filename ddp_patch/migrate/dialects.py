@@ -86,7 +86,7 @@ DIALECTS = {"ddp": DDP, "accelerate": ACCELERATE}
 HELPERS = {
     "all_sum": '''\
 def all_sum(*values, parts=1):
-    """Sum each value over all ranks: numbers stay numbers, tensors tensors, and arrays arrays."""
+    """Sum each value over all ranks: numbers stay numbers, lists lists, tensors tensors."""
     sums = []
     for value in values:
         total = torch.as_tensor(value, dtype=torch.float64, device={device}).detach().clone()
@@ -97,7 +97,7 @@ def all_sum(*values, parts=1):
         elif hasattr(value, "dtype"):
             sums.append(total.cpu().numpy().astype(value.dtype)[()])
         else:
-            sums.append(round(total.item()) if isinstance(value, int) else total.item())
+            sums.append(round(total.item()) if isinstance(value, int) else total.tolist())
     return sums[0] if len(sums) == 1 else sums
 ''',
     "all_mean": '''\
