@@ -529,3 +529,11 @@ def test_what_a_model_gives_of_rows_that_all_ranks_have_is_alike():
     text += "n, m = 0, 0.0\nfor x, y in test_loader:\n    n += (model(x) > 0).sum().item()\n    m += criterion(model(x), y).item()\n    evaluator.add(y)\nm /= 7\nprint(n, m)\n"
     after = ddp(text)
     assert "n, m = all_mean(n, m)\nm /= 7\nprint(n, m)\n" in after
+
+
+def test_what_is_made_before_the_training_is_made_alike():
+    text = "torch.manual_seed(0)\n" + changed("for epoch in", "target = nn.Linear(2, 2)\nfor epoch in")
+    after = ddp("import torch\n" + text)
+    assert (
+        after.index("target = nn.Linear(2, 2)") < after.index("torch.initial_seed() + 1") < after.index("for epoch in")
+    )

@@ -35,12 +35,18 @@ def apply(plan: Plan) -> None:
     calls = [c for c in plan.script.calls() if tail(c) in _SHUFFLES and _is_random(dotted(c.func))]
     if any(plan.loop_of(c) is None and any(plan.trains(f) for f in [plan.script.function(c)] if f) for c in calls):
         return  # the script draws an order of its own while it trains, which must be alike
-    _, lines = plan.wraps[-1]
-    rank = plan.dialect.rank
-    lines.append(f"torch.manual_seed(torch.initial_seed() + 1 + {rank})  # {OWN_DRAWS}")
+    after, behind = plan.wraps[-1]
+    lines = [f"torch.manual_seed(torch.initial_seed() + 1 + {plan.dialect.rank})  # {OWN_DRAWS}"]
     for library in ("numpy", "random"):
         if _is_seeded_by_hand(plan, library) or library in _unseeded(plan):
             lines.append(f"{_seed(plan, library)}(torch.initial_seed() % 2**32)")
+    block = plan.script.block(after)
+    later = block[block.index(after) + 1 :] if after in block else []
+    training = next((s for s in later if not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and plan.trains(s)), None)
+    if training is not None:  # behind all that is made with random numbers
+        plan.script.before(training, *lines)
+    else:
+        behind += lines
 
 
 def alike(plan: Plan) -> list[str]:
