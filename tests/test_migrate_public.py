@@ -537,3 +537,25 @@ def test_what_is_made_before_the_training_is_made_alike():
     assert (
         after.index("target = nn.Linear(2, 2)") < after.index("torch.initial_seed() + 1") < after.index("for epoch in")
     )
+
+
+BY_ARGUMENTS = """\
+import torch.distributed as dist
+
+if args.world_size > 1:
+    dist.init_process_group(backend=args.backend, init_method=args.url,
+                            world_size=args.world_size, rank=args.rank)
+train(args)
+"""
+
+
+def test_a_script_that_is_ddp_by_its_own_arguments_is_left_and_said():
+    after = ddp(BY_ARGUMENTS)
+    ((line, reason),) = left(after)
+    assert line == 4
+    assert reason.startswith("this script distributes itself, by arguments of its own: torchrun tells each process")
+    assert "".join(row for row in after.splitlines(keepends=True) if "TODO" not in row) == BY_ARGUMENTS
+    assert ddp(after) == after
+    for reads in ("rank=int(os.environ['RANK'])", "timeout=minutes"):
+        text = BY_ARGUMENTS.replace("rank=args.rank", reads)
+        assert ddp(text) == text

@@ -20,6 +20,13 @@ _OWN = {
     "accelerate": r"\bAccelerator\(",
 }
 
+# Neither torchrun's variables nor torch's own reading of them.
+_BY_ARGUMENTS = re.compile(r"^([ \t]*).*\binit_process_group\((?:[^()]|\([^()]*\))*\brank\s*=", re.M)
+_ASK = (
+    "this script distributes itself, by arguments of its own: torchrun tells each process through RANK, LOCAL_RANK and "
+    "WORLD_SIZE; read those, or start it as it was"
+)
+
 
 def others(text: str) -> str | None:
     """Name the library that distributes a script, if none of ours does."""
@@ -41,10 +48,18 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False, folder:
             text, _ = plain(text)
         return add_line(text, folder)
     if re.search(_OWN[target], text):
-        return text
+        return _by_arguments(text) if target == "ddp" else text
     single = plain(text)[0] if is_distributed(text) else text
     after, _ = distribute(single, target, name, per_device, folder)
     return text if after == single else after
+
+
+def _by_arguments(text: str) -> str:
+    """Leave a script that is DDP already, and say so where torchrun would start it several times over."""
+    found = _BY_ARGUMENTS.search(text)
+    if found is None or "RANK" in text:  # of the environment, or the note
+        return text
+    return f"{text[: found.start()]}{found[1]}{MARK}{_ASK}\n{text[found.start() :]}"
 
 
 def left(text: str) -> list[tuple[int, str]]:
