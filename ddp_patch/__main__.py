@@ -102,15 +102,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _say_misplaced(command: Command) -> None:
-    """Say which of the script's arguments look like ours, where there is none of ours."""
-    flags = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Options)}
-    for argument in [] if command.options else command.args:
-        flag = argument.partition("=")[0]
-        if flag in flags and not os.environ.get(variable(flag[2:].replace("-", "_"))):
-            target = f"-m {command.target}" if command.module else command.target
-            sys.stderr.write(
-                f"python -m ddp_patch: {flag} stands after {target}, which gets it. For ddp_patch, write it before.\n"
-            )
+    """Say so where one process runs, and the script is given what looks like our number of processes."""
+    is_given = any(argument.partition("=")[0] == "--nproc" for argument in command.args)
+    if is_given and not command.options and api.world_size() == 1:
+        target = f"-m {command.target}" if command.module else command.target
+        sys.stderr.write(
+            f"python -m ddp_patch: --nproc stands after {target}, which gets it. For ddp_patch, write it before.\n"
+        )
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -83,6 +83,14 @@ def test_a_progress_bar_is_the_same_however_fast_it_was():
     assert {bar.numbers for bar in bars} == {("0", "100", "7", "7", "0.5")}
 
 
+def test_a_column_of_times_is_the_same_however_wide():
+    """As language models print it."""
+    slow = Said("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch 140.95 | loss  5.12 | ppl   167.3")
+    fast = Said("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch  2.75 | loss 15.12 | ppl    67.3")
+    assert slow.template == fast.template
+    assert slow.numbers == ("2", "100", "2983", "20.00", "5.12", "167.3")
+
+
 def test_a_gradient_that_is_rounding_is_not_compared():
     """A bias before BatchNorm; the sum of all of its terms is 0, up to their last digits."""
 

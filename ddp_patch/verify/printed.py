@@ -14,11 +14,13 @@ _NUMBER = re.compile(
 # What says how long something took, or when it was: no two runs print the same.
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d+:\d\d(?::\d\d)?(?:\.\d+)?"
+    r"|(?<![\w.])(?:s|ms)/\w+ *[:=]? *\d+(?:\.\d+)?"
     r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\d+(?:\.\d+)? ?\w*/s\b"
     r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
     r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\?(?:it|\w+)/s|(?<=[=<])\?"
     r"|(?i:(?:time|took|elapsed|eta|duration)[\w ]*[:=]? *)\d+(?:\.\d+)?"
 )
+_PADDED = re.compile(r" +(?=#)")  # a number's width is not its text
 _NODE = re.compile(r"grad_fn=<\w+>")  # the name of a node of autograd's, which is the engine's
 _BAR = re.compile(r"[█▏▎▍▌▋▊▉]+|(?<=[|\[])[#=>. -]{2,}(?=[|\]])")
 
@@ -37,7 +39,7 @@ class Said:
     def __post_init__(self) -> None:
         """Take the numbers out of the text."""
         plain = _BAR.sub("~", _TIME.sub("<time>", _NODE.sub("grad_fn=<>", self.text)))
-        object.__setattr__(self, "template", _NUMBER.sub("#", plain))
+        object.__setattr__(self, "template", _PADDED.sub(" ", _NUMBER.sub("#", plain)))
         object.__setattr__(self, "numbers", tuple(_NUMBER.findall(plain)))
 
 
