@@ -111,7 +111,7 @@ def rank_zero(function: Callable[P, T]) -> Callable[P, T]:
 
     For what acts outside of the script and that ddp_patch does not know: a message to a chat, a database, a tracker
     (``Tracker = ddp_patch.rank_zero(mylib.Tracker)``). Also as a decorator. Its errors are raised on every rank. With
-    threads of the script's own, those of rank 0 act.
+    threads of the script's own, those of rank 0 act; in a dataset, whichever rank loads the row.
 
     Args:
         function: or a class.

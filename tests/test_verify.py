@@ -239,7 +239,7 @@ def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
     import torch
 
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this host has an accelerator, which the scripts would use")
     for text in (TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()"), "raise RuntimeError('No GPU found')\n"):
         code, said = verify(text)
         assert code == 2
