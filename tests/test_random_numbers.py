@@ -9,6 +9,7 @@ import time
 import uuid
 
 import numpy as np
+import pytest
 import torch
 from accelerate.utils import set_seed as accelerate_seed
 from torch import nn
@@ -172,3 +173,48 @@ def test_rows_are_drawn_again_where_the_script_comes_back_to_a_seed_or_a_state(r
     for found in ranks.call(drawn_again, 3).ok().results:
         assert found[0] == alone[0]
         assert found[1] != 0
+
+
+class Drawing(torch.utils.data.Dataset):
+    """An item that draws from every generator, and one that draws from a seed of its own and comes back."""
+
+    def __init__(self, comes_back):
+        self.comes_back = comes_back
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if self.comes_back:
+            before = torch.get_rng_state()
+            torch.manual_seed(index)
+            torch.rand(3)
+            torch.set_rng_state(before)
+        return torch.tensor([random.random(), np.random.rand(), torch.rand(()).item()])
+
+
+def drawn_by_rows(keeps_state, comes_back, collated):
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    if keeps_state:
+        torch.get_rng_state()
+    loader = DataLoader(Drawing(comes_back), 4, shuffle=True, collate_fn=torch.stack if collated else None)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen = []
+    for _ in range(2):
+        for x in loader:
+            model(x).mean().backward()
+            optimizer.step()
+            seen += x.tolist()
+    return seen
+
+
+@pytest.mark.parametrize("collated", [False, True], ids=["dealt", "collated"])
+@pytest.mark.parametrize("comes_back", [False, True], ids=["", "comes back"])
+@pytest.mark.parametrize("keeps_state", [False, True], ids=["", "keeps the state"])
+def test_every_row_has_numbers_of_its_own_from_every_generator(ranks, keeps_state, comes_back, collated):
+    seen = ranks.call(drawn_by_rows, 3, keeps_state, comes_back, collated).ok().results[0]
+    for name, numbers in zip(("random", "numpy", "torch"), zip(*seen, strict=True), strict=True):
+        assert len(set(numbers)) == 16, name

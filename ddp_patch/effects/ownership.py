@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 _OWN = str(Path(__file__).parent.parent)
+_WRAPPERS = tuple(os.path.join(_OWN, room, "") for room in ("patches", "effects"))  # frames of what is patched
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
 # Python's own machinery: what it writes is of this process.
 _MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecache", "tokenize", "ctypes", "site")
@@ -92,10 +93,8 @@ class Ownership:
         Args:
             through: modules of Python that it may call through.
         """
-        for frame in frames():
-            if self._is_caller(frame, through):
-                return kind(frame) == "script" or _top(frame) in _COMMANDERS
-        return False
+        frame = self._asking(through)
+        return frame is not None and (kind(frame) == "script" or _top(frame) in _COMMANDERS)
 
     def covers_locks(self) -> bool:
         """Tell whether the script locks, or a library right on its behalf: compilers lock their caches as they need."""
@@ -104,14 +103,22 @@ class Ownership:
 
     def covers_seeds(self) -> bool:
         """Tell whether the script seeds a generator, or a library does for it; not Python or a tracker for itself."""
-        for frame in frames():
-            if self._is_caller(frame, ("numpy",)):
-                return kind(frame) in ("script", "library") or _top(frame) == "accelerate"
-        return False
+        frame = self._asking(("numpy",))
+        return frame is not None and (kind(frame) in ("script", "library") or _top(frame) == "accelerate")
 
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
         return next((kind(frame) for frame in frames() if self._is_caller(frame, through)), "")
+
+    def _asking(self, through: tuple[str, ...]) -> FrameType | None:
+        """Who calls what is patched; None if ddp_patch does, for itself: a rank's generators are its own."""
+        for frame in frames():
+            if self._is_caller(frame, through):
+                return frame
+            name = frame.f_code.co_filename
+            if name.startswith(_OWN) and not name.startswith(_WRAPPERS):
+                return None
+        return None
 
     @staticmethod
     def _is_caller(frame: FrameType, through: tuple[str, ...]) -> bool:
