@@ -190,6 +190,7 @@ KNOWN = ("F.", "torch.", "binary ", "compare ", "operator ", "along ")
 
 def test_rules_of_our_own_pass():
     """Those of ``batch/cases.py`` that keep rows apart, in dimension 0 before and after."""
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     checked = set()
     try:
@@ -210,7 +211,7 @@ def test_rules_of_our_own_pass():
                     check_rule(call.function, *tensors, dims=dims)
                     checked.add(name)
     finally:
-        torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(before)
     assert len(checked) > 75
 
 
