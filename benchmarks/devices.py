@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import timeit
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ddp_patch.effects.places import Places
-from ddp_patch.patcher import Patch, Patcher
-from ddp_patch.patches import device
+from ddp_patch.patcher import Args, Kwargs, Patch, Patcher
+from ddp_patch.patches import device, without_cuda
 
 ROUNDS, CALLS = 40, 2000
 SAME: dict[str, Callable[[], object]] = {  # what a step does, by itself
@@ -53,32 +54,35 @@ def make_step(kind: str) -> Callable[[], None]:
     return step
 
 
+HERE = SimpleNamespace(places=Places(torch.device("cpu")))  # what these wrappers need of a session
+
+
 def counted(patch: Patch, calls: Counter[str]) -> Patch:
     """Count what goes through a patch."""
 
-    def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         calls[patch.target] += 1
-        return patch.wrapper(wrapped, instance, args, kwargs)
+        return patch.wrapper(session, wrapped, instance, args, kwargs)
 
     return replace(patch, wrapper=call)
 
 
-def count(kind: str, rows: list[Patch]) -> Counter[str]:
+def count(kind: str, rows: Sequence[Patch]) -> Counter[str]:
     """Count what is intercepted of one step, after the first ones."""
     step = make_step(kind)
     calls: Counter[str] = Counter()
     for _ in range(3):
         step()
-    patcher = Patcher()
+    patcher = Patcher(HERE)
     patcher.apply(counted(patch, calls) for patch in rows)
     step()
     patcher.undo()
     return calls
 
 
-def price(name: str, rows: list[Patch]) -> float:
+def price(name: str, rows: Sequence[Patch]) -> float:
     """Measure how much longer a call takes when it is intercepted, in microseconds."""
-    patcher = Patcher()
+    patcher = Patcher(HERE)
     plain, patched = [], []
     for _ in range(ROUNDS):
         plain.append(timeit.timeit(SAME[name], number=CALLS))
@@ -91,7 +95,7 @@ def price(name: str, rows: list[Patch]) -> float:
 def main() -> None:
     """Print both."""
     torch.set_num_threads(1)
-    rows = device.patches(Places(torch.device("cpu")))
+    rows = (*device.PATCHES, *without_cuda.PATCHES)
     for kind in ("tiny", "transformer"):
         calls = count(kind, rows)
         prices = {name: price(name, rows) for name in calls}

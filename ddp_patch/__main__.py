@@ -22,19 +22,25 @@ from .options import Options, format_value, meant, parse, usage, variable
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
-       python -m ddp_patch (check | migrate | verify) ...
+       python -m ddp_patch (check | migrate | patches | verify) ...
 
 Runs a script on several processes as if it were one. The script needs no change.
 
 commands (each with a --help of its own):
   check               what in a script breaks under DDP, and what ddp_patch cannot follow
   migrate             rewrite a script for ddp_patch, Accelerate or plain DDP
+  patches             what ddp_patch patches, and what becomes of it
   verify              run a script alone and on several ranks, and compare all numbers
 
 options (each also as a variable, for instance DDP_PATCH_NPROC):
 {options}  -h, --help                show this and exit
 """
-COMMANDS = ("check", "migrate", "verify")  # packages of ours; each has ``command(argv)``, which gives the exit code
+COMMANDS = (
+    "check",
+    "migrate",
+    "patches",
+    "verify",
+)  # packages of ours; each has ``command(argv)``, which gives the exit code
 
 
 @dataclasses.dataclass(frozen=True)

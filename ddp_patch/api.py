@@ -96,7 +96,7 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
                 "Call ddp_patch.disable() before, or keep one of the two enable() lines."
             )
         if _State.session is not None:
-            _State.session.resume_debugger()
+            _State.session.console.debugger.resume()
         return Enabled(dict(options), owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
@@ -241,11 +241,14 @@ def _start(options: Options) -> None:
     if _State.joined is None:
         relaunch.refuse_other_group()
         relaunch.agree_on_hashes(told)
+    from . import patches  # noqa: PLC0415
     from .launch.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
 
     job = _State.joined = Job.current or Job(told, options.timeout, options.share_devices)
-    _State.session = Session(options, job, _stopped)
+    session = Session(options, job, _stopped)
+    patches.begin(session)
+    _State.session = session
 
 
 def _stopped() -> None:

@@ -125,7 +125,7 @@ def rank_zero(function: Callable[P, T]) -> Callable[P, T]:
 
         session = _State.session
         name = str(getattr(function, "__qualname__", function))
-        return function(*args, **kwargs) if session is None else session.rank_zero(name, function, args, kwargs)
+        return function(*args, **kwargs) if session is None else session.shared().call(name, function, args, kwargs)
 
     return call
 
@@ -151,7 +151,9 @@ def register_tracker(name: str) -> None:
     from .api import _State  # noqa: PLC0415 — it imports this
 
     if _State.session is not None:
-        _State.session.take_over_tracker(module, attribute)
+        from .patches.shared import tracker  # noqa: PLC0415 — imports torch, which is there
+
+        _State.session.plant([tracker(module, attribute)])
 
 
 trackers: list[tuple[str, str]] = []  # module and name, in the order in which they were registered

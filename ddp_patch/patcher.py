@@ -1,12 +1,14 @@
 """Declare, apply and undo patches. Knows nothing of torch.
 
-A patch is a row: where the target lives and a wrapt-style wrapper ``(wrapped, instance, args, kwargs)``.
-Rows are applied all or nothing; the undo log is written while applying and walked backwards.
+A patch is a row: where the target lives and a wrapper, ``(session, wrapped, instance, args, kwargs)``, which is wrapt's
+with what it works with before it. Rows are applied all or nothing; the undo log is written while applying and walked
+backwards.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +20,9 @@ import wrapt
 
 from .errors import PatchError
 
-Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Wrapper = Callable[..., Any]  # (session, wrapped, instance, args, kwargs)
 _ABSENT = object()
 # Python's own views of the system, which its machinery works through.
 _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
@@ -31,11 +35,13 @@ class Patch:
     Attributes:
         module: importable module that holds the target.
         target: dotted path of the attribute inside the module, such as ``DataParallel.forward``.
-        wrapper: called as ``wrapper(wrapped, instance, args, kwargs)``.
+        wrapper: called as ``wrapper(session, wrapped, instance, args, kwargs)``.
         also: further ``module:path`` names bound to the very same object.
         effect: one line for the report and the docs.
         everywhere: also every name that a loaded module has bound to the same object (``from x import y``).
         gives_way: whoever replaces the name meanwhile keeps it, without a word: trackers do so with ``sys.exit``.
+        when_imported: the module whose import it waits for; an empty string for what is applied at once.
+        optional: some versions of the library lack it.
     """
 
     module: str
@@ -45,6 +51,8 @@ class Patch:
     also: tuple[str, ...] = ()
     everywhere: bool = False
     gives_way: bool = False
+    when_imported: str = ""
+    optional: bool = False
 
     @property
     def name(self) -> str:
@@ -130,8 +138,14 @@ class _Module(_Attribute):
 class Patcher:
     """Apply rows in order and put back the very objects that were there."""
 
-    def __init__(self, enabled: Callable[[], bool] = lambda: True) -> None:
-        """Start with nothing applied; wrappers are passed by while ``enabled()`` is False."""
+    def __init__(self, session: Any = None, enabled: Callable[[], bool] = lambda: True) -> None:
+        """Start with nothing applied.
+
+        Args:
+            session: given to each wrapper as its first argument.
+            enabled: wrappers are passed by while it gives False.
+        """
+        self._session = session
         self._enabled = enabled
         self._span = _Span()
         self._log: list[_Done] = []
@@ -139,13 +153,28 @@ class Patcher:
         self.applied: list[Patch] = []
 
     def apply(self, patches: Iterable[Patch]) -> None:
-        """Apply all rows, or none if one of them fails.
+        """Apply all rows, or none if one of them fails; those of libraries that are not imported yet, when they are.
 
         Raises:
             PatchError: when a target does not exist.
         """
+        waiting: dict[str, list[Patch]] = {}
+        rows = []
+        for patch in patches:
+            if patch.when_imported:
+                waiting.setdefault(patch.when_imported, []).append(patch)
+            else:
+                rows.append(patch)
+        self._apply(rows)
+        for module, later in waiting.items():
+            wrapt.register_post_import_hook(functools.partial(self._imported, self._span, later), module)
+
+    def _imported(self, span: _Span, rows: list[Patch], module: ModuleType) -> None:
+        if not span.is_over:
+            self._apply(rows)
+
+    def _apply(self, rows: list[Patch]) -> None:
         mark = len(self._log)
-        rows = list(patches)
         self._bound = _Bindings()
         try:
             for patch in rows:
@@ -179,6 +208,8 @@ class Patcher:
         _raise_if_foreign([_restore(done) for done in reversed(own)])
 
     def _plant(self, patch: Patch) -> None:
+        if patch.optional and not _exists(patch):
+            return
         (owner, attribute), *others = [_locate(module, path) for module, path in _places(patch)]
         original = _held(owner, attribute)
         # Read along the MRO from __dict__, never getattr: binding would turn a staticmethod or an inherited
@@ -187,7 +218,8 @@ class Patcher:
         if wrapped is _ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
         span, enabled = self._span, self._enabled
-        planted = Planted(wrapped, patch.wrapper, enabled=lambda: not span.is_over and enabled())
+        wrapper = functools.partial(patch.wrapper, self._session)
+        planted = Planted(wrapped, wrapper, enabled=lambda: not span.is_over and enabled())
         planted._self_place = (patch.module, *patch.target.split("."))
         planted._self_span = span
         self._set(_Done(owner, attribute, original, planted, patch.gives_way))
@@ -235,6 +267,14 @@ def _behind(bound: Any) -> Any:
 def _places(patch: Patch) -> list[tuple[str, str]]:
     further = [(module, path) for module, _, path in (name.partition(":") for name in patch.also)]
     return [(patch.module, patch.target), *further]
+
+
+def _exists(patch: Patch) -> bool:
+    try:
+        owner, attribute = _locate(patch.module, patch.target)
+    except PatchError:
+        return False
+    return hasattr(owner, attribute)
 
 
 def _locate(module: str, path: str) -> tuple[Any, str]:

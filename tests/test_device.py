@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from parity.test_scripts import compare_text
 from ddp_patch.effects.places import Places
 from ddp_patch.errors import BatchError
 from ddp_patch.patcher import Patcher
-from ddp_patch.patches import device
+from ddp_patch.patches import device, on_accelerators, without_cuda
 
 HARD_CODED = """
 import os
@@ -159,9 +160,9 @@ def test_only_calls_that_are_given_a_device_are_intercepted():
     calls = []
 
     def noted(patch):
-        def call(wrapped, instance, args, kwargs):
+        def call(session, wrapped, instance, args, kwargs):
             calls.append(patch.target)
-            return patch.wrapper(wrapped, instance, args, kwargs)
+            return patch.wrapper(session, wrapped, instance, args, kwargs)
 
         return replace(patch, wrapper=call)
 
@@ -178,8 +179,8 @@ def test_only_calls_that_are_given_a_device_are_intercepted():
         optimizer.step()
 
     step()
-    patcher = Patcher()
-    patcher.apply(noted(patch) for patch in device.patches(Places(torch.device("cpu"))))
+    patcher = Patcher(SimpleNamespace(places=Places(torch.device("cpu"))))
+    patcher.apply(noted(patch) for patch in (*device.PATCHES, *without_cuda.PATCHES))
     try:
         step()
     finally:
@@ -216,9 +217,10 @@ def on_second_of_three(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 3, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    patcher = Patcher()
     drawn.notes = []
-    patcher.apply(device.patches(Places(torch.device("cuda", 1)), note=drawn.notes.append))
+    ledger = SimpleNamespace(warn=drawn.notes.append)
+    patcher = Patcher(SimpleNamespace(places=Places(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own]))
+    patcher.apply((*device.PATCHES, *on_accelerators.PATCHES))
     yield drawn
     patcher.undo()
 
@@ -265,16 +267,18 @@ def measured_by_a_stand_in():
     from ddp_patch.batch.world import World
 
     own = World.get().rank
-    places = Places(torch.device("cuda", own))
-    of = device.measuring(places, lambda value: [given[0] for given in World.get().share([value])])
+    session = SimpleNamespace(
+        places=Places(torch.device("cuda", own)),
+        agreed=lambda value: [given[0] for given in World.get().share([value])],
+    )
     asked = []
 
     def measure(device=None):
         asked.append(str(device))
         return (100 + own, 200)
 
-    free = of(min)(measure, None, (0,), {})
-    used = of(max)(lambda device=None: measure(device)[0], None, (), {"device": "cuda"})
+    free = on_accelerators.measured(min)(session, measure, None, (0,), {})
+    used = on_accelerators.measured(max)(session, lambda device=None: measure(device)[0], None, (), {"device": "cuda"})
     return [free, used, asked, ddp_patch.rank()]
 
 

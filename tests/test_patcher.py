@@ -74,7 +74,7 @@ def elsewhere(monkeypatch, library):
     return module
 
 
-def tagged(wrapped, instance, args, kwargs):
+def tagged(session, wrapped, instance, args, kwargs):
     return ("patched", wrapped(*args, **kwargs))
 
 
@@ -147,7 +147,7 @@ def test_an_inherited_method_is_patched_where_it_was_asked_and_deleted_on_undo(l
 
 
 def test_a_slot_inherited_from_c_is_deleted_on_undo(library):
-    def shout(wrapped, instance, args, kwargs):
+    def shout(session, wrapped, instance, args, kwargs):
         return "patched " + wrapped(*args, **kwargs)
 
     patcher = Patcher()
@@ -161,7 +161,7 @@ def test_a_slot_inherited_from_c_is_deleted_on_undo(library):
 def test_a_wrapper_gets_the_instance_and_the_bound_original(library):
     seen = []
 
-    def note(wrapped, instance, args, kwargs):
+    def note(session, wrapped, instance, args, kwargs):
         seen.append((instance, args, kwargs))
         return wrapped(*args, **kwargs)
 
@@ -199,7 +199,7 @@ def test_a_method_reaches_subclasses_instances_and_names_imported_early(library,
 
 
 def test_rows_on_one_name_are_nested_and_undone_in_turn(library):
-    def outer(wrapped, instance, args, kwargs):
+    def outer(session, wrapped, instance, args, kwargs):
         return ("outer", wrapped(*args, **kwargs))
 
     original = library.function
@@ -403,7 +403,14 @@ def test_a_method_that_was_taken_away_for_a_while_is_put_back():
     original = vars(torch.nn.Module)["__call__"]
     patcher = Patcher()
     patcher.apply(
-        [Patch("torch.nn", "Module.__call__", lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs), "")]
+        [
+            Patch(
+                "torch.nn",
+                "Module.__call__",
+                lambda session, wrapped, instance, args, kwargs: wrapped(*args, **kwargs),
+                "",
+            )
+        ]
     )
     graph = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2)))
     assert graph(torch.ones(1, 2)).shape == (1, 2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..patcher import Args, Kwargs, Wrapper
 from ..structure import map_leaves
 from .forms import whole_of
 from .promised import PromisedTensor, arrive
@@ -16,7 +16,6 @@ from .tensor import BatchTensor
 from .world import World
 
 _counting: Any = WeakTensorKeyDictionary()  # made by torch.arange(n) -> the version that it had
-Wrapper = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
@@ -27,27 +26,33 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
         otherwise: the wrapper for its other arguments.
     """
 
-    def tensor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def copied(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
             wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
             return data.detach().clone().to(device=device, dtype=dtype).requires_grad_(requires_grad)
 
-        return copied(*args, **kwargs) if _is_given(args, kwargs) else otherwise(wrapped, instance, args, kwargs)
+        return (
+            copied(*args, **kwargs) if _is_given(args, kwargs) else otherwise(session, wrapped, instance, args, kwargs)
+        )
 
-    def as_tensor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def as_tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def converted(data: Any, dtype: Any = None, device: Any = None) -> Any:
             return data.to(device=device, dtype=dtype)
 
-        return converted(*args, **kwargs) if _is_given(args, kwargs) else otherwise(wrapped, instance, args, kwargs)
+        return (
+            converted(*args, **kwargs)
+            if _is_given(args, kwargs)
+            else otherwise(session, wrapped, instance, args, kwargs)
+        )
 
-    def sparse(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def sparse(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         if not any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
-            return otherwise(wrapped, instance, args, kwargs)
+            return otherwise(session, wrapped, instance, args, kwargs)
         with World.get().working_on_whole(f"torch.{name}"):
-            return otherwise(wrapped, instance, map_leaves(_whole, args), map_leaves(_whole, kwargs))
+            return otherwise(session, wrapped, instance, map_leaves(_whole, args), map_leaves(_whole, kwargs))
 
-    def arange(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = otherwise(wrapped, instance, args, kwargs)
+    def arange(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        made = otherwise(session, wrapped, instance, args, kwargs)
         if len(args) == 1 and type(args[0]) is int and not (torch.compiler.is_compiling() or made.is_inference()):
             _counting[made] = made._version  # inference tensors have none
         return made
@@ -69,7 +74,7 @@ def counts(indices: Any, total: int) -> bool:
     return is_made_so or bool((indices == torch.arange(total, device=indices.device)).all())
 
 
-def as_subclass(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     """Read a loss before it becomes a tensor of a class that does not know that it has to wait."""
     if isinstance(instance, PromisedTensor):
         arrive(instance)

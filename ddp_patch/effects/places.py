@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..structure import map_leaves
+
 
 class Places:
     """Redirects the accelerators that a script names to this rank's."""
@@ -32,6 +34,10 @@ class Places:
         if isinstance(place, str):
             return str(self.device) if place.partition(":")[0] in self._kinds else place
         return self.device if place.type in self._kinds else place
+
+    def bring(self, data: Any) -> Any:
+        """Move the tensors of a structure to this rank's device."""
+        return map_leaves(lambda leaf: leaf.to(self.device) if _is_elsewhere(leaf, self.device) else leaf, data)
 
     def map_location(self, given: Any) -> Any:
         """The ``map_location`` of ``torch.load`` that a script would have to write on this rank.
@@ -62,3 +68,7 @@ class Places:
                 result if moved == result.device else torch.serialization.default_restore_location(storage, str(moved))
             )
         return result
+
+
+def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.device != device

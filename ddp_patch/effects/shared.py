@@ -13,6 +13,7 @@ import pathlib
 import types
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -34,36 +35,44 @@ _VALUES = (
 )
 
 
+@dataclass(frozen=True)
+class Library:
+    """What has to be known of a library.
+
+    Attributes:
+        giving_back: methods, such as "Task.connect", that return their first argument: every rank gets its own.
+        data: modules (their names begin so) whose objects are values, that every rank gets a copy of.
+    """
+
+    giving_back: frozenset[str] = frozenset()
+    data: tuple[str, ...] = ()
+
+
+ANY = Library()
+
+
 class SharedObjects:
     """Knows what rank 0 has, by numbers that mean the same on every rank."""
 
-    def __init__(
-        self, turns: Turns, owners: Ownership, giving_back: frozenset[str] = frozenset(), data: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, turns: Turns, owners: Ownership, library: Library = ANY) -> None:
         """Start with none.
 
         Args:
             turns: of the ranks.
             owners: tells who is calling.
-            giving_back: methods, such as "Task.connect", that return their first argument: every rank gets its own.
-            data: modules (their names begin so) whose objects are values, that every rank gets a copy of.
+            library: that the objects are of.
         """
         self._turns = turns
         self._owners = owners
-        self._giving_back = giving_back
-        self._data = data
+        self._library = library
         self._leaders: list[Any] = []  # on rank 0: the objects, by number
         self._handles: dict[int, Any] = {}  # number -> what the script has of it
 
-    def sharing(self, what: str) -> Any:
-        """Make a wrapper, for wrapt, of a function or a class whose result rank 0 has."""
-
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if self._owners.caller() in ("own", ""):  # the library itself, on rank 0
-                return wrapped(*args, **kwargs)
-            return self.call(what, wrapped, args, kwargs)
-
-        return call
+    def made(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function on rank 0, or a class, unless the library itself calls it."""
+        if self._owners.caller() in ("own", ""):
+            return real(*args, **kwargs)
+        return self.call(what, real, args, kwargs)
 
     def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function on rank 0.
@@ -88,7 +97,7 @@ class SharedObjects:
         def act() -> tuple[str, Any]:
             inner, named = map_leaves(_theirs, (args, kwargs))
             result = real(*inner, **named)
-            if what in self._giving_back:
+            if what in self._library.giving_back:
                 kept.append(result)
                 return "argument", None
             return self._told(result)
@@ -119,7 +128,7 @@ class SharedObjects:
             return all(map(self._is_value, result))
         if type(result) is dict:
             return all(self._is_value(key) and self._is_value(value) for key, value in result.items())
-        is_data = type(result).__module__.startswith(self._data) if self._data else False
+        is_data = type(result).__module__.startswith(self._library.data) if self._library.data else False
         return is_data or isinstance(result, _VALUES) or type(result) is torch.Tensor
 
     def attribute(self, number: int, kind: type, name: str) -> Any:

@@ -1,1 +1,110 @@
-"""One file per patched torch name. ``everything`` lists them in the order they are applied."""
+"""What is patched: one file per subject, each with a table ``PATCHES`` of rows beside their wrappers.
+
+A wrapper is called as ``wrapper(session, wrapped, instance, args, kwargs)``: the running session, then wrapt's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import extending
+from ..patcher import Patch
+from ..session import Session
+from . import (
+    already_distributed,
+    autograd,
+    batch_norm,
+    checkpoint,
+    commands,
+    compiled,
+    data_loader,
+    data_parallel,
+    debuggers,
+    device,
+    entropy,
+    exits,
+    files,
+    folders,
+    hooks,
+    instance_norm,
+    ipython,
+    listing,
+    loggers,
+    losses,
+    modules,
+    native_files,
+    on_accelerators,
+    optimizer,
+    packed,
+    parallel_functions,
+    plots,
+    profiles,
+    prompts,
+    random_states,
+    recompute,
+    scripted,
+    shared,
+    state_dict,
+    tensorboard,
+    trackers,
+    transformer,
+    warned,
+    without_cuda,
+)
+
+# In the order in which they are applied: first what tells that the script needs none of the rest.
+SUBJECTS = (
+    already_distributed,
+    *(
+        data_loader,
+        data_parallel,
+        parallel_functions,
+        optimizer,
+        autograd,
+        packed,
+        instance_norm,
+        hooks,
+        losses,
+        modules,
+    ),
+    *(
+        checkpoint,
+        state_dict,
+        device,
+        on_accelerators,
+        without_cuda,
+        entropy,
+        random_states,
+        files,
+        native_files,
+        profiles,
+    ),
+    *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
+    *(recompute, batch_norm, scripted, transformer, exits),
+)
+# Beside the rows, for what is no name.
+OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)
+
+
+def rows(*, has_cuda: bool | None = None) -> list[Patch]:
+    """Give every row, in the order in which they are applied.
+
+    Args:
+        has_cuda: of a host with CUDA, or of one without; by default of this one.
+    """
+    cuda = torch.cuda.is_available() if has_cuda is None else has_cuda
+    of_others = without_cuda if cuda else on_accelerators
+    return [row for subject in SUBJECTS if subject is not of_others for row in subject.PATCHES]
+
+
+def begin(session: Session) -> None:
+    """Put everything in place."""
+    scripted.know_torchs_own()
+    session.begin([*rows(), *(shared.tracker(module, name) for module, name in extending.trackers)], OTHERS)
+
+
+def command(argv: Sequence[str]) -> int:
+    """``python -m ddp_patch patches``."""
+    return listing.command(argv)

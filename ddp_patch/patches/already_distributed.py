@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
-
-import wrapt
 
 from ..errors import OrderError
 from ..launch.conditions import is_expected, is_made_a_number
 from ..launch.hosts import accelerator_count
-from ..launch.job import Job
-from ..ledger import Ledger, script_line
-from ..patcher import Patch, Wrapper
+from ..ledger import script_line
+from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..session import Session
 
 logger = logging.getLogger(__name__)
 
-_C10D = "torch.distributed.distributed_c10d"
-_EFFECT = "ddp_patch stands aside"
+_EFFECT = "the script distributes itself: ddp_patch stands aside"
+_SEVERAL = "with several devices the script distributes itself: ddp_patch stands aside"
+_VARIABLE = "a script that cannot do without a launcher's variable finds it: ddp_patch stands aside"
 # Of libraries that the script may import: module, target, what the script calls.
 _DOORS = (
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", "FSDP"),
@@ -43,102 +40,53 @@ _LIGHTNING = (
 )
 
 
-class Doors:
-    """The doors through which a script becomes distributed by itself."""
+def door(what: str) -> Wrapper:
+    """A wrapper for what a script calls that distributes itself."""
 
-    def __init__(self, job: Job, ledger: Ledger, stop: Callable[[], None]) -> None:
-        """Know what is to be left.
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not session.job.wrapping:
+            _stand_aside(session, f"calls {what}")
+        return wrapped(*args, **kwargs)
 
-        Args:
-            job: whose process group has to make room.
-            ledger: tells whether something was dealt already.
-            stop: ends the session.
-        """
-        self._job = job
-        self._ledger = ledger
-        self._stop = stop
-
-    def patches(self) -> list[Patch]:
-        """Rows for torch, Accelerate and the launcher's variables."""
-        return [
-            Patch(
-                _C10D,
-                "init_process_group",
-                self._door("torch.distributed.init_process_group"),
-                _EFFECT,
-                everywhere=True,
-            ),
-            Patch(
-                "torch.nn.parallel.distributed",
-                "DistributedDataParallel.__init__",
-                self._door("DistributedDataParallel"),
-                _EFFECT,
-            ),
-            Patch("accelerate.accelerator", "Accelerator.__init__", self._door("accelerate.Accelerator"), _EFFECT),
-            Patch("os", "_Environ.__getitem__", self._variable, "a launcher's variable that cannot be missing"),
-        ]
-
-    def patch_when_imported(self, apply: Callable[[list[Patch]], None]) -> None:
-        """Take over frameworks as soon as the script imports them.
-
-        Args:
-            apply: applies patches, unless the session has ended.
-        """
-        rows = [
-            *(
-                Patch(module, target, self._door(what), _EFFECT, everywhere="." not in target)
-                for module, target, what in _DOORS
-            ),
-            *(Patch(module, target, self._several(what), _EFFECT) for module, target, what in _LIGHTNING),
-        ]
-        for row in rows:
-            wrapt.register_post_import_hook(functools.partial(_apply_row, apply, row), row.module)
-
-    def _door(self, what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not self._job.wrapping:
-                self._stand_aside(f"calls {what}")
-            return wrapped(*args, **kwargs)
-
-        return call
-
-    def _several(self, what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if asks_for_several(**kwargs):
-                self._stand_aside(f"calls {what} with several devices")
-            return wrapped(*args, **kwargs)
-
-        return call
-
-    def _variable(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return wrapped(*args, **kwargs)
-        except KeyError:
-            hidden = self._job.one_process
-            (name,) = args
-            if not hidden.is_hiding or name not in hidden.variables:
-                raise
-            asking, reader = _asking()
-            hidden.asked.add(name)
-            if reader is None or (not is_made_a_number(name, reader) if asking else is_expected(KeyError, reader)):
-                raise
-        self._stand_aside(f"needs os.environ[{name!r}]")
-        return os.environ[name]
-
-    def _stand_aside(self, why: str) -> None:
-        if self._ledger.loaders or self._ledger.replicas:
-            raise OrderError(
-                f"{script_line()}: the script {why}, after batches had been dealt, so ddp_patch cannot stand aside any "
-                "more. Leave ddp_patch.enable() out of a script that distributes itself."
-            )
-        self._stop()
-        self._job.release()
-        if self._job.placement.rank == 0:
-            logger.warning("%s: the script %s, so it distributes itself: ddp_patch stands aside.", script_line(), why)
+    return call
 
 
-def _apply_row(apply: Callable[[list[Patch]], None], row: Patch, module: Any) -> None:
-    apply([row])
+def several(what: str) -> Wrapper:
+    """A wrapper for what distributes where it is asked for several devices."""
+
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if asks_for_several(**kwargs):
+            _stand_aside(session, f"calls {what} with several devices")
+        return wrapped(*args, **kwargs)
+
+    return call
+
+
+def _variable(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    try:
+        return wrapped(*args, **kwargs)
+    except KeyError:
+        hidden = session.job.one_process
+        (name,) = args
+        if not hidden.is_hiding or name not in hidden.variables:
+            raise
+        asking, reader = _asking()
+        hidden.asked.add(name)
+        if reader is None or (not is_made_a_number(name, reader) if asking else is_expected(KeyError, reader)):
+            raise
+    _stand_aside(session, f"needs os.environ[{name!r}]")
+    return os.environ[name]
+
+
+def _stand_aside(session: Session, why: str) -> None:
+    if session.ledger.loaders or session.ledger.replicas:
+        raise OrderError(
+            f"{script_line()}: the script {why}, after batches had been dealt, so ddp_patch cannot stand aside any "
+            "more. Leave ddp_patch.enable() out of a script that distributes itself."
+        )
+    session.stand_aside()
+    if session.job.placement.rank == 0:
+        logger.warning("%s: the script %s, so it distributes itself: ddp_patch stands aside.", script_line(), why)
 
 
 def asks_for_several(
@@ -170,3 +118,27 @@ def _asking() -> tuple[bool, FrameType | None]:
             break
         frame = frame.f_back
     return asking, frame
+
+
+PATCHES = (
+    Patch(
+        "torch.distributed.distributed_c10d",
+        "init_process_group",
+        door("torch.distributed.init_process_group"),
+        _EFFECT,
+        everywhere=True,
+    ),
+    Patch(
+        "torch.nn.parallel.distributed",
+        "DistributedDataParallel.__init__",
+        door("DistributedDataParallel"),
+        _EFFECT,
+    ),
+    Patch("accelerate.accelerator", "Accelerator.__init__", door("accelerate.Accelerator"), _EFFECT),
+    Patch("os", "_Environ.__getitem__", _variable, _VARIABLE),
+    *(
+        Patch(module, target, door(what), _EFFECT, everywhere="." not in target, when_imported=module)
+        for module, target, what in _DOORS
+    ),
+    *(Patch(module, target, several(what), _SEVERAL, when_imported=module) for module, target, what in _LIGHTNING),
+)

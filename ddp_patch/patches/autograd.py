@@ -12,13 +12,12 @@ from torch import Tensor
 from ..batch.forms import rows_of, whole_of
 from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
 from ..errors import BatchError
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
 from ..replica.averages import average
 from ..replica.functions import study
 from ..replica.graphs import comes_from
-from ..replica.replicas import Replicas
+from ..session import Session
 from ..structure import leaves, map_leaves
 
 _MOST_NODES = 100_000  # of a graph that are looked at once
@@ -43,117 +42,111 @@ _UNUSED = (
 )
 
 
-def patches(replicas: Replicas, world: World) -> list[Patch]:
-    """Rows for ``torch.autograd``."""
-
-    def backward(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
-        roots = given.pop("tensors")
-        roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
-        promise = promise_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
-        recorded = bool(given.get("create_graph"))
-        if given.get("inputs") is not None:
-            inputs = given["inputs"]
-            inputs = inputs.values() if isinstance(inputs, dict) else inputs
-            inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            given["inputs"] = [rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
-        scale = replicas.backwards.loss_scale
-        if scale.active and not replicas.backwards.is_busy:
-            given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
-        with replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
-            wrapped(roots, **given)
-
-    def apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_scripts = not instance.__module__.startswith("torch.")
-        if is_scripts and replicas.forwards.running:
-            world.may_assume = False  # its backward may clamp or normalise
-        if is_scripts and replicas.forwards.computes_rows and not world.sees_gradients:
-            result = wrapped(*args, **kwargs)
-            for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
-                # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
-                node.register_prehook(lambda grads: _scaled(grads, 1 / world.size))
-                node.register_hook(lambda grads, outputs: _scaled(grads, world.size))
-            return result
-        # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
-        seen = world.observation
-        if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
-            study(instance, args, seen, world)
-            with seen.paused():
-                return on_whole(wrapped, instance, args, kwargs)
-        return on_whole(wrapped, instance, args, kwargs)
-
-    def on_whole(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
-        with world.working_on_whole(f"{instance.__name__}.apply") if given else nullcontext():
-            whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
-            result = wrapped(*whole, **kwargs)
-        if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):
-            raise BatchError(
-                f"{instance.__name__}.forward returned a batch that it did not get as an argument, so the gradient of "
-                f"that batch would be lost. Pass it: {instance.__name__}.apply(..., batch)."
-            )
-        return result
-
-    def grad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
-            return wrapped(*args, **kwargs)
-        given = dict(zip(_GRAD, args, strict=False)) | kwargs
-        if given.get("is_grads_batched"):
-            return one_by_one(given)
+def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
+    roots = given.pop("tensors")
+    roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
+    promise = promise_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
+    recorded = bool(given.get("create_graph"))
+    if given.get("inputs") is not None:
         inputs = given["inputs"]
-        sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        trained = [index for index, source in enumerate(sources) if is_trained(source)]
-        if not trained:
-            return wrapped(**given)
-        # A parameter may be unused by the rows of some ranks only.
-        with replicas.backwards.grad():
-            values = list(wrapped(**{**given, "allow_unused": True}))
-        averaged = average([sources[index] for index in trained], [values[index] for index in trained], world)
-        for index, value in zip(trained, averaged, strict=True):
-            values[index] = None if value is None else replicas.backwards.hooks.on(sources[index], value)
-        if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
-            raise RuntimeError(_UNUSED)
-        return tuple(values)
+        inputs = inputs.values() if isinstance(inputs, dict) else inputs
+        inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        given["inputs"] = [rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
+    scale = session.replicas.backwards.loss_scale
+    if scale.active and not session.replicas.backwards.is_busy:
+        given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
+    with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
+        wrapped(roots, **given)
 
-    def is_trained(source: Any) -> bool:
-        """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
-        if replicas.backwards.trains(source):
-            return True
-        if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None:
-            return False
-        return comes_from(source, replicas.backwards.trains, _MOST_NODES)
 
-    def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
-        """``is_grads_batched``, without vmap: crossings between ranks cannot be batched."""
-        vectors = given.pop("grad_outputs")
-        vectors = vectors if isinstance(vectors, (list, tuple)) else [vectors]
-        del given["is_grads_batched"]
-        count = next(len(vector) for vector in vectors if vector is not None)
-        keep = given.pop("retain_graph", None)
-        keep = bool(given.get("create_graph")) if keep is None else keep
-        rows = [
-            torch.autograd.grad(
-                **given, grad_outputs=[v if v is None else v[i] for v in vectors], retain_graph=keep or i < count - 1
-            )
-            for i in range(count)
-        ]
-        return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
+def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    is_scripts = not instance.__module__.startswith("torch.")
+    if is_scripts and session.replicas.forwards.running:
+        session.world.may_assume = False  # its backward may clamp or normalise
+    if is_scripts and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
+        result = wrapped(*args, **kwargs)
+        for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
+            # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
+            node.register_prehook(lambda grads: _scaled(grads, 1 / session.world.size))
+            node.register_hook(lambda grads, outputs: _scaled(grads, session.world.size))
+        return result
+    # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
+    seen = session.world.observation
+    if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
+        study(instance, args, seen, session.world)
+        with seen.paused():
+            return _on_whole(session, wrapped, instance, args, kwargs)
+    return _on_whole(session, wrapped, instance, args, kwargs)
 
-    def variable(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not (args and isinstance(args[0], BatchTensor)):
-            return wrapped(*args, **kwargs)
-        wants_grad = args[1] if len(args) > 1 else kwargs.get("requires_grad", False)
-        data = args[0].detach()
-        return data.requires_grad_() if wants_grad else data
 
-    return [
-        Patch("torch.autograd", "grad", grad, "averages gradients of the model's parameters"),
-        Patch("torch.autograd.variable", "VariableMeta.__call__", variable, "Variable(batch) stays a batch"),
-        Patch(
-            "torch.autograd", "backward", backward, "tells DDP when to reduce; gradients are global when somebody looks"
-        ),
-        Patch("torch.autograd.function", "Function.apply", apply, "gets the whole batch"),
+def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
+    with session.world.working_on_whole(f"{instance.__name__}.apply") if given else nullcontext():
+        whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
+        result = wrapped(*whole, **kwargs)
+    if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):
+        raise BatchError(
+            f"{instance.__name__}.forward returned a batch that it did not get as an argument, so the gradient of "
+            f"that batch would be lost. Pass it: {instance.__name__}.apply(..., batch)."
+        )
+    return result
+
+
+def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
+        return wrapped(*args, **kwargs)
+    given = dict(zip(_GRAD, args, strict=False)) | kwargs
+    if given.get("is_grads_batched"):
+        return one_by_one(given)
+    inputs = given["inputs"]
+    sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
+    if not trained:
+        return wrapped(**given)
+    # A parameter may be unused by the rows of some ranks only.
+    with session.replicas.backwards.grad():
+        values = list(wrapped(**{**given, "allow_unused": True}))
+    averaged = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
+    for index, value in zip(trained, averaged, strict=True):
+        values[index] = None if value is None else session.replicas.backwards.hooks.on(sources[index], value)
+    if any(value is None for value in values) and not (given.get("allow_unused") or given.get("materialize_grads")):
+        raise RuntimeError(_UNUSED)
+    return tuple(values)
+
+
+def is_trained(session: Session, source: Any) -> bool:
+    """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
+    if session.replicas.backwards.trains(source):
+        return True
+    if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None:
+        return False
+    return comes_from(source, session.replicas.backwards.trains, _MOST_NODES)
+
+
+def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
+    """``is_grads_batched``, without vmap: crossings between ranks cannot be batched."""
+    vectors = given.pop("grad_outputs")
+    vectors = vectors if isinstance(vectors, (list, tuple)) else [vectors]
+    del given["is_grads_batched"]
+    count = next(len(vector) for vector in vectors if vector is not None)
+    keep = given.pop("retain_graph", None)
+    keep = bool(given.get("create_graph")) if keep is None else keep
+    rows = [
+        torch.autograd.grad(
+            **given, grad_outputs=[v if v is None else v[i] for v in vectors], retain_graph=keep or i < count - 1
+        )
+        for i in range(count)
     ]
+    return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
+
+
+def _variable(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not (args and isinstance(args[0], BatchTensor)):
+        return wrapped(*args, **kwargs)
+    wants_grad = args[1] if len(args) > 1 else kwargs.get("requires_grad", False)
+    data = args[0].detach()
+    return data.requires_grad_() if wants_grad else data
 
 
 def _is_of_function(value: Any) -> bool:
@@ -162,3 +155,15 @@ def _is_of_function(value: Any) -> bool:
 
 def _scaled(grads: Sequence[Tensor | None], factor: float) -> tuple[Tensor | None, ...]:
     return tuple(None if grad is None else grad * factor for grad in grads)
+
+
+PATCHES = (
+    Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
+    Patch("torch.autograd.variable", "VariableMeta.__call__", _variable, "Variable(batch) stays a batch"),
+    Patch(
+        "torch.autograd", "backward", _backward, "tells DDP when to reduce; gradients are global when somebody looks"
+    ),
+    Patch(
+        "torch.autograd.function", "Function.apply", _apply, "gets the whole batch, since below it a batch has no graph"
+    ),
+)

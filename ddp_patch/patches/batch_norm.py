@@ -11,50 +11,43 @@ from torch import Tensor
 from ..batch.crossings import spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
 from ..replica.batch_norm import over_all_rows
-from ..replica.replicas import Replicas
+from ..session import Session
 
 
-def patches(replicas: Replicas, world: World, over_all: bool) -> list[Patch]:
-    """Rows for ``F.batch_norm``.
+def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:
+    def bind(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training:
+            return unchanged(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        if isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
+            weight, bias = (None if value is None else spread(value) for value in (weight, bias))
+            seen = session.world.observation
+            with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
+                rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, momentum, eps)
+            return BatchTensor.from_rows(rows, input._layout)
+        if session.replicas.forwards.computes_rows:
+            return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
+        return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)
 
-    Args:
-        replicas: tell whether rows are computed.
-        world: the ranks.
-        over_all: the statistics are those of all ranks' rows; of this rank's alone otherwise.
-    """
+    def on_rows(rows: Tensor, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float) -> Tensor:
+        if session.options.sync_batchnorm:
+            return over_all_rows(rows, mean, var, weight, bias, momentum, eps)
+        return unchanged(rows, mean, var, weight, bias, True, momentum, eps)
 
-    def batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        def bind(
-            input: Tensor,
-            running_mean: Tensor | None,
-            running_var: Tensor | None,
-            weight: Tensor | None = None,
-            bias: Tensor | None = None,
-            training: bool = False,
-            momentum: float = 0.1,
-            eps: float = 1e-5,
-        ) -> Tensor:
-            if not training:
-                return unchanged(input, running_mean, running_var, weight, bias, False, momentum, eps)
-            if isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
-                weight, bias = (None if value is None else spread(value) for value in (weight, bias))
-                seen = world.observation
-                with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
-                    rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, momentum, eps)
-                return BatchTensor.from_rows(rows, input._layout)
-            if replicas.forwards.computes_rows:
-                return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
-            return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)
+    unchanged: Callable[..., Tensor] = wrapped
+    return bind(*args, **kwargs)
 
-        def on_rows(rows: Tensor, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float) -> Tensor:
-            if over_all:
-                return over_all_rows(rows, mean, var, weight, bias, momentum, eps)
-            return unchanged(rows, mean, var, weight, bias, True, momentum, eps)
 
-        unchanged: Callable[..., Tensor] = wrapped
-        return bind(*args, **kwargs)
+_EFFECT = "sees the rows of all ranks while a model computes its own"
 
-    return [Patch("torch.nn.functional", "batch_norm", batch_norm, "sees the rows of all ranks")]
+PATCHES = (Patch("torch.nn.functional", "batch_norm", _batch_norm, _EFFECT),)

@@ -5,72 +5,84 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..effects.commands import FUNCTIONS, METHODS, Commands
-from ..patcher import Patch, Wrapper
+from ..effects.commands import FUNCTIONS, METHODS
+from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..session import Session
 
 _LOCKS = ("flock", "lockf") if os.name == "posix" else ()
 
 
-def patches(commands: Commands) -> list[Patch]:
-    """Rows for commands."""
+def _once(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        return session.commands.call(what, wrapped, args, kwargs)
 
-    def once(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return commands.call(what, wrapped, args, kwargs)
+    return call
 
-        return call
 
-    def ask(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return commands.ask(what, wrapped, instance, args, kwargs)
+def _ask(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        return session.commands.ask(what, wrapped, instance, args, kwargs)
 
-        return call
+    return call
 
-    def start(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        commands.start(wrapped, instance, args, kwargs)
 
-    def signal(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            commands.signal(what, wrapped, *args, **kwargs)
+def _start(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    session.commands.start(wrapped, instance, args, kwargs)
 
-        return call
 
-    def join(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        wrapped(*args, **kwargs)
-        if not args and not kwargs:
-            commands.joined("threading.Thread.join")
+def _signal(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+        session.commands.signal(what, wrapped, *args, **kwargs)
 
-    def awaited(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            try:
-                return wrapped(*args, **kwargs)
-            finally:
-                commands.joined(what)
+    return call
 
-        return call
 
-    def lock(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return commands.lock(what, wrapped, args, kwargs)
+def _join(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    if not args and not kwargs:
+        session.commands.joined("threading.Thread.join")
 
-        return call
 
-    def waitpid(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return commands.wait_for(wrapped, *args, **kwargs)
+def _awaited(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            session.commands.joined(what)
 
-    effect = "rank 0 runs it; all get what it got"
-    return [
-        *(
-            Patch(module.__name__, name, once(f"{module.__name__}.{name}"), effect, everywhere=True)
-            for module, names in FUNCTIONS.items()
-            for name in names
-        ),
-        Patch("subprocess", "Popen.__init__", start, effect),
-        *(Patch("subprocess", f"Popen.{name}", ask(name), effect) for name in METHODS),
-        *(Patch("os", name, signal(f"os.{name}"), effect) for name in ("kill", "killpg")),
-        Patch("os", "waitpid", waitpid, effect),
-        *(Patch("fcntl", name, lock(f"fcntl.{name}"), "rank 0 has the lock, for all") for name in _LOCKS),
-        Patch("concurrent.futures._base", "Future.result", awaited("Future.result"), "rank 0's is done as well"),
-        Patch("queue", "Queue.join", awaited("Queue.join"), "rank 0's is done as well"),
-        Patch("threading", "Thread.join", join, "rank 0's thread has ended as well"),
-    ]
+    return call
+
+
+def _lock(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        return session.commands.lock(what, wrapped, args, kwargs)
+
+    return call
+
+
+def _waitpid(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return session.commands.wait_for(wrapped, *args, **kwargs)
+
+
+_EFFECT = "rank 0 runs the script's commands; all get what it got"
+_HELD = "one process, which all ranks hold"
+_ONCE = "of a command that all ranks hold: once"
+
+PATCHES = (
+    *(
+        Patch(module.__name__, name, _once(f"{module.__name__}.{name}"), _EFFECT, everywhere=True)
+        for module, names in FUNCTIONS.items()
+        for name in names
+    ),
+    Patch("subprocess", "Popen.__init__", _start, _HELD),
+    *(Patch("subprocess", f"Popen.{name}", _ask(name), _HELD) for name in METHODS),
+    *(Patch("os", name, _signal(f"os.{name}"), _ONCE) for name in ("kill", "killpg")),
+    Patch("os", "waitpid", _waitpid, _ONCE),
+    *(
+        Patch("fcntl", name, _lock(f"fcntl.{name}"), "rank 0 has the lock, for all (filelock's as well)")
+        for name in _LOCKS
+    ),
+    Patch("concurrent.futures._base", "Future.result", _awaited("Future.result"), "rank 0's is done as well"),
+    Patch("queue", "Queue.join", _awaited("Queue.join"), "rank 0's is done as well"),
+    Patch("threading", "Thread.join", _join, "rank 0's thread has ended as well"),
+)

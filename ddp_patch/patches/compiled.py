@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
+from ..session import Session
 
-def keep_dynamo_out() -> None:
+
+def keep_dynamo_out(session: Session) -> list[Callable[[], None]]:
     """Have TorchDynamo skip this package, as soon as somebody imports it (that takes a second or two)."""
     # torch 2.13; torch.compiler.disable on every function of ours would cost microseconds per tensor operation.
     wrapt.register_post_import_hook(_skip_us, "torch._dynamo.trace_rules")
+    return []
 
 
 def _skip_us(trace_rules: Any) -> None:

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import wrapt
 from torch.utils.data import DataLoader
 
-from ..loading.loaders import Loaders
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
+_DEALS = "deals the rows of each batch; `num_workers` is divided among the ranks of a host"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
-def patches(loaders: Loaders) -> list[Patch]:
-    """Rows for ``DataLoader``."""
-
-    def iterate(wrapped: Any, instance: DataLoader[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return loaders.iterate(wrapped.__func__, instance)
-
-    return [Patch("torch.utils.data.dataloader", "DataLoader.__iter__", iterate, "deals the rows of each batch")]
+def _iterate(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
+    return session.loaders.iterate(wrapped.__func__, instance)
 
 
-def patch_when_imported(loaders: Loaders, apply: Callable[[list[Patch]], None]) -> None:
-    """Take over torchdata's loader, which has an ``__iter__`` of its own, as soon as the script imports it.
+def _iterate_stateful(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
+    return session.loaders.iterate_everywhere(wrapped(*args, **kwargs), instance)
 
-    Args:
-        loaders: of the session.
-        apply: applies patches, unless the session has ended.
-    """
 
-    def iterate(wrapped: Any, instance: DataLoader[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return loaders.iterate_everywhere(wrapped(*args, **kwargs), instance)
-
-    rows = [Patch(_STATEFUL, "StatefulDataLoader.__iter__", iterate, "computes the rows of each batch apart")]
-    wrapt.register_post_import_hook(lambda module: apply(rows), _STATEFUL)
+PATCHES = (
+    Patch("torch.utils.data.dataloader", "DataLoader.__iter__", _iterate, _DEALS),
+    # torchdata's has an ``__iter__`` of its own.
+    Patch(
+        _STATEFUL,
+        "StatefulDataLoader.__iter__",
+        _iterate_stateful,
+        "computes the rows of each batch apart",
+        when_imported=_STATEFUL,
+    ),
+)

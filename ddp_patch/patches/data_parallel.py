@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +16,11 @@ from torch import Tensor, nn
 from ..batch.world import World
 from ..errors import BatchError
 from ..launch.job import Job
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
 from ..replica.calls import Call
-from ..replica.replicas import Replicas
-from ..replica.scalars import Scalars, batch_of
+from ..replica.scalars import batch_of
 from ..replica.swap import original_class
+from ..session import Session
 from ..structure import map_leaves
 
 _TO_CPU = -1  # torch's output_device for the host
@@ -29,102 +28,91 @@ _NAMED_ONE = "_ddp_patch_named_one_device"  # on the wrapper, so that copies and
 _DIM = "_ddp_patch_dim"
 
 
-def patches(replicas: Replicas, job: Job, world: World) -> list[Patch]:
-    """Rows for ``nn.DataParallel`` and ``nn.parallel.data_parallel``."""
-    wrappers: weakref.WeakSet[nn.DataParallel[Any]] = weakref.WeakSet()
-    scalars = Scalars(replicas, world)
-
-    def init(wrapped: Any, instance: nn.DataParallel[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        def build(module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
-            _note_fewer("nn.DataParallel", device_ids, world)
-            if job.device.type == "cpu":
-                wrapped(module, device_ids, output_device, dim)
-                if dim:  # torch returns before it sets self.dim on a host without accelerator
-                    vars(instance)[_DIM] = dim
-            else:
-                wrapped(module, [job.device], _TO_CPU if output_device == _TO_CPU else job.device, dim)
-            if _count(device_ids) == 1:
-                vars(instance)[_NAMED_ONE] = True
-            wrappers.add(instance)
-
-        build(*args, **kwargs)
-        settle_discovery()
-
-    def settle_discovery() -> None:
-        # A script says itself what to distribute by wrapping it; but not by wrapping a frozen net, which trains
-        # nothing, nor by a forward of its own, which calls the module in a way that is not known.
-        replicas.discovering = not any(
-            not _overrides(wrapper, "forward") and _trains(wrapper.module) for wrapper in wrappers
-        )
-
-    def forward(wrapped: Any, instance: nn.DataParallel[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        own = vars(instance)
-        devices = own.get("device_ids")
-        if devices and job.device.type != "cpu":
-            _bind(instance, job)
-        if replicas.forwards.inside:
-            return wrapped(*args, **kwargs)
-        module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
-        if replicas.replica_of(module) is None:
-            wrappers.add(instance)  # a copy, or out of a file
-            settle_discovery()  # it may have been frozen since it was wrapped
-            why = "wrapped in nn.DataParallel by the script"
+def _init(session: Session, wrapped: Any, instance: nn.DataParallel[Any], args: Args, kwargs: Kwargs) -> None:
+    def build(module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
+        _note_fewer("nn.DataParallel", device_ids, session.world)
+        if session.job.device.type == "cpu":
+            wrapped(module, device_ids, output_device, dim)
+            if dim:  # torch returns before it sets self.dim on a host without accelerator
+                vars(instance)[_DIM] = dim
         else:
-            why = ""
-        if not devices:
-            return run(module, args, kwargs, dim, False, why)
-        one = own.get(_NAMED_ONE, False)
-        gathers = not one and _overrides(instance, "gather")
-        if _overrides(instance, "scatter"):
-            args, kwargs = _scattered_by(instance, args, kwargs)
-        # A gather of the script's own gets one output, that of all rows.
-        result = run(module, args, kwargs, dim, not (one or gathers), why)
-        if gathers:
-            return instance.gather([result], own.get("output_device", job.device))
-        return _to_host(result) if own.get("output_device") == _TO_CPU and not one else result
+            wrapped(module, [session.job.device], _TO_CPU if output_device == _TO_CPU else session.job.device, dim)
+        if _count(device_ids) == 1:
+            vars(instance)[_NAMED_ONE] = True
+        session.wrappers.add(instance)
 
-    def functional(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(
-            module: nn.Module,
-            inputs: Any,
-            device_ids: Any = None,
-            output_device: Any = None,
-            dim: int = 0,
-            module_kwargs: dict[str, Any] | None = None,
-        ) -> Any:
-            given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
-            keywords = module_kwargs or {}
-            # The rows of an enclosing module: torch would spread them over other ranks' devices.
-            if replicas.forwards.inside:
-                return module(*given, **keywords)
-            _note_fewer("nn.parallel.data_parallel", device_ids, world)
-            vector = job.device.type != "cpu" and _count(device_ids) != 1
-            result = run(module, given, keywords, dim, vector, "called through nn.parallel.data_parallel")
-            return _to_host(result) if output_device == _TO_CPU and vector else result
+    build(*args, **kwargs)
+    _settle_discovery(session)
 
-        return bind(*args, **kwargs)
 
-    def run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, vector: bool, why: str) -> Any:
-        if job.device.type != "cpu":  # DataParallel takes inputs from any device
-            args, kwargs = map_leaves(to_device, args), map_leaves(to_device, kwargs)
-        if replicas.replica_of(module) is None:
-            replicas.make(module, why)
-        call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)
-        if not vector:
-            return replicas.call(call)
-        scalars.learn(module, args, kwargs, dim)
-        result = replicas.call(dataclasses.replace(call, vector=True))
-        return scalars.as_vectors(module, result, *batch_of(args, kwargs, dim))
+def _settle_discovery(session: Session) -> None:
+    # A script says itself what to distribute by wrapping it; but not by wrapping a frozen net, which trains
+    # nothing, nor by a forward of its own, which calls the module in a way that is not known.
+    session.replicas.discovering = not any(
+        not _overrides(wrapper, "forward") and _trains(wrapper.module) for wrapper in session.wrappers
+    )
 
-    def to_device(leaf: Any) -> Any:
-        return leaf.to(job.device) if isinstance(leaf, Tensor) and leaf.device != job.device else leaf
 
-    where = "torch.nn.parallel.data_parallel"
-    return [
-        Patch(where, "DataParallel.__init__", init, "binds to this rank's device"),
-        Patch(where, "DataParallel.forward", forward, "runs on this rank's rows under DDP"),
-        Patch(where, "data_parallel", functional, "runs on this rank's rows under DDP", everywhere=True),
-    ]
+def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], args: Args, kwargs: Kwargs) -> Any:
+    own = vars(instance)
+    devices = own.get("device_ids")
+    if devices and session.job.device.type != "cpu":
+        _bind(instance, session.job)
+    if session.replicas.forwards.inside:
+        return wrapped(*args, **kwargs)
+    module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
+    if session.replicas.replica_of(module) is None:
+        session.wrappers.add(instance)  # a copy, or out of a file
+        _settle_discovery(session)  # it may have been frozen since it was wrapped
+        why = "wrapped in nn.DataParallel by the script"
+    else:
+        why = ""
+    if not devices:
+        return _run(session, module, args, kwargs, dim, False, why)
+    one = own.get(_NAMED_ONE, False)
+    gathers = not one and _overrides(instance, "gather")
+    if _overrides(instance, "scatter"):
+        args, kwargs = _scattered_by(instance, args, kwargs)
+    # A gather of the script's own gets one output, that of all rows.
+    result = _run(session, module, args, kwargs, dim, not (one or gathers), why)
+    if gathers:
+        return instance.gather([result], own.get("output_device", session.job.device))
+    return _to_host(result) if own.get("output_device") == _TO_CPU and not one else result
+
+
+def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(
+        module: nn.Module,
+        inputs: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        module_kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+        keywords = module_kwargs or {}
+        # The rows of an enclosing module: torch would spread them over other ranks' devices.
+        if session.replicas.forwards.inside:
+            return module(*given, **keywords)
+        _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
+        vector = session.job.device.type != "cpu" and _count(device_ids) != 1
+        result = _run(session, module, given, keywords, dim, vector, "called through nn.parallel.data_parallel")
+        return _to_host(result) if output_device == _TO_CPU and vector else result
+
+    return bind(*args, **kwargs)
+
+
+def _run(session: Session, module: nn.Module, args: Args, kwargs: Kwargs, dim: int, vector: bool, why: str) -> Any:
+    if session.job.device.type != "cpu":  # DataParallel takes inputs from any device
+        args, kwargs = session.places.bring((args, kwargs))
+    if session.replicas.replica_of(module) is None:
+        session.replicas.make(module, why)
+    call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)
+    if not vector:
+        return session.replicas.call(call)
+    session.scalars.learn(module, args, kwargs, dim)
+    result = session.replicas.call(dataclasses.replace(call, vector=True))
+    return session.scalars.as_vectors(module, result, *batch_of(args, kwargs, dim))
 
 
 def _count(device_ids: Any) -> int | None:
@@ -158,9 +146,7 @@ def _bind(instance: nn.DataParallel[Any], job: Job) -> None:
         instance.output_device = own
 
 
-def _scattered_by(
-    instance: nn.DataParallel[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _scattered_by(instance: nn.DataParallel[Any], args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Let a subclass's own ``scatter`` unpack its arguments for the one device of this rank."""
     inputs: Sequence[Any]
     keywords: Sequence[Any]
@@ -178,3 +164,12 @@ def _scattered_by(
 def _to_host(result: Any) -> Any:
     move: Callable[[Any], Any] = lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf  # noqa: E731
     return map_leaves(move, result)
+
+
+_WHERE = "torch.nn.parallel.data_parallel"
+
+PATCHES = (
+    Patch(_WHERE, "DataParallel.__init__", _init, "binds to this rank's device"),
+    Patch(_WHERE, "DataParallel.forward", _forward, "runs on this rank's rows under DDP"),
+    Patch(_WHERE, "data_parallel", _functional, "runs on this rank's rows under DDP", everywhere=True),
+)

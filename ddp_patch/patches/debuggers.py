@@ -6,44 +6,36 @@ import sys
 from types import FrameType
 from typing import Any
 
-from ..effects.debugger import Debugger
 from ..effects.ownership import is_ours
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(debugger: Debugger) -> list[Patch]:
-    """Rows for where they stop, and for the frames that they show."""
+def _set_trace(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    def stopped_at(frame: FrameType | None = None, **others: Any) -> None:
+        session.console.debugger.set(lambda: wrapped(_caller() if frame is None else frame, **others))
 
-    def set_trace(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        def stopped_at(frame: FrameType | None = None, **others: Any) -> None:
-            debugger.set(lambda: wrapped(_caller() if frame is None else frame, **others))
+    stopped_at(*args, **kwargs)
 
-        stopped_at(*args, **kwargs)
 
-    def trace(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return debugger.trace(instance, wrapped, *args, **kwargs)
+def _trace(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return session.console.debugger.trace(instance, wrapped, *args, **kwargs)
 
-    def set_return(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        debugger.set_return(instance, lambda: wrapped(*args, **kwargs))
 
-    def stack(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return debugger.stack(*wrapped(*args, **kwargs))
+def _set_return(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    session.console.debugger.set_return(instance, lambda: wrapped(*args, **kwargs))
 
-    def interact(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        debugger.interact(lambda: wrapped(*args, **kwargs))
 
-    def run(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return debugger.run(lambda: wrapped(*args, **kwargs))
+def _stack(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return session.console.debugger.stack(*wrapped(*args, **kwargs))
 
-    alike = "debuggers stop on all ranks alike"
-    return [
-        Patch("bdb", "Bdb.run", run, alike),
-        Patch("bdb", "Bdb.set_trace", set_trace, alike),
-        Patch("bdb", "Bdb.trace_dispatch", trace, alike),
-        Patch("bdb", "Bdb.set_return", set_return, alike),
-        Patch("bdb", "Bdb.get_stack", stack, "debuggers show the frames that one process has"),
-        Patch("pdb", "Pdb.interaction", interact, alike),
-    ]
+
+def _interact(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    session.console.debugger.interact(lambda: wrapped(*args, **kwargs))
+
+
+def _run(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return session.console.debugger.run(lambda: wrapped(*args, **kwargs))
 
 
 def _caller() -> FrameType:
@@ -51,3 +43,15 @@ def _caller() -> FrameType:
     while is_ours(frame) and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+_ALIKE = "one debugger: all ranks stop at the same line and run the same commands"
+
+PATCHES = (
+    Patch("bdb", "Bdb.run", _run, _ALIKE),
+    Patch("bdb", "Bdb.set_trace", _set_trace, _ALIKE),
+    Patch("bdb", "Bdb.trace_dispatch", _trace, _ALIKE),
+    Patch("bdb", "Bdb.set_return", _set_return, _ALIKE),
+    Patch("bdb", "Bdb.get_stack", _stack, "frames of ddp_patch are not shown"),
+    Patch("pdb", "Pdb.interaction", _interact, _ALIKE),
+)

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..effects.files import Files
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 _PARAMETERS = ("buffering", "encoding", "errors", "newline", "closefd", "opener")
 
 
-def patches(files: Files) -> list[Patch]:
-    """Rows for ``open`` and ``os.stat``."""
+def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        given = {**dict(zip(_PARAMETERS, rest, strict=False)), **options}
+        if not isinstance(mode, str) or len(rest) > len(_PARAMETERS):
+            return wrapped(*args, **kwargs)  # which says what is wrong
+        return session.files.open(wrapped, file, mode, given)
 
-    def open_file(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            given = {**dict(zip(_PARAMETERS, rest, strict=False)), **options}
-            if not isinstance(mode, str) or len(rest) > len(_PARAMETERS):
-                return wrapped(*args, **kwargs)  # which says what is wrong
-            return files.open(wrapped, file, mode, given)
+    return bind(*args, **kwargs)
 
-        return bind(*args, **kwargs)
 
-    def stat(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(path: Any, *rest: Any, **options: Any) -> Any:
-            return files.stat(wrapped, path, rest, options)
+def _stat(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(path: Any, *rest: Any, **options: Any) -> Any:
+        return session.files.stat(wrapped, path, rest, options)
 
-        return bind(*args, **kwargs)
+    return bind(*args, **kwargs)
 
-    def translated(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return wrapped(*(files.leaders(arg) for arg in args[:1]), *args[1:], **kwargs)
 
-    by_name = "by the name that rank 0 gave"
-    return [
-        *(Patch("os", name, translated, by_name) for name in ("listdir", "scandir", "chdir", "access")),
-        Patch(
-            "io",
-            "open",
-            open_file,
-            "rank 0 writes; all see the finished file",
-            also=("builtins:open",),
-            everywhere=True,
-        ),
-        Patch("os", "stat", stat, "rank 0's view of a file that is being written"),
-    ]
+def _translated(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*(session.files.leaders(arg) for arg in args[:1]), *args[1:], **kwargs)
+
+
+_BY_NAME = "where a rank named a file otherwise than rank 0 (by the clock), rank 0's"
+_ONE_FILE = (
+    "rank 0's file is real, the others write to nowhere; opening, flushing and closing succeed or fail alike; "
+    "who reads sees the finished file"
+)
+
+PATCHES = (
+    *(Patch("os", name, _translated, _BY_NAME) for name in ("listdir", "scandir", "chdir", "access")),
+    Patch("io", "open", _open_file, _ONE_FILE, also=("builtins:open",), everywhere=True),
+    Patch("os", "stat", _stat, "behind `os.path.exists` and its like: rank 0's view of a file that is being written"),
+)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..effects.folders import Folders
-from ..effects.ownership import Ownership
-from ..patcher import Patch, Wrapper
+from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..session import Session
 
 # Function -> the names of its paths, which come first.
 _CHANGES = {
@@ -39,45 +38,47 @@ _READS = ("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "
 _MAKES_OWN = {"mkdtemp": 2, "mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
 
 
-def patches(folders: Folders, ownership: Ownership) -> list[Patch]:
-    """Rows for what changes folders and files as a whole."""
+def _once(what: str, names: tuple[str, ...]) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        paths = [*args[: len(names)], *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+        written = paths[1:] if what in _READS else paths
+        if len(paths) < len(names) and what != "shutil.unpack_archive":
+            return wrapped(*args, **kwargs)  # which says what is missing
+        return session.folders.call(what, wrapped, written, args, kwargs)
 
-    def once(what: str, names: tuple[str, ...]) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            paths = [*args[: len(names)], *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
-            written = paths[1:] if what in _READS else paths
-            if len(paths) < len(names) and what != "shutil.unpack_archive":
-                return wrapped(*args, **kwargs)  # which says what is missing
-            return folders.call(what, wrapped, written, args, kwargs)
+    return call
 
-        return call
 
-    def open_descriptor(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-            return folders.open(wrapped, path, flags, rest, options)
+def _open_descriptor(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        return session.folders.open(wrapped, path, flags, rest, options)
 
-        return bind(*args, **kwargs)
+    return bind(*args, **kwargs)
 
-    def own(place: int) -> Wrapper:
-        def make(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if folders.are_others and len(args) > place:
-                args = (*args[:place], ownership.place(args[place]), *args[place + 1 :])
-            elif folders.are_others and "dir" in kwargs:
-                kwargs = {**kwargs, "dir": ownership.place(kwargs["dir"])}
-            made = wrapped(*args, **kwargs)
-            ownership.made(made[1] if isinstance(made, tuple) else getattr(made, "name", made))
-            return made
 
-        return make
+def _own(place: int) -> Wrapper:
+    def make(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if session.folders.are_others and len(args) > place:
+            args = (*args[:place], session.owners.place(args[place]), *args[place + 1 :])
+        elif session.folders.are_others and "dir" in kwargs:
+            kwargs = {**kwargs, "dir": session.owners.place(kwargs["dir"])}
+        made = wrapped(*args, **kwargs)
+        session.owners.made(made[1] if isinstance(made, tuple) else getattr(made, "name", made))
+        return made
 
-    return [
-        *(
-            Patch(module, name, once(f"{module}.{name}", names), "rank 0 acts; all get what it got", everywhere=True)
-            for (module, name), names in _CHANGES.items()
-        ),
-        Patch("os", "open", open_descriptor, "as open()"),
-        *(
-            Patch("tempfile", name, own(place), "each rank makes its own", everywhere=True)
-            for name, place in _MAKES_OWN.items()
-        ),
-    ]
+    return make
+
+
+_ONCE = "rank 0 acts once all ranks are there; all get what it got"
+
+PATCHES = (
+    *(
+        Patch(module, name, _once(f"{module}.{name}", names), _ONCE, everywhere=True)
+        for (module, name), names in _CHANGES.items()
+    ),
+    Patch("os", "open", _open_descriptor, "as `open`"),
+    *(
+        Patch("tempfile", name, _own(place), "every rank has temporary files of its own", everywhere=True)
+        for name, place in _MAKES_OWN.items()
+    ),
+)

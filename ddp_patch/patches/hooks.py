@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
 from ..errors import BatchError
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
 from ..replica.module_hooks import is_torchs
-from ..replica.replicas import Replicas
 from ..replica.trial import note_hook
+from ..session import Session
 
 _ON_MODULES = (
     "register_forward_hook",
@@ -24,51 +23,53 @@ _ON_MODULES = (
 )
 
 
-def patches(replicas: Replicas, world: World) -> list[Patch]:
-    """Rows for ``Tensor.register_hook``, ``Tensor.retain_grad`` and ``Module.register_*_hook``."""
+def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> Any:
+    if not instance.is_leaf:
+        session.world.may_assume = False
+    if isinstance(instance, BatchTensor):
+        return rules.register_hook(wrapped, (instance, *args), kwargs)
+    if not instance.is_leaf:
+        note_hook()
+    if instance.is_leaf and instance.requires_grad and not session.replicas.forwards.computes_rows:
+        return session.replicas.backwards.hooks.add(instance, _hook(args, kwargs), False, wrapped)
+    if session.replicas.forwards.computes_rows and not instance.is_leaf:
+        raise BatchError(
+            "A forward registers a hook on an activation, whose gradient is this rank's rows there, though its "
+            "trial did not. Register the hook on every call, so that the module is run on whole batches."
+        )
+    return wrapped(*args, **kwargs)
 
-    def on_tensor(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not instance.is_leaf:
-            world.may_assume = False
-        if isinstance(instance, BatchTensor):
-            return rules.register_hook(wrapped, (instance, *args), kwargs)
-        if not instance.is_leaf:
-            note_hook()
-        if instance.is_leaf and instance.requires_grad and not replicas.forwards.computes_rows:
-            return replicas.backwards.hooks.add(instance, _hook(args, kwargs), False, wrapped)
-        if replicas.forwards.computes_rows and not instance.is_leaf:
-            raise BatchError(
-                "A forward registers a hook on an activation, whose gradient is this rank's rows there, though its "
-                "trial did not. Register the hook on every call, so that the module is run on whole batches."
-            )
+
+def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> Any:
+    if isinstance(instance, BatchTensor) or not instance.is_leaf:
         return wrapped(*args, **kwargs)
-
-    def after_accumulation(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(instance, BatchTensor) or not instance.is_leaf:
-            return wrapped(*args, **kwargs)
-        return replicas.backwards.hooks.add(instance, _hook(args, kwargs), True, wrapped)
-
-    def retain_grad(wrapped: Any, instance: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        world.may_assume = False
-        wrapped(*args, **kwargs)
-
-    def on_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        replicas.hooks.registered += 1
-        # One on the way forward may make a leaf of an activation, as PEFT's do.
-        world.may_assume = world.may_assume and is_torchs(_hook(args, kwargs))
-        return wrapped(*args, **kwargs)
-
-    gradients = "hooks on parameters see the global gradient"
-    return [
-        Patch("torch", "Tensor.register_hook", on_tensor, gradients),
-        Patch("torch", "Tensor.register_post_accumulate_grad_hook", after_accumulation, gradients),
-        Patch("torch", "Tensor.retain_grad", retain_grad, "gradients that are kept cannot be corrected later"),
-        *(
-            Patch("torch.nn.modules.module", f"Module.{name}", on_module, "hooks see whole batches")
-            for name in _ON_MODULES
-        ),
-    ]
+    return session.replicas.backwards.hooks.add(instance, _hook(args, kwargs), True, wrapped)
 
 
-def _hook(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> None:
+    session.world.may_assume = False
+    wrapped(*args, **kwargs)
+
+
+def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    session.replicas.hooks.registered += 1
+    # One on the way forward may make a leaf of an activation, as PEFT's do.
+    session.world.may_assume = session.world.may_assume and is_torchs(_hook(args, kwargs))
+    return wrapped(*args, **kwargs)
+
+
+def _hook(args: Args, kwargs: Kwargs) -> Any:
     return args[0] if args else kwargs["hook"]
+
+
+_GRADIENTS = "hooks on parameters see the global gradient"
+
+PATCHES = (
+    Patch("torch", "Tensor.register_hook", _on_tensor, _GRADIENTS),
+    Patch("torch", "Tensor.register_post_accumulate_grad_hook", _after_accumulation, _GRADIENTS),
+    Patch("torch", "Tensor.retain_grad", _retain_grad, "gradients that are kept cannot be corrected later"),
+    *(
+        Patch("torch.nn.modules.module", f"Module.{name}", _on_module, "hooks see whole batches")
+        for name in _ON_MODULES
+    ),
+)

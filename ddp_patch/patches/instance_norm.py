@@ -12,50 +12,47 @@ from torch import Tensor
 from ..batch.crossings import spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
-from ..patcher import Patch
-from ..replica.replicas import Replicas
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(replicas: Replicas, world: World) -> list[Patch]:
-    """Rows for ``F.instance_norm``."""
+def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:
+    def bind(
+        input: Tensor,
+        running_mean: Tensor | None = None,
+        running_var: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        use_input_stats: bool = True,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        how = use_input_stats, momentum, eps
+        if use_input_stats and running_mean is not None and running_var is not None:
+            if isinstance(input, BatchTensor) and input._layout.dim == 0:
+                weight, bias = (None if value is None else spread(value) for value in (weight, bias))
+                seen = session.world.observation
+                with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
+                    rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, *how)
+                return BatchTensor.from_rows(rows, input._layout)
+            if session.replicas.forwards.computes_rows:
+                return on_rows(input, running_mean, running_var, weight, bias, *how)
+        return unchanged(input, running_mean, running_var, weight, bias, *how)
 
-    def instance_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        def bind(
-            input: Tensor,
-            running_mean: Tensor | None = None,
-            running_var: Tensor | None = None,
-            weight: Tensor | None = None,
-            bias: Tensor | None = None,
-            use_input_stats: bool = True,
-            momentum: float = 0.1,
-            eps: float = 1e-5,
-        ) -> Tensor:
-            how = use_input_stats, momentum, eps
-            if use_input_stats and running_mean is not None and running_var is not None:
-                if isinstance(input, BatchTensor) and input._layout.dim == 0:
-                    weight, bias = (None if value is None else spread(value) for value in (weight, bias))
-                    seen = world.observation
-                    with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
-                        rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, *how)
-                    return BatchTensor.from_rows(rows, input._layout)
-                if replicas.forwards.computes_rows:
-                    return on_rows(input, running_mean, running_var, weight, bias, *how)
-            return unchanged(input, running_mean, running_var, weight, bias, *how)
+    def on_rows(rows: Tensor, mean: Tensor, var: Tensor, weight: Any, bias: Any, *how: Any) -> Tensor:
+        # torch's update is the mean over the samples (aten/src/ATen/native/Normalization.cpp, instance_norm).
+        own_mean, own_var = mean.clone(), var.clone()
+        result = unchanged(rows, own_mean, own_var, weight, bias, *how)
+        with torch.no_grad():
+            count = len(rows)
+            whole = session.world.all_reduce(torch.cat([own_mean * count, own_var * count, mean.new_full((1,), count)]))
+            means = (whole[:-1] / whole[-1]).chunk(2)
+            mean.copy_(means[0])
+            var.copy_(means[1])
+        return result
 
-        def on_rows(rows: Tensor, mean: Tensor, var: Tensor, weight: Any, bias: Any, *how: Any) -> Tensor:
-            # torch's update is the mean over the samples (aten/src/ATen/native/Normalization.cpp, instance_norm).
-            own_mean, own_var = mean.clone(), var.clone()
-            result = unchanged(rows, own_mean, own_var, weight, bias, *how)
-            with torch.no_grad():
-                count = len(rows)
-                whole = world.all_reduce(torch.cat([own_mean * count, own_var * count, mean.new_full((1,), count)]))
-                means = (whole[:-1] / whole[-1]).chunk(2)
-                mean.copy_(means[0])
-                var.copy_(means[1])
-            return result
+    unchanged: Callable[..., Tensor] = wrapped
+    return bind(*args, **kwargs)
 
-        unchanged: Callable[..., Tensor] = wrapped
-        return bind(*args, **kwargs)
 
-    return [Patch("torch.nn.functional", "instance_norm", instance_norm, "tracks the rows of all ranks")]
+PATCHES = (Patch("torch.nn.functional", "instance_norm", _instance_norm, "tracks the rows of all ranks"),)

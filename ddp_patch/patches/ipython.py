@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
-from ..effects.turns import Turns
-from ..patcher import Patch, Wrapper
+from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..session import Session
 
 _SHELL = "IPython.core.interactiveshell"
 _TERMINAL = "IPython.terminal.interactiveshell"
@@ -16,41 +13,62 @@ _IN_TERMINAL = "TerminalInteractiveShell.system"
 _EXIT_CODE = "_exit_code"  # where IPython leaves it for the user
 
 
-def patch_when_imported(turns: Turns, apply: Callable[[list[Patch]], None]) -> None:
-    """Take over IPython's shell as soon as it is imported.
+def _once(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not session.turns.are_taken():
+            return wrapped(*args, **kwargs)
 
-    Args:
-        turns: of the ranks.
-        apply: applies patches, unless the session has ended.
-    """
+        def leaders() -> Any:
+            return wrapped(*args, **kwargs), instance.user_ns.get(_EXIT_CODE)
 
-    def once(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not turns.are_taken():
-                return wrapped(*args, **kwargs)
+        result, instance.user_ns[_EXIT_CODE] = session.turns.take(what, leaders)
+        return result
 
-            def leaders() -> Any:
-                return wrapped(*args, **kwargs), instance.user_ns.get(_EXIT_CODE)
+    return call
 
-            result, instance.user_ns[_EXIT_CODE] = turns.take(what, leaders)
-            return result
 
-        return call
+def _remember(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs if session.turns.is_leader else {**kwargs, "enabled": False})
 
-    def remember(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        wrapped(*args, **kwargs if turns.is_leader else {**kwargs, "enabled": False})
 
-    def measure(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        taken = wrapped(*args, **kwargs)
-        return turns.follow("%timeit", lambda: taken) if turns.are_taken() else taken
+def _measure(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    taken = wrapped(*args, **kwargs)
+    return session.turns.follow("%timeit", lambda: taken) if session.turns.are_taken() else taken
 
-    effect = "rank 0 runs it; all get what it got"
-    rows = [
-        # The terminal's shell has a name of its own for one of them.
-        Patch(_SHELL, "InteractiveShell.system_raw", once("!"), effect, also=(f"{_TERMINAL}:{_IN_TERMINAL}",)),
-        Patch(_SHELL, "InteractiveShell.system_piped", once("!"), effect, also=(f"{_SHELL}:InteractiveShell.system",)),
-        Patch(_SHELL, "InteractiveShell.getoutput", once("!!"), effect),
-        Patch("IPython.core.history", "HistoryManager.__init__", remember, "rank 0 keeps the history"),
-        Patch("IPython.core.magics.execution", "Timer.timeit", measure, "rank 0's time decides how often"),
-    ]
-    wrapt.register_post_import_hook(lambda module: apply(rows), _TERMINAL)
+
+_EFFECT = "rank 0 runs `!commands`; all get what it got"
+
+PATCHES = (
+    # The terminal's shell has a name of its own for one of them.
+    Patch(
+        _SHELL,
+        "InteractiveShell.system_raw",
+        _once("!"),
+        _EFFECT,
+        also=(f"{_TERMINAL}:TerminalInteractiveShell.system",),
+        when_imported=_TERMINAL,
+    ),
+    Patch(
+        _SHELL,
+        "InteractiveShell.system_piped",
+        _once("!"),
+        _EFFECT,
+        also=(f"{_SHELL}:InteractiveShell.system",),
+        when_imported=_TERMINAL,
+    ),
+    Patch(_SHELL, "InteractiveShell.getoutput", _once("!!"), _EFFECT, when_imported=_TERMINAL),
+    Patch(
+        "IPython.core.history",
+        "HistoryManager.__init__",
+        _remember,
+        "rank 0 keeps the history",
+        when_imported=_TERMINAL,
+    ),
+    Patch(
+        "IPython.core.magics.execution",
+        "Timer.timeit",
+        _measure,
+        "rank 0's time decides how often `%timeit` runs",
+        when_imported=_TERMINAL,
+    ),
+)

@@ -6,29 +6,21 @@ from typing import Any
 
 from torch import nn
 
-from ..patcher import Patch
-from ..replica.replicas import Replicas
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(replicas: Replicas) -> list[Patch]:
-    """Rows for ``Module.__setattr__`` and ``Module.__delattr__``."""
+def _set_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    before = _held(instance, args[0])
+    wrapped(*args, **kwargs)
+    session.replicas.census.noted(args[0])
+    session.replicas.verdicts.fingerprints.noted(instance, args[0], before, args[1])
 
-    def set_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        before = _held(instance, args[0])
-        wrapped(*args, **kwargs)
-        replicas.census.noted(args[0])
-        replicas.verdicts.fingerprints.noted(instance, args[0], before, args[1])
 
-    def delete_attribute(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        before = _held(instance, args[0])
-        wrapped(*args, **kwargs)
-        replicas.verdicts.fingerprints.noted(instance, args[0], before, None)
-
-    changed = "a changed module is observed anew"
-    return [
-        Patch("torch.nn.modules.module", "Module.__delattr__", delete_attribute, changed),
-        Patch("torch.nn.modules.module", "Module.__setattr__", set_attribute, changed),
-    ]
+def _delete_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    before = _held(instance, args[0])
+    wrapped(*args, **kwargs)
+    session.replicas.verdicts.fingerprints.noted(instance, args[0], before, None)
 
 
 def _held(module: nn.Module, name: str) -> Any:
@@ -37,3 +29,11 @@ def _held(module: nn.Module, name: str) -> Any:
         return own[name]
     buffers = own.get("_buffers")
     return buffers.get(name) if isinstance(buffers, dict) else None
+
+
+_CHANGED = "a changed module is observed anew"
+
+PATCHES = (
+    Patch("torch.nn.modules.module", "Module.__delattr__", _delete_attribute, _CHANGED),
+    Patch("torch.nn.modules.module", "Module.__setattr__", _set_attribute, _CHANGED),
+)

@@ -15,47 +15,44 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..batch.world import World
-from ..patcher import Patch
-from ..replica.discovery import Discovery
-from ..replica.replicas import Replicas
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(replicas: Replicas, discovery: Discovery) -> list[Patch]:
-    """Rows for ``Optimizer``."""
-
-    def add_param_group(wrapped: Any, instance: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        wrapped(*args, **kwargs)
-        replicas.optimizes(instance)
-        discovery.start()
-
-    def zero_grad(wrapped: Any, instance: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        replicas.backwards.before_zeroing(p for group in instance.param_groups for p in group["params"])
-        wrapped(*args, **kwargs)
-
-    def zero_module(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        replicas.backwards.before_zeroing(instance.parameters())
-        wrapped(*args, **kwargs)
-
-    unread = "gradients nobody looked at are not averaged any more"
-    return [
-        Patch(
-            "torch.optim.optimizer", "Optimizer.add_param_group", add_param_group, "tells which parameters are trained"
-        ),
-        Patch("torch.optim.optimizer", "Optimizer.zero_grad", zero_grad, unread),
-        Patch("torch.nn.modules.module", "Module.zero_grad", zero_module, unread),
-    ]
+def _add_param_group(session: Session, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    session.replicas.optimizes(instance)
+    session.discovery.start()
 
 
-def hooks(replicas: Replicas, world: World) -> list[Callable[[], None]]:
+def _zero_grad(session: Session, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
+    session.replicas.backwards.before_zeroing(p for group in instance.param_groups for p in group["params"])
+    wrapped(*args, **kwargs)
+
+
+def _zero_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    session.replicas.backwards.before_zeroing(instance.parameters())
+    wrapped(*args, **kwargs)
+
+
+def count_steps(session: Session) -> list[Callable[[], None]]:
     """Register the step hooks; returns the functions that remove them."""
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
-        replicas.backwards.before_step(optimizer, has_closure)
+        session.replicas.backwards.before_step(optimizer, has_closure)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        replicas.backwards.after_step(optimizer)
-        world.ledger.steps += 1
+        session.replicas.backwards.after_step(optimizer)
+        session.ledger.steps += 1
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
+
+
+_UNREAD = "gradients that nobody looked at are not averaged any more"
+
+PATCHES = (
+    Patch("torch.optim.optimizer", "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
+    Patch("torch.optim.optimizer", "Optimizer.zero_grad", _zero_grad, _UNREAD),
+    Patch("torch.nn.modules.module", "Module.zero_grad", _zero_module, _UNREAD),
+)

@@ -13,68 +13,70 @@ from ..batch.crossings import scatter
 from ..batch.forms import rows_of, whole_of
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(world: World) -> list[Patch]:
-    """Rows for packing, padding and recurrent layers."""
+def _pack(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> PackedSequence:
+    if any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
+        return packed.pack(*args, **kwargs)
+    result: PackedSequence = wrapped(*args, **kwargs)
+    return result
 
-    def pack(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PackedSequence:
-        if any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
-            return packed.pack(*args, **kwargs)
-        result: PackedSequence = wrapped(*args, **kwargs)
+
+def _pad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> tuple[Tensor, Tensor]:
+    sequence = args[0] if args else kwargs.get("sequence")
+    if not isinstance(sequence, PackedRows):
+        result: tuple[Tensor, Tensor] = wrapped(*args, **kwargs)
         return result
+    total = args[3] if len(args) > 3 else kwargs.get("total_length")
+    if session.world.observation is not None and total is None:
+        session.world.observation.tied("pad_packed_sequence pads to the longest sequence of the whole batch")
+    return packed.pad(*args, **kwargs)
 
-    def pad(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        sequence = args[0] if args else kwargs.get("sequence")
-        if not isinstance(sequence, PackedRows):
-            result: tuple[Tensor, Tensor] = wrapped(*args, **kwargs)
-            return result
-        total = args[3] if len(args) > 3 else kwargs.get("total_length")
-        if world.observation is not None and total is None:
-            world.observation.tied("pad_packed_sequence pads to the longest sequence of the whole batch")
-        return packed.pad(*args, **kwargs)
 
-    def forward(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(input: Any, hx: Any = None) -> Any:
-            if not isinstance(input, PackedRows):
-                return wrapped(input, hx)
-            weights = [weight for weight in instance._flat_weights if weight is not None]
-            own = _own(hx, input)
-            if own is NotImplemented or any(w.requires_grad and not world.keeps_global(w) for w in weights):
-                return wrapped(input.whole(), _whole(hx))
-            drops = instance.training and instance.dropout and instance.num_layers > 1
-            with world.working_on_rows(wrapped), world.own_draws() if drops else nullcontext():
-                output, states = wrapped(input.own, own)
-            at = input.layout.at(1)
-            several = isinstance(states, tuple)
-            batches = [BatchTensor.from_rows(state, at) for state in (states if several else (states,))]
-            return PackedRows.of(output, input.order, input.layout), tuple(batches) if several else batches[0]
+def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(input: Any, hx: Any = None) -> Any:
+        if not isinstance(input, PackedRows):
+            return wrapped(input, hx)
+        weights = [weight for weight in instance._flat_weights if weight is not None]
+        own = _own(hx, input)
+        if own is NotImplemented or any(w.requires_grad and not session.world.keeps_global(w) for w in weights):
+            return wrapped(input.whole(), _whole(hx))
+        drops = instance.training and instance.dropout and instance.num_layers > 1
+        with session.world.working_on_rows(wrapped), session.world.own_draws() if drops else nullcontext():
+            output, states = wrapped(input.own, own)
+        at = input.layout.at(1)
+        several = isinstance(states, tuple)
+        batches = [BatchTensor.from_rows(state, at) for state in (states if several else (states,))]
+        return PackedRows.of(output, input.order, input.layout), tuple(batches) if several else batches[0]
 
-        return bind(*args, **kwargs)
+    return bind(*args, **kwargs)
 
-    def _own(states: Any, sequence: PackedRows) -> Any:
-        if states is None:
-            return None
-        if isinstance(states, tuple):
-            both = tuple(_own(state, sequence) for state in states)
-            return NotImplemented if any(state is NotImplemented for state in both) else both
-        layout = sequence.layout.at(1)
-        if isinstance(states, BatchTensor):
-            return rows_of(states) if states._layout == layout else NotImplemented
-        fits = isinstance(states, Tensor) and states.dim() == 3 and states.shape[1] == layout.total
-        return scatter(states, layout) if fits else NotImplemented
 
-    where, rnn = "torch.nn.utils.rnn", "torch.nn.modules.rnn"
-    return [
-        Patch(where, "pack_padded_sequence", pack, "packs this rank's rows", everywhere=True),
-        Patch(where, "pad_packed_sequence", pad, "pads to the longest sequence of the whole batch", everywhere=True),
-        *(Patch(rnn, f"{kind}.forward", forward, "computes this rank's sequences") for kind in ("RNN", "GRU", "LSTM")),
-    ]
+def _own(states: Any, sequence: PackedRows) -> Any:
+    if states is None:
+        return None
+    if isinstance(states, tuple):
+        both = tuple(_own(state, sequence) for state in states)
+        return NotImplemented if any(state is NotImplemented for state in both) else both
+    layout = sequence.layout.at(1)
+    if isinstance(states, BatchTensor):
+        return rows_of(states) if states._layout == layout else NotImplemented
+    fits = isinstance(states, Tensor) and states.dim() == 3 and states.shape[1] == layout.total
+    return scatter(states, layout) if fits else NotImplemented
 
 
 def _whole(states: Any) -> Any:
     if isinstance(states, tuple):
         return tuple(map(_whole, states))
     return whole_of(states) if isinstance(states, BatchTensor) else states
+
+
+_WHERE, _RNN = "torch.nn.utils.rnn", "torch.nn.modules.rnn"
+
+PATCHES = (
+    Patch(_WHERE, "pack_padded_sequence", _pack, "packs this rank's rows", everywhere=True),
+    Patch(_WHERE, "pad_packed_sequence", _pad, "pads to the longest sequence of the whole batch", everywhere=True),
+    *(Patch(_RNN, f"{kind}.forward", _forward, "computes this rank's sequences") for kind in ("RNN", "GRU", "LSTM")),
+)

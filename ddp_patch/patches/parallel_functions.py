@@ -12,86 +12,70 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.world import World
 from ..errors import BatchError
-from ..launch.job import Job
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 from ..structure import map_leaves
 
 _TO_CPU = (-1, "cpu", torch.device("cpu"))
 
 
-def patches(job: Job, world: World) -> list[Patch]:
-    """Rows for the functions that DataParallel is made of."""
+def _replicate(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(network: nn.Module, devices: Sequence[Any], detach: bool = False) -> list[nn.Module]:
+        session.ledger.note(
+            f"nn.parallel.replicate for {len(devices)} devices: all {session.world.size} ranks work, one device each, "
+            "so it gives one replica, the module itself"
+        )
+        return _OnlyList([network]) if len(devices) else []
 
-    def replicate(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(network: nn.Module, devices: Sequence[Any], detach: bool = False) -> list[nn.Module]:
-            world.ledger.note(
-                f"nn.parallel.replicate for {len(devices)} devices: all {world.size} ranks work, one device each, so "
-                "it gives one replica, the module itself"
+    return bind(*args, **kwargs)
+
+
+def _scatter(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
+        chunk = session.places.bring(inputs)
+        # torch gives a tuple for a tensor and a list for everything else, which scatter_kwargs extends.
+        return _OnlyTuple([chunk]) if isinstance(inputs, Tensor) else _OnlyList([chunk])
+
+    return bind(*args, **kwargs)
+
+
+def _parallel_apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(
+        modules: Sequence[nn.Module],
+        inputs: Sequence[Any],
+        kwargs_tup: Sequence[dict[str, Any]] | None = None,
+        devices: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        calls = list(inputs)
+        nets = list(modules) * len(calls) if len(modules) == 1 else list(modules)
+        keywords = _per_call(kwargs_tup, len(calls))
+        if len(nets) != len(calls):
+            raise BatchError(
+                f"nn.parallel.parallel_apply was called with {len(nets)} modules and {len(calls)} inputs. Under "
+                "ddp_patch every rank is one device, so nn.parallel.replicate gives one module and "
+                "nn.parallel.scatter one chunk, the whole batch. Make both with them, or write module(inputs)."
             )
-            return _OnlyList([network]) if len(devices) else []
+        return [
+            net(*(given if isinstance(given, (list, tuple)) else (given,)), **named)
+            for net, given, named in zip(nets, calls, keywords, strict=True)
+        ]
 
-        return bind(*args, **kwargs)
+    return bind(*args, **kwargs)
 
-    def scatter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
-            chunk = map_leaves(on_own_device, inputs)
-            # torch gives a tuple for a tensor and a list for everything else, which scatter_kwargs extends.
-            return _OnlyTuple([chunk]) if isinstance(inputs, Tensor) else _OnlyList([chunk])
 
-        return bind(*args, **kwargs)
+def _gather(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(outputs: Any, target_device: Any, dim: int = 0) -> Any:
+        given = list(outputs)
+        together = given[0] if len(given) == 1 else _together(given, dim)
+        to_cpu = any(target_device == host for host in _TO_CPU)
+        return map_leaves(_on_host, together) if to_cpu else session.places.bring(together)
 
-    def parallel_apply(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(
-            modules: Sequence[nn.Module],
-            inputs: Sequence[Any],
-            kwargs_tup: Sequence[dict[str, Any]] | None = None,
-            devices: Sequence[Any] | None = None,
-        ) -> list[Any]:
-            calls = list(inputs)
-            nets = list(modules) * len(calls) if len(modules) == 1 else list(modules)
-            keywords = _per_call(kwargs_tup, len(calls))
-            if len(nets) != len(calls):
-                raise BatchError(
-                    f"nn.parallel.parallel_apply was called with {len(nets)} modules and {len(calls)} inputs. Under "
-                    "ddp_patch every rank is one device, so nn.parallel.replicate gives one module and "
-                    "nn.parallel.scatter one chunk, the whole batch. Make both with them, or write module(inputs)."
-                )
-            return [
-                net(*(given if isinstance(given, (list, tuple)) else (given,)), **named)
-                for net, given, named in zip(nets, calls, keywords, strict=True)
-            ]
+    return bind(*args, **kwargs)
 
-        return bind(*args, **kwargs)
 
-    def gather(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(outputs: Any, target_device: Any, dim: int = 0) -> Any:
-            given = list(outputs)
-            together = given[0] if len(given) == 1 else _together(given, dim)
-            to_cpu = any(target_device == host for host in _TO_CPU)
-            return map_leaves(on_host if to_cpu else on_own_device, together)
-
-        return bind(*args, **kwargs)
-
-    def on_own_device(leaf: Any) -> Any:
-        return leaf.to(job.device) if isinstance(leaf, Tensor) and leaf.device != job.device else leaf
-
-    def on_host(leaf: Any) -> Any:
-        return leaf.cpu() if isinstance(leaf, Tensor) else leaf
-
-    return [
-        Patch("torch.nn.parallel.replicate", "replicate", replicate, "gives the module itself", everywhere=True),
-        Patch("torch.nn.parallel.scatter_gather", "scatter", scatter, "gives one chunk, the batch", everywhere=True),
-        Patch(
-            "torch.nn.parallel.parallel_apply",
-            "parallel_apply",
-            parallel_apply,
-            "calls the modules one after the other",
-            everywhere=True,
-        ),
-        Patch("torch.nn.parallel.scatter_gather", "gather", gather, "puts outputs together", everywhere=True),
-    ]
+def _on_host(leaf: Any) -> Any:
+    return leaf.cpu() if isinstance(leaf, Tensor) else leaf
 
 
 class _Only:
@@ -150,3 +134,19 @@ def _together(outputs: list[Any], dim: int) -> Any:
         return kind((key, _together([output[key] for output in outputs], dim)) for key in first)
     merged = (_together(list(items), dim) for items in zip(*outputs, strict=True))
     return type(first)._make(merged) if hasattr(first, "_make") else type(first)(merged)
+
+
+_WHERE = "torch.nn.parallel"
+
+PATCHES = (
+    Patch(f"{_WHERE}.replicate", "replicate", _replicate, "gives the module itself", everywhere=True),
+    Patch(f"{_WHERE}.scatter_gather", "scatter", _scatter, "gives one chunk, the batch", everywhere=True),
+    Patch(
+        f"{_WHERE}.parallel_apply",
+        "parallel_apply",
+        _parallel_apply,
+        "calls one module after the other",
+        everywhere=True,
+    ),
+    Patch(f"{_WHERE}.scatter_gather", "gather", _gather, "puts outputs together", everywhere=True),
+)

@@ -7,33 +7,34 @@ from typing import Any
 
 import wrapt
 
-from ..effects.turns import Turns
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patch_when_imported(turns: Turns, apply: Callable[[list[Patch]], None]) -> None:
-    """Take over matplotlib as soon as the script imports it.
+def _use(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*args, **kwargs) if session.turns.is_leader else wrapped("agg")
 
-    Args:
-        turns: of the ranks.
-        apply: applies patches, unless the session has ended.
-    """
-    if turns.is_leader:
-        return
 
-    def use(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return wrapped("agg")
+def _show(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*args, **kwargs) if session.turns.is_leader else None
 
-    def show(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        return None
 
-    def take_over(module: Any) -> None:
-        apply([Patch("matplotlib", "use", use, "agg on ranks other than 0")])
-        module.use("agg")
+def keep_off_screen(session: Session) -> list[Callable[[], None]]:
+    """Have ranks other than 0 draw without a display as soon as the script imports matplotlib."""
 
-    rows = [
-        Patch("matplotlib.pyplot", "switch_backend", use, "agg on ranks other than 0"),
-        Patch("matplotlib.pyplot", "show", show, "rank 0 shows"),
-    ]
-    wrapt.register_post_import_hook(take_over, "matplotlib")
-    wrapt.register_post_import_hook(lambda module: apply(rows), "matplotlib.pyplot")
+    def choose(module: Any) -> None:
+        if session.is_running:
+            module.use("agg")
+
+    if not session.turns.is_leader:
+        wrapt.register_post_import_hook(choose, "matplotlib")
+    return []
+
+
+_OFF_SCREEN = "on ranks other than 0 there is no display: figures are drawn and not shown"
+
+PATCHES = (
+    Patch("matplotlib", "use", _use, _OFF_SCREEN, when_imported="matplotlib"),
+    Patch("matplotlib.pyplot", "switch_backend", _use, _OFF_SCREEN, when_imported="matplotlib.pyplot"),
+    Patch("matplotlib.pyplot", "show", _show, _OFF_SCREEN, when_imported="matplotlib.pyplot"),
+)

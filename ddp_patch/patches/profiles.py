@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..effects.turns import Turns
-from ..patcher import Patch, Wrapper
+from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..session import Session
 
 _WRITERS = {
     "torch.profiler.profiler": ("_KinetoProfile.export_chrome_trace", "_KinetoProfile.export_memory_timeline"),
@@ -14,21 +14,19 @@ _WRITERS = {
 }
 
 
-def patches(turns: Turns) -> list[Patch]:
-    """Rows for what a profiler writes."""
+def _once(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if session.turns.are_silent():
+            return None
+        if not session.turns.are_taken():
+            return wrapped(*args, **kwargs)
+        return session.turns.take(what, lambda: wrapped(*args, **kwargs))
 
-    def once(what: str) -> Wrapper:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if turns.are_silent():
-                return None
-            if not turns.are_taken():
-                return wrapped(*args, **kwargs)
-            return turns.take(what, lambda: wrapped(*args, **kwargs))
+    return call
 
-        return call
 
-    return [
-        Patch(module, name, once(name.partition(".")[2]), "rank 0 writes what it measured")
-        for module, names in _WRITERS.items()
-        for name in names
-    ]
+PATCHES = tuple(
+    Patch(module, name, _once(name.partition(".")[2]), "rank 0 writes what it measured")
+    for module, names in _WRITERS.items()
+    for name in names
+)

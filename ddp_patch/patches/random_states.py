@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..patcher import Patch
-from ..replica.streams import RankStream
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(stream: RankStream) -> list[Patch]:
-    """Rows for the state of torch's generator, ``torch.random.fork_rng`` and checkpointing by hand included.
+def _get_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    state = wrapped(*args, **kwargs)
+    session.replicas.stream.marked(state)
+    return state
 
-    Args:
-        stream: that this rank draws from for its rows.
-    """
 
-    def get_state(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        state = wrapped(*args, **kwargs)
-        stream.marked(state)
-        return state
+def _set_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    def bind(new_state: Any) -> None:
+        wrapped(new_state)
+        session.replicas.stream.returned(new_state)
 
-    def set_state(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        def bind(new_state: Any) -> None:
-            wrapped(new_state)
-            stream.returned(new_state)
+    bind(*args, **kwargs)
 
-        bind(*args, **kwargs)
 
-    beside = "and of what this rank draws for its rows"
-    return [
-        Patch("torch.random", "get_rng_state", get_state, beside, also=("torch:get_rng_state",)),
-        Patch("torch.random", "set_rng_state", set_state, beside, also=("torch:set_rng_state",)),
-    ]
+_BESIDE = "the state of what this rank draws for its rows is kept and comes back with it"
+
+PATCHES = (
+    Patch("torch.random", "get_rng_state", _get_state, _BESIDE, also=("torch:get_rng_state",)),
+    Patch("torch.random", "set_rng_state", _set_state, _BESIDE, also=("torch:set_rng_state",)),
+)

@@ -10,44 +10,30 @@ import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
-from ..batch.world import World
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
 from ..replica.recall import Ran
-from ..replica.replicas import Replicas
+from ..session import Session
 
 
-def patches(replicas: Replicas, world: World) -> list[Patch]:
-    """Rows for ``torch.utils.checkpoint.checkpoint``."""
+def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
+        if session.world.observation is not None:
+            session.world.observation.excuse((inputs, options))
+        again = _again(session, function, options.get("preserve_rng_state", True))
+        if use_reentrant is False:
+            return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, **options)
+        # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
+        # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
+        # all of the function is computed again, which BatchNorm's running statistics tell.
+        wants_grad = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+        if use_reentrant is None or not wants_grad:  # which torch says something about
+            wrapped(_same, torch.zeros((), requires_grad=wants_grad), use_reentrant=use_reentrant)
+        if not wants_grad:
+            with torch.no_grad():
+                return function(*inputs)
+        return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, early_stop=False, **options)
 
-    def checkpoint(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(function: Callable[..., Any], *inputs: Any, use_reentrant: bool | None = None, **options: Any) -> Any:
-            if world.observation is not None:
-                world.observation.excuse((inputs, options))
-            again = _again(function, replicas, world, options.get("preserve_rng_state", True))
-            if use_reentrant is False:
-                return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, **options)
-            # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
-            # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
-            # all of the function is computed again, which BatchNorm's running statistics tell.
-            wants_grad = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
-            if use_reentrant is None or not wants_grad:  # which torch says something about
-                wrapped(_same, torch.zeros((), requires_grad=wants_grad), use_reentrant=use_reentrant)
-            if not wants_grad:
-                with torch.no_grad():
-                    return function(*inputs)
-            return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, early_stop=False, **options)
-
-        return bind(*args, **kwargs)
-
-    return [
-        Patch(
-            "torch.utils.checkpoint",
-            "checkpoint",
-            checkpoint,
-            "computes again on the same rows with the same draws; never the reentrant way",
-            everywhere=True,
-        )
-    ]
+    return bind(*args, **kwargs)
 
 
 def _same(value: Tensor) -> Tensor:
@@ -71,8 +57,9 @@ class _Held:
         return value.batch if isinstance(value, _Held) else value
 
 
-def _again(function: Callable[..., Any], replicas: Replicas, world: World, keep_draws: bool) -> Callable[..., Any]:
+def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> Callable[..., Any]:
     """Give a function whose second call, inside backward, meets what the first met."""
+    replicas, world = session.replicas, session.world
     place = replicas.forwards.place
     # Torch keeps the one in place.
     stream = replicas.stream.taken() if keep_draws and not replicas.forwards.computes_rows else None
@@ -90,3 +77,8 @@ def _again(function: Callable[..., Any], replicas: Replicas, world: World, keep_
             return function(*args, **kwargs)
 
     return run
+
+
+_EFFECT = "computes again on the same rows with the same draws; never the reentrant way"
+
+PATCHES = (Patch("torch.utils.checkpoint", "checkpoint", _checkpoint, _EFFECT, everywhere=True),)

@@ -10,53 +10,64 @@ from torch.jit import _builtins
 from ..batch.forms import whole_of
 from ..batch.promised import PromisedTensor, arrive
 from ..batch.tensor import BatchTensor
-from ..patcher import Patch, Planted
+from ..patcher import Args, Kwargs, Patch, Planted
+from ..session import Session
 from ..structure import leaves, map_leaves
 
 
-def patches() -> list[Patch]:
-    """Rows for what compiles the script's code."""
-    # The table of identities is made when it is first asked (torch 2.13): with torch's own functions, so now.
+def know_torchs_own() -> None:
+    """Have torch fill its table of identities with its own functions: it does when it is first asked (torch 2.13)."""
     _builtins._find_builtin(torch.zeros)
 
-    def find(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(fn: Any) -> Any:
-            while isinstance(fn, Planted):
-                fn = fn.__wrapped__
-            return wrapped(fn)
 
-        return bind(*args, **kwargs)
+def _find(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(fn: Any) -> Any:
+        while isinstance(fn, Planted):
+            fn = fn.__wrapped__
+        return wrapped(fn)
 
-    def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = [leaf for _, leaf in leaves((args, kwargs))]
-        for leaf in given:
-            if isinstance(leaf, PromisedTensor):
-                arrive(leaf)
-        if not any(isinstance(leaf, BatchTensor) for leaf in given):
-            return wrapped(*args, **kwargs)
+    return bind(*args, **kwargs)
 
-        def scripted(*whole: Any, **named: Any) -> Any:
-            return wrapped(*whole, **named)
 
-        scripted.__name__ = instance.name
-        return BatchTensor.__torch_function__(scripted, (), args, kwargs)
+def _call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    given = [leaf for _, leaf in leaves((args, kwargs))]
+    for leaf in given:
+        if isinstance(leaf, PromisedTensor):
+            arrive(leaf)
+    if not any(isinstance(leaf, BatchTensor) for leaf in given):
+        return wrapped(*args, **kwargs)
 
-    def example(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # What is recorded is the author's code, on tensors that know the whole batch.
-        return wrapped(*map_leaves(_whole, args), **map_leaves(_whole, kwargs))
+    def scripted(*whole: Any, **named: Any) -> Any:
+        return wrapped(*whole, **named)
 
-    whole = "gets whole batches"
-    return [
-        # By identity, in the middle of a compilation, wherever the script has bound the function. The compiler asks
-        # for this one by name, from C++ (torch 2.13).
-        Patch("torch.jit._builtins", "_find_builtin", find, "sees through the patches", everywhere=True),
-        Patch("torch.jit", "ScriptFunction.__call__", call, whole),
-        Patch("torch._C", "ScriptMethod.__call__", call, whole),
-        Patch("torch.jit._trace", "trace", example, whole, everywhere=True),
-        Patch("torch.jit._trace", "trace_module", example, whole, everywhere=True),
-        Patch("torch.export", "export", example, whole, everywhere=True),
-    ]
+    scripted.__name__ = instance.name
+    return BatchTensor.__torch_function__(scripted, (), args, kwargs)
+
+
+def _example(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    # What is recorded is the author's code, on tensors that know the whole batch.
+    return wrapped(*map_leaves(_whole, args), **map_leaves(_whole, kwargs))
 
 
 def _whole(leaf: Any) -> Any:
     return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+
+
+_WHOLE = "gets whole batches"
+
+PATCHES = (
+    # By identity, in the middle of a compilation, wherever the script has bound the function. The compiler asks
+    # for this one by name, from C++ (torch 2.13).
+    Patch(
+        "torch.jit._builtins",
+        "_find_builtin",
+        _find,
+        "what TorchScript compiles is torch's functions, not the wrappers",
+        everywhere=True,
+    ),
+    Patch("torch.jit", "ScriptFunction.__call__", _call, _WHOLE),
+    Patch("torch._C", "ScriptMethod.__call__", _call, _WHOLE),
+    Patch("torch.jit._trace", "trace", _example, _WHOLE, everywhere=True),
+    Patch("torch.jit._trace", "trace_module", _example, _WHOLE, everywhere=True),
+    Patch("torch.export", "export", _example, _WHOLE, everywhere=True),
+)

@@ -8,21 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 _PREFIX = "module."
 
 
-def patches() -> list[Patch]:
-    """Rows for ``load_state_dict``."""
+def _load(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    def bind(state_dict: Any, *rest: Any, **options: Any) -> Any:
+        return wrapped(fitted(instance, state_dict), *rest, **options)
 
-    def load(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(state_dict: Any, *rest: Any, **options: Any) -> Any:
-            return wrapped(fitted(instance, state_dict), *rest, **options)
-
-        return bind(*args, **kwargs)
-
-    return [Patch("torch.nn", "Module.load_state_dict", load, "loads keys with and without module.")]
+    return bind(*args, **kwargs)
 
 
 def fitted(module: nn.Module, state: Any) -> Any:
@@ -50,3 +46,8 @@ def _renamed(state: Mapping[str, Any], name: Any, own: set[str]) -> Any:
             name(f"{key}.").removesuffix("."): value for key, value in metadata.items() if key or name("") == _PREFIX
         }
     return renamed
+
+
+_EFFECT = "loads keys with and without `module.` into either kind of model"
+
+PATCHES = (Patch("torch.nn", "Module.load_state_dict", _load, _EFFECT),)

@@ -9,31 +9,30 @@ from torch import nn
 
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Patch
-from ..replica.replicas import Replicas
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 from ..structure import map_leaves
 
 
-def patches(replicas: Replicas) -> list[Patch]:
-    """A row for ``nn.TransformerEncoder.forward``."""
+def _forward(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+    def bind(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+        return src, src_key_padding_mask
 
-    def forward(wrapped: Any, instance: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def bind(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
-            return src, src_key_padding_mask
-
-        src, padding = bind(*args, **kwargs)
-        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in instance.parameters())
-        if instance.training or trains or padding is None or not isinstance(src, BatchTensor):
-            return wrapped(*args, **kwargs)
-        # Whether it does depends on the whole mask (torch 2.13), and only plain tensors take this path.
-        whole = map_leaves(_whole, args), map_leaves(_whole, kwargs)
-        with replicas.forwards.closed():  # its layers are given nested tensors
-            result = wrapped(*whole[0], **whole[1])
-        return BatchTensor.from_whole(result, src._layout)
-
-    where = "torch.nn.modules.transformer"
-    return [Patch(where, "TransformerEncoder.forward", forward, "leaves out padding as it does on the whole batch")]
+    src, padding = bind(*args, **kwargs)
+    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in instance.parameters())
+    if instance.training or trains or padding is None or not isinstance(src, BatchTensor):
+        return wrapped(*args, **kwargs)
+    # Whether it does depends on the whole mask (torch 2.13), and only plain tensors take this path.
+    whole = map_leaves(_whole, args), map_leaves(_whole, kwargs)
+    with session.replicas.forwards.closed():  # its layers are given nested tensors
+        result = wrapped(*whole[0], **whole[1])
+    return BatchTensor.from_whole(result, src._layout)
 
 
 def _whole(leaf: Any) -> Any:
     return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+
+
+_EFFECT = "leaves out padding as it does on the whole batch"
+
+PATCHES = (Patch("torch.nn.modules.transformer", "TransformerEncoder.forward", _forward, _EFFECT),)

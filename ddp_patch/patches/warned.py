@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from ..effects.blame import Blame
-from ..patcher import Patch
+from typing import Any
+
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 
-def patches(blame: Blame) -> list[Patch]:
-    """Rows for ``warnings.warn``."""
-    return [Patch("warnings", "warn", blame.warn, "names the line that one process names", everywhere=True)]
+def _warn(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    session.console.blame.warn(wrapped, instance, args, kwargs)
+
+
+_EFFECT = "names the line that one process names; so do warnings of C++ code"
+
+PATCHES = (Patch("warnings", "warn", _warn, _EFFECT, everywhere=True),)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..patcher import Patch
+from ..patcher import Args, Kwargs, Patch
+from ..session import Session
 
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 # Without CUDA -> what these give.
@@ -33,49 +34,31 @@ _QUIET: dict[str, Any] = {
 }
 
 
-def patches() -> list[Patch]:
-    """Rows for what a script asks of CUDA where there is none."""
+def _as_type(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*map(_host_type, args), **{name: _host_type(value) for name, value in kwargs.items()})
 
-    def as_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return wrapped(*map(_host_type, args), **{name: _host_type(value) for name, value in kwargs.items()})
 
-    def giving(value: Any) -> Any:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return value
+def _giving(value: Any) -> Any:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        return value
 
-        return call
+    return call
 
-    def pinned(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return wrapped(*args, **kwargs) if torch.accelerator.is_available() else instance
 
-    def event(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _Event()
+def _pinned(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return wrapped(*args, **kwargs) if torch.accelerator.is_available() else instance
 
-    def stream(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _Stream()
 
-    def host_tensor(name: str) -> Any:
-        return lambda wrapped, instance, args, kwargs: getattr(torch, name)(*args, **kwargs)
+def _event(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _Event()
 
-    nothing = "does nothing without CUDA"
-    return [
-        *(Patch("torch", name, as_type, "on the host") for name in ("Tensor.type", "set_default_tensor_type")),
-        *(Patch("torch.cuda", f"{name}Tensor", host_tensor(f"{name}Tensor"), "on the host") for name in _TYPES),
-        *(Patch("torch.cuda.nvtx", name, giving(None), nothing) for name in ("range_push", "range_pop", "mark")),
-        Patch("torch.cuda", "initial_seed", lambda *call: torch.initial_seed(), "the host's"),
-        *(Patch("torch.cuda", name, giving(value), nothing) for name, value in _QUIET.items()),
-        Patch("torch.cuda", "device.__init__", giving(None), nothing),
-        Patch("torch.cuda", "device.__enter__", giving(None), nothing),
-        Patch("torch.cuda", "device.__exit__", giving(False), nothing),
-        Patch("torch.cuda", "StreamContext.__init__", giving(None), nothing),
-        Patch("torch.cuda", "StreamContext.__enter__", giving(None), nothing),
-        Patch("torch.cuda", "StreamContext.__exit__", giving(None), nothing),
-        *(Patch("torch.cuda", name, stream, nothing) for name in ("current_stream", "default_stream")),
-        Patch("torch.cuda.streams", "Stream.__new__", stream, nothing),
-        Patch("torch.cuda.streams", "Event.__new__", event, nothing),
-        Patch("torch", "Tensor.pin_memory", pinned, nothing),
-        Patch("torch", "Tensor.record_stream", giving(None), nothing),
-    ]
+
+def _stream(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _Stream()
+
+
+def _host_tensor(name: str) -> Any:
+    return lambda session, wrapped, instance, args, kwargs: getattr(torch, name)(*args, **kwargs)
 
 
 def _host_type(given: Any) -> Any:
@@ -127,3 +110,25 @@ class _Event:
     def synchronize(self) -> None: ...
 
     def wait(self, stream: Any = None) -> None: ...
+
+
+_NOTHING = "does nothing without CUDA"
+
+PATCHES = (
+    *(Patch("torch", name, _as_type, "on the host") for name in ("Tensor.type", "set_default_tensor_type")),
+    *(Patch("torch.cuda", f"{name}Tensor", _host_tensor(f"{name}Tensor"), "on the host") for name in _TYPES),
+    *(Patch("torch.cuda.nvtx", name, _giving(None), _NOTHING) for name in ("range_push", "range_pop", "mark")),
+    Patch("torch.cuda", "initial_seed", lambda *call: torch.initial_seed(), "the host's"),
+    *(Patch("torch.cuda", name, _giving(value), _NOTHING) for name, value in _QUIET.items()),
+    Patch("torch.cuda", "device.__init__", _giving(None), _NOTHING),
+    Patch("torch.cuda", "device.__enter__", _giving(None), _NOTHING),
+    Patch("torch.cuda", "device.__exit__", _giving(False), _NOTHING),
+    Patch("torch.cuda", "StreamContext.__init__", _giving(None), _NOTHING),
+    Patch("torch.cuda", "StreamContext.__enter__", _giving(None), _NOTHING),
+    Patch("torch.cuda", "StreamContext.__exit__", _giving(None), _NOTHING),
+    *(Patch("torch.cuda", name, _stream, _NOTHING) for name in ("current_stream", "default_stream")),
+    Patch("torch.cuda.streams", "Stream.__new__", _stream, _NOTHING),
+    Patch("torch.cuda.streams", "Event.__new__", _event, _NOTHING),
+    Patch("torch", "Tensor.pin_memory", _pinned, _NOTHING),
+    Patch("torch", "Tensor.record_stream", _giving(None), _NOTHING),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..patcher import Patch, Patcher
+from ..patcher import Args, Kwargs, Patch, Patcher
 from .calls import Call
 from .replicas import Replicas
 
@@ -17,20 +17,22 @@ class Discovery:
         self._replicas = replicas
         self._patcher = patcher
         replicas.watch, replicas.rest = self.start, self._stop
-        self._rows = [
-            Patch("torch.nn.modules.module", "Module.__call__", self._call, "finds the model; removed once it is found")
-        ]
 
     def start(self) -> None:
         """Watch module calls."""
         if not self._replicas.watching:
-            self._patcher.apply(self._rows)
+            self._patcher.apply(PATCHES)
             self._replicas.watching = True
 
     def _stop(self) -> None:
-        self._patcher.remove(self._rows)
+        self._patcher.remove(PATCHES)
         self._replicas.watching = False
 
-    def _call(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = Call(instance, wrapped, args, kwargs)
-        return self._replicas.call(call) if self._replicas.found(call) else call.as_written()
+
+def _call(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    call = Call(instance, wrapped, args, kwargs)
+    replicas: Replicas = session.replicas
+    return replicas.call(call) if replicas.found(call) else call.as_written()
+
+
+PATCHES = (Patch("torch.nn.modules.module", "Module.__call__", _call, "finds the model; put back once it is found"),)

@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
-from ...effects.ownership import Ownership
-from ...effects.shared import SharedObjects
-from ...effects.turns import Turns
+from ...effects.shared import Library
 from ...errors import LaunchError
-from ...patcher import Patch
+from ...patcher import Args, Kwargs, Patch
+from ...session import Session
+from ..shared import SHARED, shared
 
-_GIVING_BACK = frozenset({"Task.connect", "Task.connect_configuration"})
+CLEARML = Library(frozenset({"Task.connect", "Task.connect_configuration"}), data=("pathlib2",))
+
+
+def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.turns.are_taken() and sys.modules["clearml.config"].running_remotely():
+        raise LaunchError(
+            "clearml-agent runs this script with arguments from its server, which rank 0 alone would get: they go "
+            "into argparse past the other ranks. Start it yourself: `accelerate launch train.py`, with the "
+            "arguments on the command line."
+        )
+    return session.shared(CLEARML).made("Task.init", wrapped, args, kwargs)
+
+
 _MADE = ("InputModel", "OutputModel", "Dataset")  # classes that take a task
+_TASKS = ("create", "get_task", "get_tasks", "current_task", "query_tasks", "clone")
 
-
-def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[Patch]], None]) -> None:
-    """Take ClearML over as soon as the script imports it.
-
-    Args:
-        turns: of the ranks.
-        owners: tells who is calling.
-        apply: applies patches, unless the session has ended.
-    """
-    shared = SharedObjects(turns, owners, _GIVING_BACK, data=("pathlib2",))
-    sharing = shared.sharing("Task.init")
-
-    def init(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if turns.are_taken() and sys.modules["clearml.config"].running_remotely():
-            raise LaunchError(
-                "clearml-agent runs this script with arguments from its server, which rank 0 alone would get: they go "
-                "into argparse past the other ranks. Start it yourself: `accelerate launch train.py`, with the "
-                "arguments on the command line."
-            )
-        return sharing(wrapped, instance, args, kwargs)
-
-    has = "rank 0's; all get what its methods return"
-
-    def rows(module: Any) -> list[Patch]:
-        task = ("create", "get_task", "get_tasks", "current_task", "query_tasks", "clone")
-        return [
-            Patch("clearml.task", "Task.init", init, has),
-            *(Patch("clearml.task", f"Task.{name}", shared.sharing(f"Task.{name}"), has) for name in task),
-            Patch("clearml.logger", "Logger.current_logger", shared.sharing("Logger.current_logger"), has),
-            *(Patch("clearml", name, shared.sharing(name), has) for name in _MADE if hasattr(module, name)),
-        ]
-
-    wrapt.register_post_import_hook(lambda module: apply(rows(module)), "clearml")
+PATCHES = (
+    Patch("clearml.task", "Task.init", _init, SHARED, when_imported="clearml"),
+    *(
+        Patch(module, name, shared(name, CLEARML), SHARED, when_imported="clearml", optional=module == "clearml")
+        for module, name in (
+            *(("clearml.task", f"Task.{name}") for name in _TASKS),
+            ("clearml.logger", "Logger.current_logger"),
+            *(("clearml", name) for name in _MADE),
+        )
+    ),
+)

@@ -9,17 +9,12 @@ from __future__ import annotations
 import atexit
 import shutil
 import sys
-from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
-from ...effects.ownership import Ownership
 from ...effects.scratch import make_scratch
-from ...effects.turns import Turns
-from ...patcher import Patch
+from ...patcher import Args, Kwargs, Patch
+from ...session import Session
 
-_MADE = ("Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment")
 # What an experiment logs by itself (comet_ml 3.58: options and attributes of the same name).
 _OPTIONS = (
     *("log_graph", "auto_param_logging", "auto_metric_logging", "auto_metric_step_rate", "disabled"),
@@ -32,47 +27,31 @@ _QUIET = (
 )
 
 
-def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[Patch]], None]) -> None:
-    """Take Comet over as soon as the script imports it.
+def _begin(what: str) -> Any:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not session.turns.are_taken() or session.owners.caller() in ("own", ""):
+            return wrapped(*args, **kwargs)
+        made: list[Any] = []
 
-    Args:
-        turns: of the ranks.
-        owners: tells who is calling.
-        apply: applies patches, unless the session has ended.
-    """
+        def act() -> dict[str, Any]:
+            made.append(wrapped(*args, **kwargs))
+            found = {name: getattr(made[0], name, None) for name in ("url", *_OPTIONS)}
+            return {"experiment_key": made[0].get_key(), **found}
 
-    def begin(what: str) -> Any:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if not turns.are_taken() or owners.caller() in ("own", ""):
-                return wrapped(*args, **kwargs)
-            made: list[Any] = []
+        facts = session.turns.take(what, act)
+        if made:
+            return made[0]
+        with session.turns.alone():
+            return _elsewhere(facts)
 
-            def act() -> dict[str, Any]:
-                made.append(wrapped(*args, **kwargs))
-                found = {name: getattr(made[0], name, None) for name in ("url", *_OPTIONS)}
-                return {"experiment_key": made[0].get_key(), **found}
+    return call
 
-            facts = turns.take(what, act)
-            if made:
-                return made[0]
-            with turns.alone():
-                return _elsewhere(facts)
 
-        return call
-
-    def end(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = wrapped(*args, **kwargs)
-        if turns.are_taken() and owners.caller() not in ("own", ""):
-            turns.follow("Experiment.end", lambda: None)  # rank 0's archive is there
-        return result
-
-    has = "one experiment; the other ranks' go to a temporary folder"
-    rows = [
-        Patch("comet_ml", "start", begin("comet_ml.start"), has),
-        *(Patch("comet_ml", name, begin(f"comet_ml.{name}"), has) for name in _MADE),
-        Patch("comet_ml.experiment", "CometExperiment.end", end, "rank 0's has ended when it returns"),
-    ]
-    wrapt.register_post_import_hook(lambda module: apply(rows), "comet_ml")
+def _ended(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    result = wrapped(*args, **kwargs)
+    if session.turns.are_taken() and session.owners.caller() not in ("own", ""):
+        session.turns.follow("Experiment.end", lambda: None)  # rank 0's archive is there
+    return result
 
 
 def _elsewhere(facts: dict[str, Any]) -> Any:
@@ -91,3 +70,23 @@ def _elsewhere(facts: dict[str, Any]) -> Any:
 def _end(experiment: Any, scratch: str) -> None:
     experiment.end()
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+_HAS = (
+    "one experiment; those of other ranks have its key and its `url`, log by themselves what it logs, and go to a "
+    "temporary folder"
+)
+
+PATCHES = (
+    *(
+        Patch("comet_ml", name, _begin(f"comet_ml.{name}"), _HAS, when_imported="comet_ml")
+        for name in ("start", "Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment")
+    ),
+    Patch(
+        "comet_ml.experiment",
+        "CometExperiment.end",
+        _ended,
+        "rank 0's has ended when it returns",
+        when_imported="comet_ml",
+    ),
+)

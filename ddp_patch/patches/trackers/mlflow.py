@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
-import wrapt
-
-from ...effects.ownership import Ownership
-from ...effects.shared import SharedObjects, plain
-from ...effects.turns import Turns
-from ...patcher import Patch
+from ...effects.shared import Library, plain
+from ...patcher import Args, Kwargs, Patch
+from ...session import Session
 from ...structure import map_leaves
+from ..shared import SHARED, shared
 
+MLFLOW = Library(data=("mlflow.entities", "mlflow.store.entities"))
 _FUNCTIONS = (
     *("set_experiment", "create_experiment", "start_run", "end_run", "active_run", "last_active_run"),
     *("get_artifact_uri", "log_metric", "log_metrics", "log_param", "log_params", "log_artifact", "log_artifacts"),
@@ -22,36 +19,37 @@ _FUNCTIONS = (
 _CLIENTS = ("mlflow:MlflowClient", "mlflow.tracking:MlflowClient", "mlflow.client:MlflowClient")
 
 
-def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[Patch]], None]) -> None:
-    """Take mlflow over as soon as the script imports it.
+def _once(what: str) -> Any:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        args, kwargs = map_leaves(plain, (args, kwargs))
+        if session.turns.are_silent():
+            return None
+        if not session.turns.are_taken() or not session.owners.caller(
+            "mlflow"
+        ):  # at exit, mlflow ends what rank 0 began
+            return wrapped(*args, **kwargs)
+        return session.turns.take(what, lambda: wrapped(*args, **kwargs))
 
-    Args:
-        turns: of the ranks.
-        owners: tells who is calling.
-        apply: applies patches, unless the session has ended.
-    """
-    shared = SharedObjects(turns, owners, data=("mlflow.entities", "mlflow.store.entities"))
+    return call
 
-    def once(what: str) -> Any:
-        def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            args, kwargs = map_leaves(plain, (args, kwargs))
-            if turns.are_silent():
-                return None
-            if not turns.are_taken() or not owners.caller("mlflow"):  # at exit, mlflow ends what rank 0 began
-                return wrapped(*args, **kwargs)
-            return turns.take(what, lambda: wrapped(*args, **kwargs))
 
-        return call
+_FLUENT, _EFFECT = "mlflow.tracking.fluent", "rank 0 acts; all get what it got"
 
-    def rows(module: Any) -> list[Patch]:
-        fluent, effect = "mlflow.tracking.fluent", "rank 0 acts; all get what it got"
-        names = [name for name in _FUNCTIONS if hasattr(sys.modules[fluent], name)]
-        has = "rank 0's; all get what its methods return"
-        return [
-            *(Patch(fluent, name, once(f"mlflow.{name}"), effect, also=(f"mlflow:{name}",)) for name in names),
-            # It ends only what it finds among the runs of its process (mlflow 3.17).
-            Patch(fluent, "ActiveRun.__exit__", once("mlflow.ActiveRun.__exit__"), effect),
-            Patch("mlflow.tracking.client", "MlflowClient", shared.sharing("MlflowClient"), has, also=_CLIENTS),
-        ]
-
-    wrapt.register_post_import_hook(lambda module: apply(rows(module)), "mlflow")
+PATCHES = (
+    *(
+        Patch(
+            _FLUENT, name, _once(f"mlflow.{name}"), _EFFECT, (f"mlflow:{name}",), when_imported="mlflow", optional=True
+        )
+        for name in _FUNCTIONS
+    ),
+    # It ends only what it finds among the runs of its process (mlflow 3.17).
+    Patch(_FLUENT, "ActiveRun.__exit__", _once("mlflow.ActiveRun.__exit__"), _EFFECT, when_imported="mlflow"),
+    Patch(
+        "mlflow.tracking.client",
+        "MlflowClient",
+        shared("MlflowClient", MLFLOW),
+        SHARED,
+        also=_CLIENTS,
+        when_imported="mlflow",
+    ),
+)

@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
-from ...effects.ownership import Ownership
 from ...effects.shared import SharedObjects, plain
-from ...effects.turns import Turns
 from ...errors import LaunchError
-from ...patcher import Patch
+from ...patcher import Args, Kwargs, Patch
+from ...session import Session
 from ...structure import map_leaves
 
 _FACTS = ("id", "name", "project", "entity", "group", "job_type", "dir", "url", "path", "start_time", "tags", "notes")
@@ -28,72 +26,58 @@ _ASKED = (
 )
 
 
-def patch_when_imported(turns: Turns, owners: Ownership, apply: Callable[[list[Patch]], None]) -> None:
-    """Take wandb over as soon as the script imports it.
-
-    Args:
-        turns: of the ranks.
-        owners: tells who is calling.
-        apply: applies patches, unless the session has ended.
-    """
-    shared = SharedObjects(turns, owners)
-
-    def init(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not turns.are_taken():
-            return wrapped(*args, **kwargs)
-        runs: list[Any] = []
-
-        def act() -> dict[str, Any]:
-            runs.append(wrapped(*args, **kwargs))
-            known = {name: getattr(runs[0], name, None) for name in _FACTS}
-            return {**known, "config": dict(runs[0].config)}
-
-        facts = turns.take("wandb.init", act)
-        if turns.is_leader:
-            run = runs[0]
-            become(run, {})
-        else:
-            with turns.alone():
-                run = wrapped(*args, **{**kwargs, "mode": "disabled"})
-            run.config.update(facts.pop("config"), allow_val_change=True)
-            # A disabled run has methods of its own (wandb 0.31).
-            vars(run)["log"] = wrapt.FunctionWrapper(run.log, log)
-            known = {name: property(functools.partial(_fact, fact)) for name, fact in facts.items()}
-            sdk: Any = sys.modules["wandb.sdk"]
-            history: Any = importlib.import_module("wandb.integration.torch.wandb_torch")
-            hooks = {"watch": sdk._watch, "unwatch": sdk._unwatch, "_torch": history.TorchHistory(), "_log": _nowhere}
-            become(run, {**known, **hooks})
-        for name in (*_ASKED, "log", "watch", "unwatch"):
-            if hasattr(sys.modules["wandb"], name):
-                setattr(sys.modules["wandb"], name, getattr(run, name))
-        return run
-
-    def become(run: Any, known: dict[str, Any]) -> None:
-        """Give a run methods that all ranks come to."""
-        kind = type(run)
-        asked = {name: _asking(shared, kind, name) for name in _ASKED if hasattr(kind, name)}
-        step = property(lambda run: shared.sharing("Run.step")(lambda: kind.step.fget(run), None, (), {}))
-        run.__class__ = type(kind.__name__, (kind,), {**known, **asked, "step": step, "__module__": kind.__module__})
-
-    def log(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = map_leaves(plain, (args, kwargs))
+def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not session.turns.are_taken():
         return wrapped(*args, **kwargs)
+    runs: list[Any] = []
 
-    def agent(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not turns.are_taken():
-            return wrapped(*args, **kwargs)
-        raise LaunchError(
-            "wandb.agent would give every rank hyperparameters of its own. Let the agent start the ranks: write "
-            "`command: [accelerate, launch, ${program}, ${args}]` into the sweep's configuration, and run "
-            "`wandb agent SWEEP_ID`."
-        )
+    def act() -> dict[str, Any]:
+        runs.append(wrapped(*args, **kwargs))
+        known = {name: getattr(runs[0], name, None) for name in _FACTS}
+        return {**known, "config": dict(runs[0].config)}
 
-    rows = [
-        Patch("wandb.sdk.wandb_init", "init", init, "one run; the others have a disabled one", also=("wandb:init",)),
-        Patch("wandb.sdk.wandb_run", "Run.log", log, "rank 0 logs"),
-        Patch("wandb.wandb_agent", "agent", agent, "refused", also=("wandb:agent",)),
-    ]
-    wrapt.register_post_import_hook(lambda module: apply(rows), "wandb")
+    facts = session.turns.take("wandb.init", act)
+    if session.turns.is_leader:
+        run = runs[0]
+        become(session, run, {})
+    else:
+        with session.turns.alone():
+            run = wrapped(*args, **{**kwargs, "mode": "disabled"})
+        run.config.update(facts.pop("config"), allow_val_change=True)
+        # A disabled run has methods of its own (wandb 0.31).
+        vars(run)["log"] = wrapt.FunctionWrapper(run.log, functools.partial(_log, session))
+        known = {name: property(functools.partial(_fact, fact)) for name, fact in facts.items()}
+        sdk: Any = sys.modules["wandb.sdk"]
+        history: Any = importlib.import_module("wandb.integration.torch.wandb_torch")
+        hooks = {"watch": sdk._watch, "unwatch": sdk._unwatch, "_torch": history.TorchHistory(), "_log": _nowhere}
+        become(session, run, {**known, **hooks})
+    for name in (*_ASKED, "log", "watch", "unwatch"):
+        if hasattr(sys.modules["wandb"], name):
+            setattr(sys.modules["wandb"], name, getattr(run, name))
+    return run
+
+
+def become(session: Session, run: Any, known: dict[str, Any]) -> None:
+    """Give a run methods that all ranks come to."""
+    kind = type(run)
+    asked = {name: _asking(session.shared(), kind, name) for name in _ASKED if hasattr(kind, name)}
+    step = property(lambda run: session.shared().made("Run.step", lambda: kind.step.fget(run), (), {}))
+    run.__class__ = type(kind.__name__, (kind,), {**known, **asked, "step": step, "__module__": kind.__module__})
+
+
+def _log(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    args, kwargs = map_leaves(plain, (args, kwargs))
+    return wrapped(*args, **kwargs)
+
+
+def _agent(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not session.turns.are_taken():
+        return wrapped(*args, **kwargs)
+    raise LaunchError(
+        "wandb.agent would give every rank hyperparameters of its own. Let the agent start the ranks: write "
+        "`command: [accelerate, launch, ${program}, ${args}]` into the sweep's configuration, and run "
+        "`wandb agent SWEEP_ID`."
+    )
 
 
 def _asking(shared: SharedObjects, kind: type, name: str) -> Any:
@@ -101,7 +85,7 @@ def _asking(shared: SharedObjects, kind: type, name: str) -> Any:
 
     @functools.wraps(real)
     def ask(run: Any, *args: Any, **kwargs: Any) -> Any:
-        return shared.sharing(f"Run.{name}")(functools.partial(real, run), None, args, kwargs)
+        return shared.made(f"Run.{name}", functools.partial(real, run), args, kwargs)
 
     return ask
 
@@ -112,3 +96,21 @@ def _fact(fact: Any, run: Any) -> Any:
 
 def _nowhere(*args: Any, **kwargs: Any) -> None:
     """Where what the hooks of ``watch`` find goes on the other ranks."""
+
+
+_ONE_RUN = (
+    "one run; the other ranks' has its `id`, `name`, `dir`, `config`, `step`, ...; what is asked of it, rank 0 asks"
+)
+
+PATCHES = (
+    Patch("wandb.sdk.wandb_init", "init", _init, _ONE_RUN, also=("wandb:init",), when_imported="wandb"),
+    Patch("wandb.sdk.wandb_run", "Run.log", _log, "rank 0 logs", when_imported="wandb"),
+    Patch(
+        "wandb.wandb_agent",
+        "agent",
+        _agent,
+        "refused, with what to write into the sweep's configuration",
+        also=("wandb:agent",),
+        when_imported="wandb",
+    ),
+)
