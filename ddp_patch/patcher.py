@@ -149,7 +149,7 @@ class Patcher:
         self._enabled = enabled
         self._span = _Span()
         self._log: list[_Done] = []
-        self._bound = _Bindings()
+        self._bound: _Bindings | None = None  # while rows are applied
         self.applied: list[Patch] = []
 
     def apply(self, patches: Iterable[Patch]) -> None:
@@ -159,26 +159,25 @@ class Patcher:
             PatchError: when a target does not exist.
         """
         waiting: dict[str, list[Patch]] = {}
-        rows = []
         for patch in patches:
-            if patch.when_imported:
-                waiting.setdefault(patch.when_imported, []).append(patch)
-            else:
-                rows.append(patch)
-        self._apply(rows)
-        for module, later in waiting.items():
-            wrapt.register_post_import_hook(functools.partial(self._imported, self._span, later), module)
+            waiting.setdefault(patch.when_imported, []).append(patch)
+        self._bound = _Bindings()
+        try:
+            self._apply(waiting.pop("", []))
+            for module, rows in waiting.items():  # at once where the module is there already
+                wrapt.register_post_import_hook(functools.partial(self._imported, self._span, rows), module)
+        finally:
+            self._bound = None
 
     def _imported(self, span: _Span, rows: list[Patch], module: ModuleType) -> None:
         if not span.is_over:
             self._apply(rows)
 
     def _apply(self, rows: list[Patch]) -> None:
-        mark = len(self._log)
-        self._bound = _Bindings()
+        mark, bound = len(self._log), self._bound or _Bindings()
         try:
             for patch in rows:
-                self._plant(patch)
+                self._plant(patch, bound)
         except BaseException:
             self._undo_down_to(mark)
             raise
@@ -207,7 +206,7 @@ class Patcher:
         self.applied = [patch for patch in self.applied if patch not in patches]
         _raise_if_foreign([_restore(done) for done in reversed(own)])
 
-    def _plant(self, patch: Patch) -> None:
+    def _plant(self, patch: Patch, bound: _Bindings) -> None:
         if patch.optional and not _exists(patch):
             return
         (owner, attribute), *others = [_locate(module, path) for module, path in _places(patch)]
@@ -227,7 +226,7 @@ class Patcher:
             if original is not _ABSENT and _held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
         if patch.everywhere:
-            for module, name in self._bound.of(wrapped, (owner, attribute)):
+            for module, name in bound.of(wrapped, (owner, attribute)):
                 self._set(_Done(module, name, wrapped, planted, patch.gives_way))
 
     def _set(self, done: _Done) -> None:

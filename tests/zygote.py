@@ -22,7 +22,7 @@ def warm_up():
     import torch._dynamo
     import torch.distributed  # noqa: F401
 
-    import ddp_patch.session  # noqa: F401
+    import ddp_patch.patches  # noqa: F401
 
     # What is shared with the parent stays shared: a collection would touch, and so copy, all of it.
     gc.collect()

@@ -58,7 +58,7 @@ def warm_up():
     import torch._dynamo
     import torch.distributed  # noqa: F401
 
-    import ddp_patch.session
+    import ddp_patch.patches
     import ddp_patch.verify.inside.recorder  # noqa: F401
 
     gc.collect()
