@@ -11,7 +11,7 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -161,7 +161,7 @@ class Patcher:
         waiting: dict[str, list[Patch]] = {}
         for patch in patches:
             waiting.setdefault(patch.when_imported, []).append(patch)
-        self._bound = _Bindings()
+        self._bound = _Bindings(patch for rows in waiting.values() for patch in rows)
         try:
             self._apply(waiting.pop("", []))
             for module, rows in waiting.items():  # at once where the module is there already
@@ -174,7 +174,7 @@ class Patcher:
             self._apply(rows)
 
     def _apply(self, rows: list[Patch]) -> None:
-        mark, bound = len(self._log), self._bound or _Bindings()
+        mark, bound = len(self._log), self._bound or _Bindings(rows)
         try:
             for patch in rows:
                 self._plant(patch, bound)
@@ -241,21 +241,32 @@ class Patcher:
 
 
 class _Bindings:
-    """The names in loaded modules, looked through once."""
+    """The names in loaded modules that are bound to what rows take over everywhere, looked for once."""
 
-    def __init__(self) -> None:
-        self._names: dict[int, list[tuple[Any, str]]] | None = None
+    def __init__(self, patches: Iterable[Patch]) -> None:
+        self._patches = [patch for patch in patches if patch.everywhere]
+        self._names: dict[int, list[tuple[Any, str]]] = {}
 
     def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
         """Names that are bound to an object, besides the known one."""
-        if self._names is None:
-            self._names = {}
-            for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
-                if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
-                    for name, bound in list(vars(module).items()):
-                        if callable(bound):
-                            self._names.setdefault(id(_behind(bound)), []).append((module, name))
-        return [place for place in self._names.get(id(value), []) if place != known and _behind(_held(*place)) is value]
+        if id(value) not in self._names:
+            self._look_for({id(value), *self._originals()})
+        return [place for place in self._names[id(value)] if place != known and _behind(_held(*place)) is value]
+
+    def _originals(self) -> Iterator[int]:
+        for patch in self._patches:
+            if patch.module in sys.modules:
+                with contextlib.suppress(PatchError):  # said where it is planted
+                    yield id(_held(*_locate(patch.module, patch.target)))
+
+    def _look_for(self, wanted: set[int]) -> None:
+        self._names = {value: [] for value in wanted}
+        for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
+            if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
+                for name, bound in list(vars(module).items()):
+                    value = id(bound.__wrapped__ if type(bound) is Planted and bound._self_span.is_over else bound)
+                    if value in wanted:
+                        self._names[value].append((module, name))
 
 
 def _behind(bound: Any) -> Any:
