@@ -54,8 +54,8 @@ class Ranks:
         self._tmp = tmp_path_factory
 
     def script(self, path, nproc, *args, **request):
-        """Run a script alone (nproc=1) or under ddp_patch."""
-        return self._run({"script": str(path), "nproc": nproc, "args": list(args), **request})
+        """Run a script alone (nproc=1) or under ddp_patch, down to the end of the interpreter."""
+        return self._run({"script": str(path), "nproc": nproc, "args": list(args), "finalizes": True, **request})
 
     def call(self, function, nproc, *args, **request):
         """Run a test module's function on every rank inside ``ddp_patch.enable()``; its result must be JSON."""

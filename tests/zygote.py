@@ -4,6 +4,7 @@ Reads one JSON request per line on standard input and answers with one JSON line
 its own process group over gloo; the rendezvous store lives in a process of its own, as torchrun's agent does.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -130,13 +132,29 @@ def call_function(request, rank):
         json.dump(result, stream)
 
 
+def end(code, request):
+    """End as the interpreter does for any program: threads, exit functions, streams; and, where asked, its modules.
+
+    To take hundreds of modules apart that are shared with the parent costs three times what a case does.
+    """
+    if request.get("finalizes"):
+        raise SystemExit(code)  # out through the bottom of this script
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(ValueError):  # a script may have closed it
+                stream.flush()
+    finally:
+        os._exit(code)
+
+
 def start_ranks(request, port):
     pids = {}
     for rank in range(request["nproc"]):
         pid = os.fork()
         if pid == 0:
-            # Out through the bottom of this script, so that the interpreter ends as it would for any program.
-            raise SystemExit(run_rank(request, rank, port))
+            end(run_rank(request, rank, port), request)
         pids[pid] = rank
     return pids
 
