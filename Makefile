@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough collections libraries kills gpu check bench matrix libraries format clean
+.PHONY: demo test thorough collections libraries kills gpu check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -56,6 +56,10 @@ check: .venv/with-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, into site/. A link that leads nowhere is an error.
+docs: .venv/with-docs
+	$(BIN)/mkdocs build --strict
+
 bench: .venv/package
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/collectives.py
@@ -86,4 +90,4 @@ format: .venv/with-check
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist site *.egg-info

@@ -1,6 +1,8 @@
-"""Every code block of the documents runs, and says what the text says."""
+"""Every code block of the documents runs, and says what the text says; what they name is there."""
 
+import ast
 import os
+import posixpath
 import re
 import subprocess
 import sys
@@ -11,14 +13,24 @@ import torch
 from conftest import PATIENCE
 from parity.test_scripts import compare_text
 
-from ddp_patch import options
+from ddp_patch import errors, options
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ["README.md", "MIGRATION.md", *PAGES]
+EVERYTHING = [*DOCUMENTS, "CHANGELOG.md", "CONTRIBUTING.md", "docs/rules/index.md", "benchmarks/matrix.md"]
+WRITTEN = {"console", "diff", "python", "text"}  # what is marked text does not run here
+DIFFS = {"README.md": 1, "MIGRATION.md": 5, "docs/index.md": 1}  # README's is the one line, run in every other block
+
+
+def read(document):
+    return (ROOT / document).read_text(encoding="utf-8")
 
 
 def blocks(document, language):
-    return [text for kind, text in BLOCK.findall((ROOT / document).read_text()) if kind == language]
+    return [text for kind, text in BLOCK.findall(read(document)) if kind == language]
 
 
 def shell(command, cwd):
@@ -29,47 +41,75 @@ def shell(command, cwd):
     )
 
 
-def test_every_kind_of_block_is_run_here():
-    kinds = {kind for name in ("README.md", "MIGRATION.md") for kind, _ in BLOCK.findall((ROOT / name).read_text())}
-    assert kinds == {"diff", "python", "console"}
-    assert len(blocks("README.md", "diff")) == 1  # the one line, run in every other block
+# --- code blocks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_kind_of_block_is_run_here(document):
+    assert {kind for kind, _ in BLOCK.findall(read(document))} <= WRITTEN
+    assert len(blocks(document, "diff")) == DIFFS.get(document, 0)
+    assert not blocks(document, "console") or document in ("README.md", "docs/launchers.md")
+    outside = CODE.sub("", read(document))
+    assert "```" not in outside
+    assert not re.search(r"\n\n {4}\S", outside), "a block without a language"
+
+
+def commands():
+    found = "".join(blocks("README.md", "console") + blocks("docs/launchers.md", "console"))
+    return re.findall(r"^\$ (.*)$", found, re.MULTILINE)
+
+
+WAYS = commands()
 
 
 @pytest.fixture(scope="module")
 def readme_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     (folder / "train.py").write_text(blocks("README.md", "python")[0])
-    commands = [line[2:] for block in blocks("README.md", "console") for line in block.splitlines() if line[:1] == "$"]
-    first = shell(commands[0], folder)
+    first = shell(WAYS[0], folder)
     assert first.returncode == 0, first.stderr
-    return folder, commands, first.stdout, torch.load(folder / "model.pt")
+    return folder, first.stdout, torch.load(folder / "model.pt")
+
+
+def test_the_script_is_run_in_three_ways_and_two_more():
+    assert len(WAYS) == 5
+    assert len(re.findall(r"^\$ ", "".join(blocks("README.md", "console")), re.MULTILINE)) == 3
 
 
 @pytest.mark.parametrize("index", range(1, 5))
-def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index):
-    folder, commands, wanted, state = readme_run
-    assert len(commands) == 5
+def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index, monkeypatch):
+    folder, wanted, state = readme_run
     (folder / "model.pt").unlink(missing_ok=True)
-    done = shell(commands[index], folder)
+    monkeypatch.setenv("DDP_PATCH_REPORT", "1")
+    done = shell(WAYS[index], folder)
     assert done.returncode == 0, done.stderr
     compare_text(done.stdout, wanted)
     for name, value in torch.load(folder / "model.pt").items():
         torch.testing.assert_close(value, state[name], rtol=1e-9, atol=1e-9)
+    report = done.stderr[done.stderr.index("ddp_patch report: ") :]
+    shown = next(text for text in blocks("docs/report.md", "text") if text.startswith("ddp_patch report: "))
+    assert torch.accelerator.is_available() or report.startswith(shown), report  # shown as on a CPU
 
 
-def test_the_readmes_other_code_runs(tmp_path):
-    for index, text in enumerate(blocks("README.md", "python")[1:] + blocks("MIGRATION.md", "python")):
-        script = tmp_path / f"block{index}.py"
-        script.write_text(text)
-        done = shell(f"{sys.executable} {script}", tmp_path)
-        assert done.returncode == 0, done.stderr
+PYTHON = [document for document in DOCUMENTS if document != "README.md" and blocks(document, "python")]
+TELL_OF_RANKS = {"docs/effects.md", "docs/faq.md", "docs/report.md", "docs/what-is-patched.md"}
+GO_ON = {"docs/extending.md", "docs/options.md", "MIGRATION.md"}  # their blocks begin where the one before ended
+
+
+@pytest.mark.parametrize("document", PYTHON)
+def test_the_python_of_a_page_prints_on_ranks_what_it_prints_alone(ranks, tmp_path, document):
+    script = tmp_path / "script.py"
+    script.write_text(("" if document in GO_ON else "ddp_patch.disable()\n").join(blocks(document, "python")))
+    together = ranks.script(script, 2).ok().stdout[0]
+    if document not in TELL_OF_RANKS:
+        compare_text(together, ranks.script(script, 1).ok().stdout[0])
+    if document == "docs/extending.md":
+        assert together == "a message to a chat: done\n"
 
 
 @pytest.mark.parametrize("index", range(5))
 def test_migrations_keep_what_is_printed(ranks, tmp_path, index):
-    diffs = blocks("MIGRATION.md", "diff")
-    assert len(diffs) == 5
-    lines = diffs[index].splitlines()
+    lines = blocks("MIGRATION.md", "diff")[index].splitlines()
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text("\n".join(line[1:] for line in lines if line[:1] != "+") + "\n")
     after.write_text("\n".join(line[1:] for line in lines if line[:1] != "-") + "\n")
@@ -78,27 +118,162 @@ def test_migrations_keep_what_is_printed(ranks, tmp_path, index):
     compare_text(ranks.script(after, 3).ok().stdout[0], wanted)
 
 
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
 def test_the_option_table_names_every_option():
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", read("docs/options.md"), re.MULTILINE)
     assert rows == [(name, options.variable(name)) for name in options.Options.__dataclass_fields__]
 
 
 def patched():
+    """Every patched name, and those that are classes themselves."""
+    import importlib
+    import inspect
+
     import ddp_patch
 
-    return [line.split(": ")[0] for line in ddp_patch.report().ledger.patched]
+    names = [line.split(": ")[0] for line in ddp_patch.report().patched]
+    classes = []
+    for name in names:
+        owner, _, attribute = name.rpartition(".")
+        try:
+            here = inspect.getattr_static(importlib.import_module(owner), attribute)
+        except (ImportError, AttributeError):  # a method of a class
+            continue
+        if isinstance(getattr(here, "__wrapped__", None), type):
+            classes.append(name)
+    return names, classes
 
 
 def test_the_patch_table_names_every_patched_name(ranks):
-    text = (ROOT / "README.md").read_text().split("## What is patched")[1].split("\n## ")[0]
-    for name in ranks.call(patched, 2).ok().results[0]:
-        assert name.rsplit(".", 1)[1] in text, name
+    above, _, table = read("docs/what-is-patched.md").partition("## The table")
+    names, classes = ranks.call(patched, 2).ok().results[0]
+    for name in names:
+        assert name.rsplit(".", 1)[1] in table, name
         owner = name.split(".")[-2]
-        assert not owner[0].isupper() or owner in text, name
+        assert not owner[0].isupper() or owner in table, name
+    for name in classes:  # that are not the objects that they were
+        assert name.startswith("torch.cuda.") or name.rsplit(".", 1)[1] in above, name
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
-def test_the_page_on_extending_runs(tmp_path, nproc):
-    (tmp_path / "script.py").write_text("\n".join(blocks("docs/extending.md", "python")))
-    done = shell(f"python -m ddp_patch --nproc {nproc} script.py", tmp_path)
-    assert (done.returncode, done.stdout) == (0, "a message to a chat: done\n"), done.stderr
+def test_the_readme_tells_of_the_loaders_what_the_matrix_tells():
+    table = read("benchmarks/matrix.md")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    cases = [row[1:] for row in rows if row[1] == "exact"]
+    counts = [sum(row[tool] == "exact" for row in cases) for tool in range(5)]
+    assert len(cases) == 39
+    assert f"| loaders that are exact, of 39 | {' | '.join(map(str, counts))} |" in read("README.md")
+    section = read("README.md").partition("with the same loaders")[2].partition("\n## ")[0]
+    for line in re.findall(r"^\| .*$", section, re.MULTILINE):
+        assert "of 39" in line or "--- |" in line or line in table, line
+
+
+# --- troubleshooting --------------------------------------------------------------------------------------------------
+
+
+def texts():
+    """Every text of the package, with a mark where a value is put in."""
+    found = []
+    for path in (ROOT / "ddp_patch").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "\0" for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_the_headings_of_troubleshooting_are_words_of_messages():
+    known = texts()
+    headings = re.findall(r"^### (.*)$", read("docs/troubleshooting.md"), re.MULTILINE)
+    assert len(headings) > 70
+    for heading in headings:
+        for words in re.findall(r"`([^`]+)`", heading):
+            pattern = ".*".join(re.escape(part.strip()) for part in words.split("..."))
+            assert any(re.search(pattern, text, re.DOTALL) for text in known), words
+
+
+def test_troubleshooting_names_every_class_of_error():
+    page = read("docs/troubleshooting.md")
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert len(classes) > 5
+    assert [name for name in [*classes, "RuleError"] if f"`{name}`" not in page] == []
+
+
+# --- what is named is there -------------------------------------------------------------------------------------------
+
+
+def anchors(document):
+    headings = re.findall(r"^#+ (.*)$", CODE.sub("", read(document)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", [*EVERYTHING, *(f"docs/rules/DDP{code}.md" for code in range(201, 221))])
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^()\s]+)\)", CODE.sub("", read(document))):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(document), path)) if path else document
+        assert (ROOT / there).exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("document", EVERYTHING)
+def test_commands_name_what_is_there(document):
+    text = read(document)
+    targets = re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE)
+    assert set(re.findall(r"(?:`|^)make ([\w-]+)", text, re.MULTILINE)) <= set(targets)
+    for path in re.findall(r"\b(?:benchmarks|examples|tests)/[\w/.-]*\w", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_in_the_site_and_in_the_index():
+    nav = read("mkdocs.yml")
+    for page in PAGES:
+        name = page.removeprefix("docs/")
+        assert re.search(rf"[ -]{re.escape(name)}$", nav, re.MULTILINE), name
+        assert name == "index.md" or f"({name})" in read("docs/index.md"), name
+        assert name in ("index.md", "benchmarks.md") or f"(docs/{name})" in read("README.md"), name
+
+
+def test_links_of_the_site_lead_to_its_pages():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import pages
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    for source, page in pages.ELSEWHERE.items():
+        assert (ROOT / source).is_file()
+        assert page in read("mkdocs.yml")
+    assert pages.relinked("[a](../MIGRATION.md#b) [c](rules/index.md)", "faq.md") == (
+        "[a](migrating.md#b) [c](rules/index.md)"
+    )
+    assert pages.relinked("![a](docs/picture.svg) [b](https://x.org/c)", "start.md") == (
+        "![a](picture.svg) [b](https://x.org/c)"
+    )
+    assert pages.relinked("[a](../pitfalls.md)", "rules/DDP201.md") == "[a](../pitfalls.md)"
+
+
+# --- form -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short():
+    lines = read("README.md").splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 200
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_lines_of_prose_are_short(document):
+    lines = CODE.sub("", read(document)).splitlines()
+    assert [line for line in lines if len(line) > 130 and line[:1] not in ("|", "#")] == []
+
+
+def test_the_picture_is_what_its_script_draws(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import picture
+
+    assert picture.picture() == picture.OUTPUT.read_text(encoding="utf-8")

@@ -1,0 +1,106 @@
+"""Draws docs/picture.svg: how a batch reaches the ranks, and how one global view comes back.
+
+    python docs/picture.py
+
+The picture has a background of its own, so that it can be read on light and on dark pages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OUTPUT = Path(__file__).with_name("picture.svg")
+INK, FAINT, LINE, PAPER = "#1f2328", "#57606a", "#6e7781", "#ffffff"
+RANKS = (("#0550ae", "#ddf4ff"), ("#953800", "#fff1e5"))  # of rank 0 and rank 1: ink, fill
+FONT = "-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+MONO = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
+UPPER, LOWER, HEIGHT = 92, 214, 72  # the two rows of boxes, one for each rank
+
+
+def text(x: float, y: float, words: str, size: int = 14, color: str = INK, anchor: str = "middle", **more: str) -> str:
+    """Write one line."""
+    attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+    escaped = words.replace("&", "&amp;").replace("<", "&lt;")
+    where = f'x="{x}" y="{y}" font-size="{size}" fill="{color}" text-anchor="{anchor}"{attributes}'
+    return f"<text {where}>{escaped}</text>"
+
+
+def box(x: float, y: float, width: float, height: float, ink: str, fill: str) -> str:
+    """Draw a box with round corners."""
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{ink}" '
+        'stroke-width="1.5"/>'
+    )
+
+
+def arrow(x1: float, y1: float, x2: float, y2: float, color: str = LINE, both: bool = False) -> str:
+    """Draw an arrow."""
+    start = ' marker-start="url(#head)"' if both else ""
+    return (
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{color}" stroke-width="2"{start} '
+        'marker-end="url(#head)"/>'
+    )
+
+
+def head(x: float, title: str, below: str) -> list[str]:
+    """Name a column."""
+    return [text(x, 40, title, 16, font_weight="600"), text(x, 62, below, 13, FAINT)]
+
+
+def picture() -> str:
+    """Give the whole picture."""
+    parts = [
+        *head(120, "your DataLoader", "every rank draws its order"),
+        *head(340, "rows", "each rank loads its own"),
+        *head(570, "your model", "DDP averages gradients"),
+        *head(836, "your script", "sees the whole batch"),
+    ]
+    for index in range(8):
+        ink, fill = RANKS[index // 4]
+        y = (UPPER, LOWER)[index // 4] + index % 4 * 18
+        parts.append(f'<rect x="50" y="{y + 1}" width="140" height="16" rx="3" fill="{fill}" stroke="{ink}"/>')
+    parts.append(text(120, 310, "batch_size=64", 13, FAINT, font_family=MONO))
+    for rank, (ink, fill) in enumerate(RANKS):
+        y = (UPPER, LOWER)[rank]
+        middle = y + HEIGHT / 2
+        parts += [
+            arrow(196, middle, 254, middle, ink),
+            box(260, y, 160, HEIGHT, ink, fill),
+            text(340, middle - 6, f"rank {rank}", 16, ink, font_weight="600"),
+            text(340, middle + 18, f"rows {32 * rank} to {32 * rank + 31}", 14),
+            arrow(424, middle, 484, middle, ink),
+            box(490, y, 160, HEIGHT, ink, fill),
+            text(570, middle - 6, "forward, backward", 14),
+            text(570, middle + 18, "of 32 rows", 14),
+            arrow(654, middle, 714, middle, ink),
+        ]
+    parts += [
+        arrow(570, UPPER + HEIGHT + 4, 570, LOWER - 4, both=True),
+        text(582, 194, "gradients", 13, FAINT, "start"),
+        box(720, UPPER, 232, LOWER + HEIGHT - UPPER, INK, "#f6f8fa"),
+    ]
+    lines = ("outputs.shape[0] == 64", "loss.item()", "correct / len(dataset)", "print(...), torch.save(...)")
+    parts += [text(836, 124 + 26 * index, line, 13, font_family=MONO) for index, line in enumerate(lines)]
+    parts += [
+        text(836, 236, "the same on every rank;", 13, FAINT),
+        text(836, 256, "rank 0 alone prints and writes", 13, FAINT),
+        text(490, 346, "A function that needs the whole batch gets it, on every rank: slower, never wrong.", 14, FAINT),
+    ]
+    body = "\n".join(f"  {part}" for part in parts)
+    label = "Each rank loads and computes its own rows under DDP; the script sees the whole batch."
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 372" width="980" height="372" role="img" \
+aria-label="{label}" font-family="{FONT}">
+  <defs>
+    <marker id="head" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="7" markerHeight="7" \
+orient="auto-start-reverse">
+      <path d="M0 0 L10 5 L0 10 z" fill="{LINE}"/>
+    </marker>
+  </defs>
+  <rect x="0.5" y="0.5" width="979" height="371" rx="12" fill="{PAPER}" stroke="#d0d7de"/>
+{body}
+</svg>
+"""
+
+
+if __name__ == "__main__":
+    OUTPUT.write_text(picture(), encoding="utf-8")
