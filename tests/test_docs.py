@@ -126,6 +126,14 @@ def test_the_option_table_names_every_option():
     assert rows == [(name, options.variable(name)) for name in options.Options.__dataclass_fields__]
 
 
+def test_the_function_table_names_every_public_name():
+    import ddp_patch
+
+    page = read("docs/options.md").partition("## Functions")[2]
+    names = [name for name in ddp_patch.__all__ if not name.startswith("_") and not name.endswith("Error")]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
 def patched():
     """Every patched name, and those that are classes themselves."""
     import importlib
@@ -149,10 +157,13 @@ def patched():
 def test_the_patch_table_names_every_patched_name(ranks):
     above, _, table = read("docs/what-is-patched.md").partition("## The table")
     names, classes = ranks.call(patched, 2).ok().results[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    written = [words.split(".") for cell in first for words in re.findall(r"`([^`]+)`", cell)]
+    ends, parts = {words[-1] for words in written}, {part for words in written for part in words}
     for name in names:
-        assert name.rsplit(".", 1)[1] in table, name
-        owner = name.split(".")[-2]
-        assert not owner[0].isupper() or owner in table, name
+        *_, owner, attribute = name.split(".")
+        assert attribute in ends, name
+        assert not owner[0].isupper() or owner in parts, name
     for name in classes:  # that are not the objects that they were
         assert name.startswith("torch.cuda.") or name.rsplit(".", 1)[1] in above, name
 
