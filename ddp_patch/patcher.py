@@ -32,13 +32,15 @@ _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
 class Patch:
     """One patched name.
 
+    A function is taken over wherever a loaded module has bound it (``from x import y``), classes and methods in their
+    place.
+
     Attributes:
         module: importable module that holds the target.
         target: dotted path of the attribute inside the module, such as ``DataParallel.forward``.
         wrapper: called as ``wrapper(session, wrapped, instance, args, kwargs)``.
         also: further ``module:path`` names bound to the very same object.
         effect: one line for the report and the docs.
-        everywhere: also every name that a loaded module has bound to the same object (``from x import y``).
         gives_way: whoever replaces the name meanwhile keeps it, without a word: trackers do so with ``sys.exit``.
         when_imported: the module whose import it waits for; an empty string for what is applied at once.
         optional: some versions of the library lack it.
@@ -49,7 +51,6 @@ class Patch:
     wrapper: Wrapper
     effect: str
     also: tuple[str, ...] = ()
-    everywhere: bool = False
     gives_way: bool = False
     when_imported: str = ""
     optional: bool = False
@@ -216,6 +217,8 @@ class Patcher:
         wrapped = _along_mro(owner, attribute) if original is _ABSENT else original
         if wrapped is _ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
+        if type(wrapped) is Planted and getattr(wrapped._self_wrapper, "func", None) is patch.wrapper:
+            return  # another row's name for it
         span, enabled = self._span, self._enabled
         wrapper = functools.partial(patch.wrapper, self._session)
         planted = Planted(wrapped, wrapper, enabled=lambda: not span.is_over and enabled())
@@ -225,7 +228,7 @@ class Patcher:
         for other, other_attribute in others:
             if original is not _ABSENT and _held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
-        if patch.everywhere:
+        if "." not in patch.target and _is_function(wrapped):
             for module, name in bound.of(wrapped, (owner, attribute)):
                 self._set(_Done(module, name, wrapped, planted, patch.gives_way))
 
@@ -244,7 +247,7 @@ class _Bindings:
     """The names in loaded modules that are bound to what rows take over everywhere, looked for once."""
 
     def __init__(self, patches: Iterable[Patch]) -> None:
-        self._patches = [patch for patch in patches if patch.everywhere]
+        self._patches = [patch for patch in patches if "." not in patch.target]
         self._names: dict[int, list[tuple[Any, str]]] = {}
 
     def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
@@ -277,6 +280,10 @@ def _behind(bound: Any) -> Any:
 def _places(patch: Patch) -> list[tuple[str, str]]:
     further = [(module, path) for module, _, path in (name.partition(":") for name in patch.also)]
     return [(patch.module, patch.target), *further]
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
 def _exists(patch: Patch) -> bool:

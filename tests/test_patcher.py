@@ -248,7 +248,7 @@ def test_a_module_that_goes_by_two_names_is_patched_once(library, elsewhere, mon
     monkeypatch.setitem(sys.modules, "throw_away_alias", elsewhere)
     original = library.function
     patcher = Patcher()
-    patcher.apply([Patch("throw_away_library", "function", tagged, "says so", everywhere=True)])
+    patcher.apply([Patch("throw_away_library", "function", tagged, "says so")])
     assert elsewhere.function(1) == ("patched", 2)
     patcher.undo()
     assert elsewhere.function is library.function is original

@@ -3,12 +3,15 @@
 import collections
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import PATIENCE
+from parity.test_scripts import compare_text
 
 from ddp_patch import patches
 from ddp_patch.patches import files, listing, parallel_functions, state_dict
@@ -63,6 +66,81 @@ def test_a_wrapper_is_tried_without_a_job():
     session = SimpleNamespace(ledger=SimpleNamespace(note=noted.append), world=SimpleNamespace(size=2))
     assert parallel_functions._replicate(session, None, None, (linear, [0, 1]), {})[0] is linear
     assert "2 devices" in noted[0]
+
+
+IMPORTED_ABOVE = """
+import os
+import time
+from os import listdir, makedirs
+from random import random, seed
+from uuid import uuid4
+from numpy.random import default_rng, rand, seed as numpy_seed
+from torch import manual_seed, nn, set_default_dtype, tensor, zeros
+from torch.autograd import grad
+from torch.nn.functional import batch_norm, l1_loss
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+import torch
+import ddp_patch
+
+ddp_patch.enable()
+set_default_dtype(torch.float64)
+manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 4), nn.Linear(4, 1)
+        self.register_buffer("mean", zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x):
+        return self.last(torch.tanh(batch_norm(self.first(x), self.mean, self.var, training=self.training)))
+
+
+model = Net()
+optimizer = SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.randn(22, 5), torch.randn(22, 1)), 8, shuffle=True)
+for epoch in range(3):
+    for x, y in loader:
+        x = (x + zeros(5, device="cuda")).requires_grad_()  # of a script that names its device
+        out = model(x)
+        (slope,) = grad(out.sum(), x, create_graph=True)
+        loss = l1_loss(out, y) + ((slope.norm(dim=1) - 1) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(epoch, loss.item(), tensor(loss.item()).item(), model.mean.sum().item())
+makedirs("made")
+seed(time.time_ns() + ddp_patch.rank())
+numpy_seed(ddp_patch.rank())
+manual_seed(ddp_patch.rank())
+name = str([uuid4(), random(), rand(), torch.rand(()), default_rng().random(), default_rng(ddp_patch.rank()).random()])
+with ddp_patch.per_rank():
+    open(f"name.{ddp_patch.rank()}", "w").write(name)
+print(listdir("made"))
+"""
+
+
+def started(script, nproc):
+    """Run a script whose own line starts the ranks, when its imports above are done."""
+    variables = {**os.environ, "DDP_PATCH_NPROC": str(nproc), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(
+        command, cwd=script.parent, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_functions_imported_above_the_line_are_taken_over(tmp_path):
+    alone, script = tmp_path / "alone" / "train.py", tmp_path / "ranks" / "train.py"
+    for path, text in ((alone, IMPORTED_ABOVE.replace(', device="cuda"', "")), (script, IMPORTED_ABOVE)):
+        path.parent.mkdir()
+        path.write_text(text)
+    compare_text(started(script, 3), started(alone, 1))
+    assert len({(script.parent / f"name.{rank}").read_text() for rank in range(3)}) == 1
 
 
 def listed(*args):

@@ -126,7 +126,6 @@ PATCHES = (
         "init_process_group",
         door("torch.distributed.init_process_group"),
         _EFFECT,
-        everywhere=True,
     ),
     Patch(
         "torch.nn.parallel.distributed",
@@ -136,9 +135,6 @@ PATCHES = (
     ),
     Patch("accelerate.accelerator", "Accelerator.__init__", door("accelerate.Accelerator"), _EFFECT),
     Patch("os", "_Environ.__getitem__", _variable, _VARIABLE),
-    *(
-        Patch(module, target, door(what), _EFFECT, everywhere="." not in target, when_imported=module)
-        for module, target, what in _DOORS
-    ),
+    *(Patch(module, target, door(what), _EFFECT, when_imported=module) for module, target, what in _DOORS),
     *(Patch(module, target, several(what), _SEVERAL, when_imported=module) for module, target, what in _LIGHTNING),
 )

@@ -117,9 +117,9 @@ PATCHES = (
     Patch("torch.jit._serialization", "save", compiled("torch.jit.save"), _ONCE, also=("torch.jit:save",)),
     Patch("torch.jit._script", "RecursiveScriptModule.save", compiled("ScriptModule.save"), _ONCE),
     Patch("torch.export", "save", compiled("torch.export.save"), _ONCE),
-    Patch("torch.serialization", "save", _save, _ONCE, also=("torch:save",), everywhere=True),
-    Patch("torch.serialization", "load", _load, _HERE, also=("torch:load",), everywhere=True),
-    Patch(_DCP, "save", _save_folder, _ONCE, everywhere=True, when_imported="torch.distributed.checkpoint"),
+    Patch("torch.serialization", "save", _save, _ONCE, also=("torch:save",)),
+    Patch("torch.serialization", "load", _load, _HERE, also=("torch:load",)),
+    Patch(_DCP, "save", _save_folder, _ONCE, when_imported="torch.distributed.checkpoint"),
     Patch("safetensors.torch", "save_file", _save_file, _ONCE, when_imported="safetensors.torch"),
     Patch("safetensors.numpy", "save_file", _save_file, _ONCE, when_imported="safetensors.numpy"),
     Patch(

@@ -70,7 +70,7 @@ _ONCE = "of a command that all ranks hold: once"
 
 PATCHES = (
     *(
-        Patch(module.__name__, name, _once(f"{module.__name__}.{name}"), _EFFECT, everywhere=True)
+        Patch(module.__name__, name, _once(f"{module.__name__}.{name}"), _EFFECT)
         for module, names in FUNCTIONS.items()
         for name in names
     ),

@@ -171,5 +171,5 @@ _WHERE = "torch.nn.parallel.data_parallel"
 PATCHES = (
     Patch(_WHERE, "DataParallel.__init__", _init, "binds to this rank's device"),
     Patch(_WHERE, "DataParallel.forward", _forward, "runs on this rank's rows under DDP"),
-    Patch(_WHERE, "data_parallel", _functional, "runs on this rank's rows under DDP", everywhere=True),
+    Patch(_WHERE, "data_parallel", _functional, "runs on this rank's rows under DDP"),
 )

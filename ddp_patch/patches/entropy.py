@@ -60,25 +60,29 @@ def seeded(what: str, name: str = "seed", bits: int = 128) -> Wrapper:
     return call
 
 
-_NUMPYS = {
-    "default_rng": seeded("numpy.random.default_rng"),
+_MANUAL_SEED = _manual("torch.manual_seed", of_all=True)
+_NUMPY_CLASSES = {
     **{name: seeded(f"numpy.random.{name}") for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")},
     "SeedSequence": seeded("numpy.random.SeedSequence", "entropy"),
+}
+_NUMPY_FUNCTIONS = {
+    "default_rng": seeded("numpy.random.default_rng"),
     "seed": seeded("numpy.random.seed", bits=32),
 }
 
 PATCHES = (
     *(Patch(module, name, _drawn(f"{module}.{name}"), _EFFECT) for module, name in _DRAWN),
     Patch("torch.random", "seed", _torch_seed, _EFFECT, also=("torch:seed",)),
-    # Two objects once torch._dynamo is imported, which puts a wrapper of its own in the place of the first (2.13).
-    *(
-        Patch(module, "manual_seed", _manual("torch.manual_seed", of_all=True), _SEEDED)
-        for module in ("torch", "torch.random")
-    ),
+    # Two objects once torch._dynamo is imported, which puts a wrapper of its own in the place of the first (2.13); one
+    # before, which the first row takes over.
+    *(Patch(module, "manual_seed", _MANUAL_SEED, _SEEDED) for module in ("torch", "torch.random")),
     *(Patch("torch.cuda", name, _manual(f"torch.cuda.{name}"), _SEEDED) for name in ("manual_seed", "manual_seed_all")),
     Patch("random", "seed", seeded("random.seed", "a"), _SEEDED),
     Patch("random", "Random.__init__", seeded("random.Random", "x"), _SEEDED),
-    *(Patch("numpy.random", name, wrapper, _SEEDED, when_imported="numpy.random") for name, wrapper in _NUMPYS.items()),
+    *(
+        Patch("numpy.random", name, wrapper, _SEEDED, when_imported="numpy.random")
+        for name, wrapper in (_NUMPY_FUNCTIONS | _NUMPY_CLASSES).items()
+    ),
     Patch(
         "numpy.random",
         "RandomState",

@@ -39,6 +39,6 @@ _ONE_FILE = (
 
 PATCHES = (
     *(Patch("os", name, _translated, _BY_NAME) for name in ("listdir", "scandir", "chdir", "access")),
-    Patch("io", "open", _open_file, _ONE_FILE, also=("builtins:open",), everywhere=True),
+    Patch("io", "open", _open_file, _ONE_FILE, also=("builtins:open",)),
     Patch("os", "stat", _stat, "behind `os.path.exists` and its like: rank 0's view of a file that is being written"),
 )

@@ -72,13 +72,10 @@ def _own(place: int) -> Wrapper:
 _ONCE = "rank 0 acts once all ranks are there; all get what it got"
 
 PATCHES = (
-    *(
-        Patch(module, name, _once(f"{module}.{name}", names), _ONCE, everywhere=True)
-        for (module, name), names in _CHANGES.items()
-    ),
+    *(Patch(module, name, _once(f"{module}.{name}", names), _ONCE) for (module, name), names in _CHANGES.items()),
     Patch("os", "open", _open_descriptor, "as `open`"),
     *(
-        Patch("tempfile", name, _own(place), "every rank has temporary files of its own", everywhere=True)
+        Patch("tempfile", name, _own(place), "every rank has temporary files of its own")
         for name, place in _MAKES_OWN.items()
     ),
 )

@@ -28,5 +28,5 @@ _NAMES = [function.__name__ for function in LOSSES if function.__name__ != "l1_l
 
 PATCHES = (
     Patch(_WHERE, "l1_loss", _l1_loss, f"{_INSIDE}; its weight sees the whole batch"),
-    *(Patch(_WHERE, name, _loss(name), _INSIDE, everywhere=True) for name in _NAMES),
+    *(Patch(_WHERE, name, _loss(name), _INSIDE) for name in _NAMES),
 )

@@ -131,7 +131,14 @@ PATCHES = (
     Patch(
         "numpy", "memmap.__new__", _memmap, "rank 0's is the file; who opens it to read waits until rank 0 comes there"
     ),
-    Patch("sqlite3", "connect", _connect, _COPIES, also=("sqlite3.dbapi2:connect",), when_imported="sqlite3"),
+    Patch(
+        "sqlite3",
+        "connect",
+        _connect,
+        _COPIES,
+        also=("sqlite3.dbapi2:connect",),
+        when_imported="sqlite3",
+    ),
     Patch("h5py._hl.files", "File.__init__", _open_hdf5, _COPIES, when_imported="h5py"),
     Patch("h5py._hl.files", "File.close", _close_hdf5, _FINISHED, when_imported="h5py"),
     Patch("cv2", "imwrite", _once("cv2.imwrite"), "rank 0 writes", when_imported="cv2"),

@@ -76,7 +76,7 @@ def _whole(states: Any) -> Any:
 _WHERE, _RNN = "torch.nn.utils.rnn", "torch.nn.modules.rnn"
 
 PATCHES = (
-    Patch(_WHERE, "pack_padded_sequence", _pack, "packs this rank's rows", everywhere=True),
-    Patch(_WHERE, "pad_packed_sequence", _pad, "pads to the longest sequence of the whole batch", everywhere=True),
+    Patch(_WHERE, "pack_padded_sequence", _pack, "packs this rank's rows"),
+    Patch(_WHERE, "pad_packed_sequence", _pad, "pads to the longest sequence of the whole batch"),
     *(Patch(_RNN, f"{kind}.forward", _forward, "computes this rank's sequences") for kind in ("RNN", "GRU", "LSTM")),
 )

@@ -139,14 +139,13 @@ def _together(outputs: list[Any], dim: int) -> Any:
 _WHERE = "torch.nn.parallel"
 
 PATCHES = (
-    Patch(f"{_WHERE}.replicate", "replicate", _replicate, "gives the module itself", everywhere=True),
-    Patch(f"{_WHERE}.scatter_gather", "scatter", _scatter, "gives one chunk, the batch", everywhere=True),
+    Patch(f"{_WHERE}.replicate", "replicate", _replicate, "gives the module itself"),
+    Patch(f"{_WHERE}.scatter_gather", "scatter", _scatter, "gives one chunk, the batch"),
     Patch(
         f"{_WHERE}.parallel_apply",
         "parallel_apply",
         _parallel_apply,
         "calls one module after the other",
-        everywhere=True,
     ),
-    Patch(f"{_WHERE}.scatter_gather", "gather", _gather, "puts outputs together", everywhere=True),
+    Patch(f"{_WHERE}.scatter_gather", "gather", _gather, "puts outputs together"),
 )

@@ -23,7 +23,7 @@ _TOOLKIT = "prompt_toolkit.shortcuts.prompt"  # which IPython asks with
 
 PATCHES = (
     Patch("builtins", "input", asked("input"), _EFFECT),
-    Patch("getpass", "getpass", asked("getpass.getpass"), _EFFECT, everywhere=True),
+    Patch("getpass", "getpass", asked("getpass.getpass"), _EFFECT),
     Patch(
         _TOOLKIT,
         "PromptSession.prompt",

@@ -81,4 +81,4 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
 
 _EFFECT = "computes again on the same rows with the same draws; never the reentrant way"
 
-PATCHES = (Patch("torch.utils.checkpoint", "checkpoint", _checkpoint, _EFFECT, everywhere=True),)
+PATCHES = (Patch("torch.utils.checkpoint", "checkpoint", _checkpoint, _EFFECT),)

@@ -110,5 +110,5 @@ PATCHES = (
         also=(f"{_TORCHS}:graph",),
         when_imported=_TORCHS,
     ),
-    Patch("tensorboardX.x2num", "make_np", _numbers, "takes batches", everywhere=True, when_imported=_TENSORBOARDX),
+    Patch("tensorboardX.x2num", "make_np", _numbers, "takes batches", when_imported=_TENSORBOARDX),
 )

@@ -14,4 +14,4 @@ def _warn(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
 _EFFECT = "names the line that one process names; so do warnings of C++ code"
 
-PATCHES = (Patch("warnings", "warn", _warn, _EFFECT, everywhere=True),)
+PATCHES = (Patch("warnings", "warn", _warn, _EFFECT),)
