@@ -22,12 +22,12 @@ def command(argv: Sequence[str]) -> int:
         description="What ddp_patch patches, and what becomes of it on several ranks.",
     )
     parser.add_argument("text", nargs="?", default="", help="only names with this in them, such as torch.save")
-    parser.add_argument("--markdown", action="store_true", help="the page of the documentation")
+    parser.add_argument("--markdown", action="store_true", help="as the tables of docs/what-is-patched.md")
     given = parser.parse_args(argv)
     found = [(subject, lines) for subject in subjects() if (lines := list(_lines(subject, given.text)))]
     for subject, lines in found:
         title = heading(subject)
-        sys.stdout.write(f"## {title}\n\n| name | under ddp_patch |\n|---|---|\n" if given.markdown else f"{title}\n")
+        sys.stdout.write(f"### {title}\n\n| name | under ddp_patch |\n|---|---|\n" if given.markdown else f"{title}\n")
         for names, effect in lines:
             shown = ", ".join(f"`{name}`" for name in names) if given.markdown else ", ".join(names)
             sys.stdout.write(f"| {shown} | {effect} |\n" if given.markdown else f"  {shown}: {effect}\n")
