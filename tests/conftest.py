@@ -1,10 +1,13 @@
 """Fixtures: ranks as real processes, forked warm."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +81,48 @@ class Ranks:
 
         results = [json.loads(text) if text else None for text in read("result")]
         return Outcome(answer["codes"], read("stdout"), read("stderr"), results, answer["late"], answer["ended"], cwd)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    """Fail a test that leaves variables, a folder, a type, threads or processes to the ones behind it."""
+    before = around()
+    yield
+    left = around()
+    gone = time.monotonic() + 5  # a process that was ended may take a moment
+    while left["processes"] - before["processes"] and time.monotonic() < gone:
+        time.sleep(0.01)
+        left = around()
+    for kind, was in before.items():
+        if isinstance(was, set):
+            assert not left[kind] - was, f"{kind} are left: {left[kind] - was}"
+        else:
+            assert was is None or left[kind] == was, f"{kind} is another one"
+
+
+def around():
+    """What tests of one process share."""
+    torch = sys.modules.get("torch")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {
+        "environment": variables,
+        "folder": os.getcwd(),
+        "default type": torch and torch.get_default_dtype(),
+        "gradient mode": torch and torch.is_grad_enabled(),
+        "threads": {thread.name for thread in threading.enumerate() if not thread.daemon},
+        "processes": children(),
+    }
+
+
+def children():
+    """Processes that this one started and that run, not those that wait to be asked how they ended."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    found.add(child)
+    return found
 
 
 @pytest.fixture(scope="session")
