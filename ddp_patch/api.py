@@ -229,6 +229,7 @@ def _start(options: Options) -> None:
 
             nproc = relaunch.worker_count(nproc, accelerator_count())
         if nproc > 1:
+            relaunch.refuse_old_torch(_torch_version())
             relaunch.start_workers(nproc, options.as_variables())
     elif options.nproc not in (None, told.world_size):
         raise OptionError(
@@ -239,6 +240,7 @@ def _start(options: Options) -> None:
         _report_alone(options)
         return
     if _State.joined is None:
+        relaunch.refuse_old_torch(_torch_version())
         relaunch.refuse_other_group()
         relaunch.agree_on_hashes(told)
     from . import patches  # noqa: PLC0415
@@ -249,6 +251,12 @@ def _start(options: Options) -> None:
     session = Session(options, job, _stopped)
     patches.begin(session)
     _State.session = session
+
+
+def _torch_version() -> str:
+    import torch  # noqa: PLC0415 — importing the package loads nothing heavy
+
+    return str(torch.__version__)
 
 
 def _stopped() -> None:

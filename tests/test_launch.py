@@ -15,6 +15,7 @@ from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
 from ddp_patch.launch import hosts, interfaces, launcher, relaunch
+from ddp_patch.version import OLDEST_TORCH
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -79,6 +80,33 @@ def test_own_command_keeps_flags_modules_and_arguments():
     for typed in (["python"], ["python", "-"]):
         with pytest.raises(LaunchError, match="python -m ddp_patch --nproc 2"):
             relaunch.own_command(typed, "/py")
+
+
+def test_a_notebooks_kernel_is_not_started_again():
+    """It would be ended, and with it what the cells before have made."""
+    kernel = ["python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json"]
+    file = ["python", "/venv/lib/python3.12/site-packages/ipykernel_launcher.py", "-f", "/run/kernel-1.json"]
+    for argv in (kernel, file):
+        with pytest.raises(
+            LaunchError, match=r"kernel of a notebook.*nbconvert.*python -m ddp_patch --nproc 2 train.py"
+        ):
+            relaunch.own_command(argv, "/py")
+
+
+def test_an_older_torch_is_named_before_anything_starts(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\n\ntorch.__version__ = '2.9.1+cu128'\nimport ddp_patch\n\nddp_patch.enable(nproc=2)\n"
+    )
+    done = run("train.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "torch 2.9.1+cu128 is installed, and ddp_patch works with torch 2.13 or newer" in done.stderr
+    for fine in ("2.13.0", "2.13.0+cpu", "2.14.0a0+git1", "3.0"):
+        relaunch.refuse_old_torch(fine)
+
+
+def test_the_oldest_torch_is_the_one_that_is_declared():
+    declared = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert f'"torch>={OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"' in declared
 
 
 def test_workers_share_hashes_and_cores():

@@ -6,11 +6,14 @@ Both replace the process. 21 of 54 scripts have no ``__main__`` guard, so functi
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
+from ..version import OLDEST_TORCH
 from .debugged import hand_over
 from .launcher import Told
 
@@ -35,13 +38,37 @@ def worker_count(asked: int | None, accelerators: int) -> int:
     return asked
 
 
+def refuse_old_torch(found: str) -> None:
+    """Say so before something is missing in the middle of it.
+
+    Args:
+        found: ``torch.__version__``.
+
+    Raises:
+        LaunchError: for a torch older than this package knows.
+    """
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    if numbers < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise LaunchError(
+            f"torch {found} is installed, and ddp_patch works with torch {oldest} or newer. "
+            f"Write pip install 'torch>={oldest}', or run the script on one process."
+        )
+
+
 def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
     """Rebuild the command line that started this interpreter, flags, ``-m`` and ``-c`` included.
 
     Raises:
-        LaunchError: for a program that has no command line to repeat (standard input, an interactive prompt).
+        LaunchError: for a program that has no command line to repeat (standard input, an interactive prompt, a
+            notebook's kernel).
     """
     arguments = list(orig_argv[1:])
+    if any(Path(argument).stem == "ipykernel_launcher" for argument in arguments):
+        raise LaunchError(
+            "This is the kernel of a notebook, which cannot become several processes. Save its cells as a script "
+            "(jupyter nbconvert --to script train.ipynb) and write: python -m ddp_patch --nproc 2 train.py"
+        )
     if not arguments or arguments[-1] == "-":
         raise LaunchError(
             "This program was typed at a prompt or read from standard input, so it cannot be started again as "
