@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from .definitions import Definitions
+from .parts import Part
 from .script import Script
 from .tree import Function, dotted, tail
 
-Key = tuple[ast.AST | None, str]
+Key = tuple[ast.AST | Part | None, str]
 # What gives the thing itself, or the thing in a wrapper.
 _KEEPING = {
     *(
@@ -54,7 +55,8 @@ class Bindings(Definitions):
         for outer in self.script.above(node):
             if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)) and first in self._names(outer):
                 return outer, name
-        return None, name
+        part, name = self.script.part(node).refer(name)
+        return part.scope, name
 
     def group(self, node: ast.AST) -> Key | None:
         """Find the group of names that an expression belongs to."""
@@ -72,15 +74,26 @@ class Bindings(Definitions):
         key = self.key(node)
         if key is None:
             return []
-        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
-        return [call for group in groups for call in self._origins.get(group, [])]
+        return [call for group in self.groups(key) for call in self._origins.get(group, [])]
 
     def holds(self, node: ast.AST, group: Key) -> bool:
         """Tell whether a name may hold what a group of names does."""
         key = self.key(node)
-        if key is None:
-            return False
-        return self.root(key) == group or any(self.root(k) == group for k in self.several.get(key, ()))
+        return key is not None and group in self.groups(key)
+
+    def groups(self, key: Key) -> list[Key]:
+        """List the groups whose things a name may hold: a parameter holds what each of its callers gives."""
+        found = [self.root(key)]
+        for root in found:
+            found += [given for given in self._given.get(root, ()) if given not in found]
+        return found
+
+    @cached_property
+    def _given(self) -> dict[Key, list[Key]]:
+        found: dict[Key, list[Key]] = {}
+        for key, others in self.several.items():
+            found.setdefault(self.root(key), []).extend(map(self.root, others))
+        return found
 
     @cached_property
     def names(self) -> dict[Key, set[str]]:
@@ -125,12 +138,21 @@ class Bindings(Definitions):
             self._locals[function] = found
         return found
 
+    def is_local(self, node: ast.AST) -> bool:
+        """Tell whether a name is one of a function around, or a variable at the top, and no function or class."""
+        key = self.key(node)
+        if not isinstance(node, ast.Name) or key is None or isinstance(key[0], ast.ClassDef):
+            return False
+        if key[0] is None or isinstance(key[0], Part):
+            return any(n.id == node.id and isinstance(n.ctx, ast.Store) for n in self.script.all(ast.Name))
+        return self._named(node) is None
+
     def received(self, node: ast.AST) -> list[ast.expr]:
         """List the names through which something came from functions of other files."""
         key = self.key(node)
         if key is None:
             return []
-        groups = {self.root(key), *map(self.root, self.several.get(key, ()))}
+        groups = self.groups(key)
         return [target for other, targets in self._received.items() if self.root(other) in groups for target in targets]
 
     def _bind(self) -> None:
@@ -153,6 +175,7 @@ class Bindings(Definitions):
             else:
                 self.unite(key, next(iter(others)))
         self.__dict__.pop("_origins", None)
+        self.__dict__.pop("_given", None)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -181,7 +204,7 @@ class Bindings(Definitions):
             elif isinstance(thing, ast.Call) and tail(thing) in _KEEPING:
                 if isinstance(thing.func, ast.Attribute) and thing.func.attr in _METHODS:
                     thing = thing.func.value
-                elif thing.args:
+                elif thing.args and tail(thing) not in _METHODS:  # `train(loader)` is a function
                     thing = thing.args[0]
                 else:
                     break
@@ -198,7 +221,7 @@ class Bindings(Definitions):
                 self._returned([target], function)
 
     def _receive(self, target: ast.expr, value: ast.Call) -> None:
-        known = self.callee(value) is not None or (isinstance(value.func, ast.Name) and value.func.id in self.classes)
+        known = self.callee(value) is not None or self.class_called(value) is not None
         key = self.key(target)
         if key is not None and not known:
             self._received.setdefault(key, []).append(target)

@@ -7,15 +7,17 @@ from typing import Any
 
 from . import losses
 from .iterated import Iterated
-from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, WHOLE
+from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, SPLITTING, WHOLE
 from .tree import Function, dotted, keyword, tail
 from .values import (
     COLS,
     COUNT,
+    ELSEWHERE,
     IN_BATCH,
     PACKED,
     ROWS,
     SAME,
+    STACKED,
     TOKENS,
     Kind,
     Value,
@@ -55,6 +57,11 @@ class Calls(Iterated):
             return ROWS
         if name in PACKING and given and given[0].kind is Kind.ROWS:
             return Value(Kind.ROWS, PACKED)
+        if name in SPLITTING and given and given[0].kind is Kind.ROWS:
+            return given[0]  # the others say how many
+        if name == "stack" and joined(given).kind is Kind.ROWS:
+            dim = number(keyword(node, "dim", 1) or keyword(node, "axis"))
+            return Value(Kind.ROWS, "" if dim not in (None, 0) else STACKED)
         known = self._known(node, env, values, named)
         if known is not None:
             return known
@@ -82,13 +89,13 @@ class Calls(Iterated):
             return SAME  # what the closure returns is reduced
         if name in losses.FUNCTIONS and rows:
             return _worst(values) or losses.of_call(node)
-        for made in self.bindings.origins(node.func):
-            if tail(made) in losses.CLASSES and rows:
-                return _worst(values) or losses.of_call(made)
+        modules = self.bindings.origins(node.func)
+        if rows and modules and all(tail(made) in losses.CLASSES for made in modules):
+            return _worst(values) or joined(map(losses.of_call, modules))
         if isinstance(node.func, ast.Call) and tail(node.func) in losses.CLASSES and rows:
             return _worst(values) or losses.of_call(node.func)
         function: Function | None = self.bindings.callee(node)
-        if isinstance(node.func, ast.Name) and node.func.id in self.bindings.classes:
+        if self.bindings.class_called(node) is not None:
             return SAME  # an object
         if function is None:
             owner = self.bindings.class_made(node.func)
@@ -102,6 +109,9 @@ class Calls(Iterated):
         arguments = self.bindings.arguments(node, function)
         given = dict(zip(node.args, values, strict=True)) | {k.value: named[k.arg] for k in node.keywords}
         inner = {name: given.get(argument, SAME) for name, argument in arguments.items()}
+        starred = next((given[a] for a in node.args if isinstance(a, ast.Starred)), None)
+        if starred is not None:
+            inner = {a.arg: starred for a in function.args.args if a.arg != "self"} | inner
         return self.call_function(function, inner)
 
     def _method(self, node: ast.Call, name: str, owner: Value, values: list[Value]) -> Value:
@@ -123,6 +133,8 @@ class Calls(Iterated):
             numbers = [number(a) for a in node.args]
             turned = name == "t" or (name == "unsqueeze" and numbers == [0]) or (name == "transpose" and 0 in numbers)
             flat = name in ("view", "reshape") and numbers[:1] == [1]
+            if name == "permute" and numbers and numbers[0] != 0:
+                return Value(Kind.ROWS, STACKED)
             return COLS if turned or flat else owner
         if name in ("mm", "matmul") and values:
             return product(owner, values[0])
@@ -165,18 +177,13 @@ class Calls(Iterated):
         """Tell what a function gives that is not in this file: rows, unless its name says it sums up."""
         name = tail(node).lower()
         if self.bindings.origins(node.func) or worst.kind not in (Kind.ROWS, Kind.COLS):
-            summing = any(
-                word in "".join(map(tail, self.bindings.origins(node.func))).lower() for word in ("loss", "crit")
-            )
+            made = "".join(map(tail, self.bindings.origins(node.func))).lower().replace("critic", "")
+            summing = any(word in made for word in ("loss", "crit"))
         else:
             summing = any(word in name for word in ("loss", "crit", "acc", "score", "metric", "iou", "auc", "error"))
         if summing:
-            return other(f"is worked out by {tail(node)}(), which is not in this file")
-        return (
-            worst
-            if worst.kind in (Kind.ROWS, Kind.COLS)
-            else other(f"is made by {tail(node)}(), which is not in this file")
-        )
+            return other(f"is worked out by {tail(node)}(), {ELSEWHERE}")
+        return worst if worst.kind in (Kind.ROWS, Kind.COLS) else other(f"is made by {tail(node)}(), {ELSEWHERE}")
 
 
 def _worst(values: list[Value]) -> Value | None:

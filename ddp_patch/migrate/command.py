@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..source import find, read
-from ..source.reading import Source
-from . import notebook
 from .line import LINE
+from .project import File, Project
 from .rewrite import left, others, rewrite
 from .writing import refusal, write
 
@@ -28,15 +27,11 @@ def command(argv: Sequence[str]) -> int:
     found, problems = find(options.paths)
     for problem in problems:
         _say(str(problem))
-    failed, todos, changed = bool(problems), 0, 0
-    for path in found:
-        source = read(path)
-        for problem in source.problems:
-            _say(str(problem))
-        if source.problems or source.text is None:
-            failed = True
-            continue
-        outcome = _migrate(source, options)
+    files = {path: file for path in found if (file := _readable(path)) is not None}
+    failed, todos, changed = bool(problems) or len(files) < len(found), 0, 0
+    together, refused = _together(files, options)
+    for file in dict.fromkeys([*files.values(), *together]):
+        outcome = None if file in refused else _migrate(file, options, together.get(file))
         if outcome is None:
             failed = True
             continue
@@ -46,7 +41,10 @@ def command(argv: Sequence[str]) -> int:
         _say(f"no script that starts a training was found: put {LINE!r} on top of the one that you start")
         todos += 1
     verb = "changed" if options.write else "would change"
-    _say(f"{verb} {changed} of {len(found)} files" + (f"; {todos} places are left to you" if todos else ""))
+    _say(
+        f"{verb} {changed} of {len({*files.values(), *together})} files"
+        + (f"; {todos} places are left to you" if todos else "")
+    )
     return 2 if failed else 3 if todos else 0
 
 
@@ -82,16 +80,39 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | None:
+def _readable(path: Path) -> File | None:
+    source = read(path)
+    for problem in source.problems:
+        _say(str(problem))
+    return None if source.problems or source.text is None else File(path, source.text, source.notebook)
+
+
+def _together(files: dict[Path, File], options: argparse.Namespace) -> tuple[dict[File, str], set[File]]:
+    """Migrate scripts with the files that they leave the training to; gives the texts, and what cannot be written."""
+    if options.to == "patch":
+        return {}, set()
+    project = Project(files, options.to)
+    found: dict[File, str] = {}
+    refused: set[File] = set()
+    for group in project.groups():
+        texts = project.rewrite(group, options.batch == "per-device")
+        changes = [file for file, text in texts.items() if text != file.code]
+        if options.write and not options.force and any(refusal(file.path) for file in changes):
+            for file in changes:
+                _say(f"{file.path}: {refusal(file.path) or 'left as it is, with the file that it is migrated with'}")
+            refused |= set(changes)
+        found |= texts
+    return found, refused
+
+
+def _migrate(file: File, options: argparse.Namespace, after: str | None) -> tuple[bool, int] | None:
     """Migrate one file; gives whether it changed, and how many places are left, or nothing if it cannot be written."""
-    path, text = source.path, source.text
-    assert text is not None
-    content = text.content
-    before = notebook.joined(content) if source.notebook else content
+    path, before = file.path, file.code
     if (title := others(before)) is not None:
         _say(f"{path}: distributed by {title}, so it is left alone. MIGRATION.md shows the way to the plain script")
         return False, 1
-    after = rewrite(before, options.to, path.name, options.batch == "per-device", path.parent)
+    if after is None:
+        after = rewrite(before, options.to, path.name, options.batch == "per-device", path.parent)
     try:
         ast.parse(after)
     except SyntaxError as error:
@@ -104,7 +125,7 @@ def _migrate(source: Source, options: argparse.Namespace) -> tuple[bool, int] | 
             if reason is not None:
                 _say(f"{path}: {reason}")
                 return None
-            kept = write(path, text.encode(notebook.taken_apart(content, after) if source.notebook else after))
+            kept = write(path, file.encode(after))
             _say(f"{path}: migrated" + (f", the original is {kept}" if kept else ""))
         else:
             _show(path, before, after)

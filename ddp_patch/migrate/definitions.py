@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from .neighbours import find_class
+from .parts import Part
 from .script import Script
-from .tree import Function
+from .tree import Function, dotted
 
 
 class Definitions:
@@ -18,11 +19,14 @@ class Definitions:
         self.script, self.folder = script, folder
         self.functions: dict[str, Function] = {}
         self.classes: dict[str, ast.ClassDef] = {}
+        self._own: dict[tuple[Part, str], Function | ast.ClassDef] = {}  # what each file defines
         for node in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
             if not isinstance(script.parents[node], ast.ClassDef):
                 self.functions.setdefault(node.name, node)
+                self._own.setdefault((script.part(node), node.name), node)
         for node in script.all(ast.ClassDef):
             self.classes.setdefault(node.name, node)
+            self._own.setdefault((script.part(node), node.name), node)
 
     def origins(self, node: ast.AST) -> list[ast.Call]:
         """List the calls whose results a name holds; Bindings does."""
@@ -40,11 +44,11 @@ class Definitions:
 
     def callee(self, call: ast.Call) -> Function | None:
         """Find the function of this script that a call runs: a function, a method of ``self``, a constructor."""
-        if isinstance(call.func, ast.Name):
-            found = self.functions.get(call.func.id)
-            if found is None and call.func.id in self.classes:
-                return self.method(self.classes[call.func.id], "__init__")
-            return found
+        named = self._named(call.func)
+        if isinstance(named, ast.ClassDef):
+            return self.method(named, "__init__")
+        if named is not None or isinstance(call.func, ast.Name):
+            return named
         if isinstance(call.func, ast.Attribute):
             owner = call.func.value
             if isinstance(owner, ast.Name) and owner.id == "self":
@@ -54,6 +58,19 @@ class Definitions:
             if made is not None:
                 return self.method(made, call.func.attr)
         return None
+
+    def _named(self, node: ast.expr) -> Function | ast.ClassDef | None:
+        """Find what a name at the top of a file defines, here or in a file that is migrated with this one."""
+        name, part = dotted(node), self.script.part(node)
+        if isinstance(node, ast.Name) and (part, name) in self._own:
+            return self._own[part, name]
+        other, name = part.refer(name)
+        return self._own.get((other, name)) if other is not part else None
+
+    def class_called(self, call: ast.Call) -> ast.ClassDef | None:
+        """Find the class that a call makes an instance of."""
+        found = self._named(call.func)
+        return found if isinstance(found, ast.ClassDef) else None
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """Find the class that a node stands in."""
@@ -67,10 +84,7 @@ class Definitions:
 
     def class_made(self, node: ast.AST) -> ast.ClassDef | None:
         """Find the class of this script that a name holds an instance of."""
-        for call in self.origins(node):
-            if isinstance(call.func, ast.Name) and call.func.id in self.classes:
-                return self.classes[call.func.id]
-        return None
+        return next((made for call in self.origins(node) if (made := self.class_called(call)) is not None), None)
 
     def class_beside(self, node: ast.AST) -> ast.ClassDef | None:
         """Find the class, of a file beside this one, that a name holds an instance of."""

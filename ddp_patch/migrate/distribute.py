@@ -22,6 +22,8 @@ from .rules import (
     reads,
     seeds,
     setup,
+    tops,
+    whole,
 )
 from .script import Script, Todo
 
@@ -45,6 +47,7 @@ def distribute(
     learning_rate.apply(plan)
     backward.apply(plan)
     early = gathered.apply(plan)
+    whole.apply(plan)
     reads.apply(plan, early)
     lengths.apply(plan)
     checkpoints.apply(plan)
@@ -53,11 +56,20 @@ def distribute(
     orders.apply(plan)
     if not plan.wraps and not any("nothing is wrapped" in todo.reason for todo in plan.script.todos):
         plan.script.todo(plan.backwards[0], "no model was found to wrap: wrap what this trains, where it is made")
-    setup.apply(plan, name)
-    script = Script(plan.script.result(), plan.script.todos)
-    script.unit = plan.script.unit
+    tops_of = setup.apply(plan, name)
+    script = _again(plan.script)
     effects.apply(script, dialect)
+    script = _again(script)
+    tops.apply(plan, script, tops_of)
     return script.result(), script.todos
+
+
+def _again(script: Script) -> Script:
+    """Read what was written, to change more of it."""
+    again = Script(script.result(), script.todos)
+    for part, before in zip(again.parts, script.parts, strict=True):
+        part.unit = before.unit
+    return again
 
 
 def _elsewhere(plan: Plan) -> tuple[str, list[Todo]]:

@@ -54,7 +54,7 @@ class Expressions(Calls):
         if node is None:
             return SAME
         found = self._value(node, env)
-        if found.kind is Kind.SAME and not found.items and found.over is None and isinstance(node, _SUMMING):
+        if found == SAME and not found.items and found.over is None and isinstance(node, _SUMMING):
             found = self._summed(node)
         if found.of_rows or found.over is not None or node not in self.kinds:
             self.kinds[node] = found

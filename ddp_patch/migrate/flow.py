@@ -7,10 +7,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from .bindings import Bindings
-from .expressions import Expressions
+from .mixing import Mixing
 from .script import Script
 from .tree import Function, dotted, tail
-from .values import COUNT, MEAN, ROWS, SAME, Kind, Value, add, divide, join, multiply, other
+from .values import (
+    COUNT,
+    MEAN,
+    ROWS,
+    SAME,
+    Kind,
+    Value,
+    add,
+    divide,
+    join,
+    multiply,
+    other,
+)  # fmt: skip
 
 Env = dict[str, Value]
 _DEPTH = 8  # calls in calls; a chain in a script is shorter
@@ -26,7 +38,7 @@ class Accumulation:
     statements: list[ast.stmt] = field(default_factory=list)
 
 
-class Flow(Expressions):
+class Flow(Mixing):
     """Runs over the statements; ``kinds`` then tells what each expression is."""
 
     def __init__(
@@ -36,13 +48,11 @@ class Flow(Expressions):
         trains: Callable[[ast.AST], bool],
         whole: Collection[ast.expr] = (),  # loaders that every rank takes all of
     ) -> None:
-        super().__init__(script, bindings, whole)
-        self._trains = trains
+        super().__init__(script, bindings, trains, whole)
         self.accumulated: dict[tuple[ast.For, str], Accumulation] = {}
         self.repeated: dict[tuple[ast.For, str], None] = {}  # what every rank gathers of the same rows
         self._alone: list[ast.For] = []
         self.samples: set[ast.For] = set()  # loops over the rows of a batch
-        self._inside = 0  # of so many of them
         self.globals: Env = {}
         self._calls: list[Function] = []
         for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):

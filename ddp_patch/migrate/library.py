@@ -48,6 +48,7 @@ PASSING = {
 }
 ALIKE = {"dtype", "device", "is_cuda", "ndim", "requires_grad", "dim", "ndimension", "is_leaf", "type"}
 WHOLE = {"max", "min", "std", "var", "median", "norm", "all", "any", "quantile", "amax", "amin", "argmax", "unique"}
+SPLITTING = {"split", "chunk", "reshape", "narrow", "split_with_sizes"}
 LIBRARIES = {"torch", "np", "numpy", "F", "nn", "math", "torchvision", "functional", "einops", "random"}
 MAKING = {
     "randn",

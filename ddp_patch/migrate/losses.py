@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .tree import keyword, tail
-from .values import MEAN, ROWS, SUM, Value, other
+from .values import MEAN, ROWS, SUM, WEIGHTED, Value, other
 
 FUNCTIONS = {
     *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"),
@@ -38,7 +38,7 @@ def of_call(call: ast.Call) -> Value:
     if name in _WEIGHED:
         position = 0 if name[0].isupper() else 2
         if _is_given(keyword(call, "weight", position)):
-            return other("is a mean weighted by class, and each rank's weights have another sum")
+            return other(WEIGHTED)
         if _is_given(keyword(call, "ignore_index")):
             return other("is a mean over the tokens that are not ignored, and each rank has another number of them")
     return MEAN

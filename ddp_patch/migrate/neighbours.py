@@ -1,11 +1,36 @@
-"""Classes that a script imports from files beside it."""
+"""Files that a script imports from its folder, or from one above."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _DEPTH = 3  # `from .misc import *` in `utils/__init__.py` is one more
+
+
+def imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[tuple[str, Path, str]]:
+    """Give what statements of a file import from files near it: name here, file, name there (nothing: all of it)."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                file = _near(path.parent, alias.name)
+                if file is not None and (alias.asname or "." not in alias.name):
+                    yield alias.asname or alias.name, file, ""
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                below = ".".join(filter(None, (node.module, alias.name)))
+                if node.level:
+                    place = path.parent
+                    for _ in range(node.level - 1):
+                        place = place.parent
+                    file, inner = _file(place, node.module or ""), _file(place, below)
+                else:
+                    file, inner = _near(path.parent, node.module or ""), _near(path.parent, below)
+                if inner is not None:
+                    yield alias.asname or alias.name, inner, ""
+                elif file is not None:
+                    yield alias.asname or alias.name, file, alias.name
 
 
 def find_class(tree: ast.Module, folder: Path | None, name: str, depth: int = 0) -> ast.ClassDef | None:
@@ -44,6 +69,13 @@ def texts_beside(tree: ast.Module, folder: Path | None) -> list[str]:
     top = folder.resolve()
     files = (_file(place, module) for place in [top, *top.parents[:_DEPTH]] for module in modules)
     return [path.read_text(encoding="utf-8", errors="replace") for path in files if path is not None]
+
+
+def _near(folder: Path, module: str) -> Path | None:
+    if not module:
+        return None
+    files = (_file(place, module) for place in [folder, *folder.parents[:_DEPTH]])
+    return next((path for path in files if path is not None), None)
 
 
 def _file(folder: Path, module: str) -> Path | None:

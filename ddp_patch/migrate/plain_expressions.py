@@ -121,6 +121,8 @@ class Expressions(Pass):
             loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss
             more = ", ".join(script.code(a) for a in [*node.args[1:], *node.keywords])
             script.replace(node, f"{loss}.backward({more})")
+        elif name == "whole_batch" and isinstance(around := script.parents[node], (ast.Starred, ast.Subscript)):
+            script.replace(around, ", ".join(script.code(a) for a in node.args))
         elif name == "all_batches" and len(node.args) > 1:
             script.replace(node, ", ".join(script.code(a) for a in node.args[1:]))
         elif name in ("rows_of", "batches_of") and node.args:

@@ -139,12 +139,28 @@ class Plan:
                 group = self.bindings.group(node)
                 if group is not None:
                     found.setdefault(group, optimizer)
+        if not found and self.backwards:
+            found.update(self._given_away())
         if not found and self.backwards:  # weights that the script updates itself
             for call in self.script.calls():
                 if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
                     group = self.bindings.group(whole(call.func.value))
                     if group is not None:
                         found.setdefault(group, None)
+        return found
+
+    def _given_away(self) -> dict[Key, ast.Call | None]:
+        """List what a function of another file gets to make an optimizer of, and that is called to learn."""
+        made = [n.value for n in self.script.all(ast.Assign) if isinstance(n.value, ast.Call) and _makes_optimizer(n)]
+        called = [
+            c.func for c in self.script.calls() if isinstance(c.func, (ast.Name, ast.Attribute)) and self.learns(c)
+        ]
+        found: dict[Key, ast.Call | None] = {}
+        for call in made:
+            for given in [*call.args, *(k.value for k in call.keywords)]:
+                group = self.bindings.group(given) if dotted(given) and self.bindings.callee(call) is None else None
+                if group is not None and any(self.bindings.holds(name, group) for name in called):
+                    found.setdefault(group, call)
         return found
 
     def is_model(self, node: ast.AST) -> bool:
@@ -174,6 +190,10 @@ class Plan:
         ]
         self.asked.update(asked)
         return [whole(call.func.value) for call in asked]  # type: ignore[attr-defined]
+
+
+def _makes_optimizer(node: ast.Assign) -> bool:
+    return "optim" in dotted(node.targets[0]).lower() or "optim" in tail(node.value).lower()
 
 
 def _appends_to(node: ast.AST, named: set[str]) -> bool:

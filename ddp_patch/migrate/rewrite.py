@@ -47,11 +47,16 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False, folder:
         if is_distributed(text) and not re.search(r"^import ddp_patch", text, re.M):
             text, _ = plain(text)
         return add_line(text, folder)
-    if re.search(_OWN[target], text):
+    if is_done(text, target):
         return _by_arguments(text) if target == "ddp" else text
     single = plain(text)[0] if is_distributed(text) else text
     after, _ = distribute(single, target, name, per_device, folder)
     return text if after == single else after
+
+
+def is_done(text: str, target: str) -> bool:
+    """Tell whether a script is what it is to become."""
+    return re.search(_OWN[target], text) is not None
 
 
 def _by_arguments(text: str) -> str:

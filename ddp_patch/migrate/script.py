@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .parts import Part
 from .tree import Tree
 
 MARK = "# TODO(ddp): "
@@ -112,10 +113,10 @@ class Script(Tree):
             lines = ("", *lines)
         self._insert(end, self.indent(statement), lines, -1 if first else None)
 
-    def before_text(self, line: str) -> None:
+    def before_text(self, line: str, part: Part) -> None:
         """Write a line at the top, below the interpreter's and the encoding's."""
-        row = 0
-        while row < min(2, len(self.lines)) and re.match(rb"#!|#.*coding[:=]", self.lines[row]):
+        row = part.first
+        while row < min(part.first + 2, len(self.lines)) and re.match(rb"#!|#.*coding[:=]", self.lines[row]):
             row += 1
         self._insert(self.starts[row], "", [line, ""] if self.lines[row].strip() else [line])
 
@@ -158,7 +159,7 @@ class Script(Tree):
         self._insert(self.starts[first.lineno - 1], self.indent(first), [f"if {test}:"])
         for row in rows:
             if row not in inside_strings and self.lines[row].strip():
-                self._edits.append((self.starts[row], self.starts[row], len(self._edits), self.unit))
+                self._edits.append((self.starts[row], self.starts[row], len(self._edits), self.part(first).unit))
 
     def put_rows(self, first: int, after: int, text: str) -> None:
         """Replace whole rows."""

@@ -65,7 +65,7 @@ OWN_FUNCTIONS = {
         "rank_share",
         "rank_rows",
     ),
-    *("rows_of", "batches_of", "alike", "rank_loader"),
+    *("rows_of", "batches_of", "alike", "rank_loader", "whole_batch", "RowsOfAll"),
 }
 # Lines that a migration wrote.
 OWN_LINES = (

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .parts import Part, parts_of
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -36,9 +38,7 @@ class Tree:
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
-        indented = (line for line in self.lines if line[:1] in b" \t" and line.strip())
-        first = next(indented, b"    ")
-        self.unit = "\t" if first[:1] == b"\t" else "  " if len(first) - len(first.lstrip()) == 2 else "    "
+        self.parts = parts_of(self.lines, self.tree)
         self.newline = "\r\n" if self.data.count(b"\r\n") > self.data.count(b"\n") / 2 else "\n"
 
     def all(self, *kinds: type[ast.AST]) -> Iterator[Any]:
@@ -49,6 +49,11 @@ class Tree:
     def calls(self) -> list[ast.Call]:
         """List all calls."""
         return self.of_type.get(ast.Call, [])  # type: ignore[return-value]
+
+    def part(self, node: ast.AST) -> Part:
+        """Find the file that a node stands in."""
+        row = getattr(node, "lineno", 1) - 1
+        return next((part for part in reversed(self.parts) if part.first <= row), self.parts[0])
 
     def code(self, node: ast.AST) -> str:
         """Give the text of a node."""

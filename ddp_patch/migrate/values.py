@@ -39,7 +39,11 @@ class Value:
 SAME, ROWS, COLS = Value(Kind.SAME), Value(Kind.ROWS), Value(Kind.COLS)
 MEAN, SUM, COUNT, PER = Value(Kind.MEAN), Value(Kind.SUM), Value(Kind.COUNT), Value(Kind.PER)
 PACKED = "packed"  # rows that are not as many as a rank's samples are
+STACKED = "stacked"  # rows along another dimension than the first, in some of its values
 TOKENS = "is a mean over tokens, or over rows that were picked, and each rank has another number of them"
+WEIGHTED = "is a mean weighted by class, and each rank's weights have another sum"
+ELSEWHERE = "which is not in this file"
+WHOLE = "of the whole batch"  # alike on every rank, with a gradient for each rank's rows
 IN_BATCH = "compares the rows of a batch with each other, and a rank has only its own"
 
 
@@ -70,7 +74,7 @@ def add(a: Value, b: Value, zero: bool = False) -> Value:
                 return other(IN_BATCH)
             return a if a.kind is kind else b
     if kinds == {Kind.SAME}:
-        return SAME
+        return a if a.reason == WHOLE else Value(Kind.SAME, b.reason)
     if Kind.SAME in kinds:
         found = a if a.of_rows else b
         return found if zero or found.kind is Kind.MEAN else other("adds a constant to a sum over rows")
@@ -82,6 +86,8 @@ def add(a: Value, b: Value, zero: bool = False) -> Value:
 def multiply(a: Value, b: Value) -> Value:
     """Tell what a product is."""
     kinds = {a.kind, b.kind}
+    if WHOLE in (a.reason, b.reason):
+        return _of_whole(a, b)
     for kind in (Kind.OTHER, Kind.COLS, Kind.ROWS):
         if kind in kinds:
             if kind is Kind.COLS and Kind.ROWS in kinds:
@@ -98,6 +104,8 @@ def multiply(a: Value, b: Value) -> Value:
 
 def divide(a: Value, b: Value) -> Value:
     """Tell what a quotient is."""
+    if WHOLE in (a.reason, b.reason):
+        return _of_whole(a, b)
     if b.kind is Kind.COUNT and a.kind in (Kind.SAME, Kind.SUM, Kind.COUNT):
         return PER if a.kind is Kind.SAME else MEAN
     if b.kind is Kind.SAME or a.kind is Kind.OTHER:
@@ -107,6 +115,12 @@ def divide(a: Value, b: Value) -> Value:
     if a.kind is Kind.SAME and b.kind is not Kind.OTHER:
         return other(f"is not linear in {b.kind.value}")
     return b if b.kind is Kind.OTHER else other(f"divides {a.kind.value} by {b.kind.value}")
+
+
+def _of_whole(a: Value, b: Value) -> Value:
+    """Tell what a loss of the whole batch is, times or divided by something else."""
+    mixed = next((value for value in (a, b) if value.of_rows), None)
+    return Value(Kind.SAME, WHOLE) if mixed is None else other(f"is that of the whole batch and {mixed.kind.value}")
 
 
 def average(value: Value) -> Value:

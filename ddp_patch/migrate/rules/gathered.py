@@ -116,7 +116,7 @@ class _Loop:
         if meters:
             lines.append(f"{self.plan.use('reduce_meters')}({', '.join(meters)})")
         if lines and test:
-            lines = [f"if {test}:", *(self.script.unit + line for line in lines)]
+            lines = [f"if {test}:", *(self.script.part(self.loop).unit + line for line in lines)]
         if lines:
             self.script.after(self.outside(), *lines)
 

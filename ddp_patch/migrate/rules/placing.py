@@ -64,8 +64,8 @@ class Place:
                 continue
             name = self.bindings.arguments(calls[0], function)[dotted(name)]
             node, function = calls[0], self.script.function(calls[0])
-        if function is not None and self.bindings.key(name) == (None, dotted(name)):
-            node = self._bound_at_the_top(dotted(name)) or node
+        if function is not None and self.bindings.key(name) == (self.script.part(name).scope, dotted(name)):
+            node = self._bound_at_the_top(name) or node
         statement = self.script.statement(node)
         while isinstance(parent := self.script.parents[statement], (ast.If, ast.With, ast.Try)):
             if is_main(parent) or self.plan.trains(parent):
@@ -73,16 +73,16 @@ class Place:
             statement = parent
         return statement, name
 
-    def _bound_at_the_top(self, name: str) -> ast.AST | None:
+    def _bound_at_the_top(self, name: ast.expr) -> ast.AST | None:
         """Find where the module binds a name last before it trains."""
         found: ast.AST | None = None
-        for statement in self.script.tree.body:
+        for statement in self.script.part(name).body:
             if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 continue
             if self.plan.trains(statement):
                 break
             inside = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            found = next((n for n in inside if n.id == name), found)
+            found = next((n for n in inside if n.id == dotted(name)), found)
         return found
 
     def _received(self, call: ast.Call) -> ast.expr | None:

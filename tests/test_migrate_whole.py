@@ -1,0 +1,107 @@
+"""Losses and metrics that need the whole batch get the rows of all ranks, with their gradients."""
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from test_migrate import TRAIN, changed, ddp
+from test_migrate_runs import Launcher
+
+from ddp_patch.migrate.rewrite import left, rewrite
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory):
+    started = Launcher(tmp_path_factory.mktemp("whole"))
+    yield started
+    started.end()
+
+
+def test_an_evaluation_gathers_nothing():
+    text = "from metrics import accuracy\n" + TRAIN
+    after = ddp(text + "for x, y in test_loader:\n    print(accuracy(model(x), y))\n")
+    assert "whole_batch" not in after
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "triplet_loss(torch.stack([model(x), model(x)]), y)",  # rows in another dimension
+        "triplet_loss(model(x).sum(1).mean(), y)",
+        "model.compute_loss(x, y)",  # past DDP's forward
+        "triplet_loss(model(x), y) * model(x).mean()",
+    ],
+)
+def test_what_cannot_be_gathered_with_certainty_is_left(loss):
+    assert left(ddp(changed("criterion(model(x), y)", loss))) != []
+
+
+@pytest.mark.parametrize(
+    ("loss", "written"),
+    [
+        ("triplet_loss(model(x), y)", "triplet_loss(*whole_batch(ddp_model(x), y))"),
+        ("triplet_loss(0.2, model(x), y)", "triplet_loss(0.2, whole_batch(ddp_model(x))[0], whole_batch(y)[0])"),
+        ("triplet_loss(model(x), labels=y)", "triplet_loss(*whole_batch(ddp_model(x)), labels=whole_batch(y)[0])"),
+        ("triplet_loss(*model(x))", "triplet_loss(*whole_batch(*ddp_model(x)))"),
+        ("torch.cdist(model(x), x).mean()", "torch.cdist(*whole_batch(ddp_model(x), x)).mean()"),
+        ("F.cross_entropy(model(x), y, weight=w)", "F.cross_entropy(*whole_batch(ddp_model(x), y), weight=w)"),
+    ],
+)
+def test_a_loss_of_the_whole_batch_gets_all_its_rows(loss, written):
+    after = ddp(changed("criterion(model(x), y)", loss))
+    assert f"loss = {written}\n" in after
+    assert left(after) == []
+    assert "all_mean(" not in after
+    assert ddp(after) == after
+    assert loss in rewrite(after, "patch", "train.py")
+
+
+def test_a_metric_of_another_file_gets_all_rows():
+    text = changed(
+        "        total +=", "        top1 = accuracy(model(x), y, topk=(1,))\n        print(top1)\n        total +="
+    )
+    after = ddp("from metrics import accuracy\n" + text)
+    assert "top1 = accuracy(*whole_batch(ddp_model(x), y), topk=(1,))\n        print(top1)\n" in after
+    kept = ddp(
+        changed("        total +=", "        for metric in metrics:\n            metric(model(x), y)\n        total +=")
+    )
+    assert "metric(*whole_batch(ddp_model(x), y))\n" in kept
+
+
+IN_BATCH = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(48, 4).double()
+y = torch.arange(48) % 3
+loader = DataLoader(TensorDataset(x, y), batch_size=12)
+model = nn.Linear(4, 3).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def contrast(features, labels):
+    alike = labels[:, None] == labels[None, :]
+    near = torch.log_softmax(features @ features.T, 1)
+    return -(near * alike).sum(1).mean()
+
+
+for epoch in range(3):
+    for rows, labels in loader:
+        loss = contrast(model(rows), labels) + nn.functional.cross_entropy(model(rows), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"{loss.item():.10f}", [round(w, 10) for w in model.weight.flatten().tolist()])
+"""
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_gradients_of_the_whole_batch_are_those_of_one_process(launcher, target, nproc):
+    after = rewrite(IN_BATCH, target, "contrast.py")
+    assert left(after) == []
+    wanted, _ = launcher.run(IN_BATCH, "contrast.py", 1)
+    out, _ = launcher.run(after, "contrast.py", nproc)
+    assert out[0] == wanted[0]
