@@ -45,14 +45,18 @@ class Launcher:
         self._folder, self._count, self._alone = folder, 0, {}
 
     def run(self, text, name, nproc):
+        return self.run_folder({name: text}, name, nproc)
+
+    def run_folder(self, texts, name, nproc):
         self._count += 1
         folder = self._folder / f"{self._count}"
         for part in ("logs", "work"):
             (folder / part).mkdir(parents=True)
-        (folder / name).write_text(text)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
         request = {
             "script": str(folder / name), "nproc": nproc, "cwd": str(folder / "work"), "logs": str(folder / "logs"),
-            "args": ["--no-shuffle"] if "--no-shuffle" in text else [], "env": {"FIXED_ORDER": "1"}, "through": "",
+            "args": ["--no-shuffle"] if "--no-shuffle" in texts[name] else [], "env": {"FIXED_ORDER": "1"}, "through": "",
             "timeout": PATIENCE,
         }  # fmt: skip
         self._process.stdin.write(json.dumps(request) + "\n")

@@ -185,7 +185,7 @@ class Bindings(Definitions):
             elif isinstance(value, ast.Call) and tail(value) == "prepare":
                 values = list(value.args)
             elif isinstance(value, ast.Call) and self.callee(value) is not None:
-                self._returned(target.elts, self.callee(value))
+                self._returned([self.key(element) for element in target.elts], self.callee(value))
             if len(values) == len(target.elts):
                 for inner, given in zip(target.elts, values, strict=True):
                     self._assign(inner, given)
@@ -218,7 +218,7 @@ class Bindings(Definitions):
             self._receive(target, thing)
             function = self.callee(thing)
             if function is not None and function.name != "__init__":
-                self._returned([target], function)
+                self._returned([key], function)
 
     def _receive(self, target: ast.expr, value: ast.Call) -> None:
         known = self.callee(value) is not None or self.class_called(value) is not None
@@ -226,15 +226,15 @@ class Bindings(Definitions):
         if key is not None and not known:
             self._received.setdefault(key, []).append(target)
 
-    def _returned(self, targets: list[ast.expr], function: Function | None) -> None:
+    def _returned(self, targets: list[Key | None], function: Function | None) -> None:
         for node in self.script.all(ast.Return):
             if self.script.function(node) is not function or node.value is None:
                 continue
             value = node.value
             values = value.elts if isinstance(value, ast.Tuple) and len(targets) > 1 else [value]
             if len(values) == len(targets):
-                for target, given in zip(targets, values, strict=True):
-                    key, other = self.key(target), self.key(given)
+                for key, given in zip(targets, values, strict=True):
+                    other = self.key(given)
                     if key is not None and other is not None:
                         self.unite(key, other)
                     elif key is not None and isinstance(given, ast.Call):
@@ -247,3 +247,6 @@ class Bindings(Definitions):
                 found.setdefault((function, name), set()).add(other)
             elif isinstance(value, ast.Call):
                 self.made.setdefault((function, name), []).append(value)
+                maker = self.callee(value)
+                if maker is not None and maker.name != "__init__":
+                    self._returned([(function, name)], maker)

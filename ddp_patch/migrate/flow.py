@@ -190,6 +190,7 @@ class Flow(Mixing):
         before = dict(env)
         self._bind_target(node, iterated, over is not None, env)
         dealt = over is not None and not self.is_whole(over)
+        rows = over is None and iterated.kind in (Kind.ROWS, Kind.COLS, Kind.OTHER)
         if over is not None:
             self.loader_loops[node] = over
         if dealt:
@@ -197,12 +198,11 @@ class Flow(Mixing):
             self.block(node.body, env)  # twice: a round sees what the one before it left
         elif over is not None:
             self._alone.append(node)
-        elif iterated.of_rows:
+        elif rows:
             self.samples.add(node)
             self._inside += 1
         self.block(node.body, env)
-        if over is None and iterated.of_rows:
-            self._inside -= 1
+        self._inside -= rows
         if over is not None and not dealt:
             self._alone.pop()
         if dealt:
@@ -218,6 +218,7 @@ class Flow(Mixing):
         dealt = over and not self.is_whole(self.loader(node.iter))
         element = ROWS if dealt else SAME if over else Value(iterated.kind, iterated.reason)
         pair = isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2
+        counted = counted or (isinstance(node.iter, ast.Call) and tail(node.iter) == "items")  # of a dictionary
         if pair and (counted or (over and self.is_counted(node.iter))):
             assert isinstance(node.target, ast.Tuple)
             self.bind(node.target.elts[0], SAME, env)

@@ -8,20 +8,12 @@ from dataclasses import dataclass
 
 from .bindings import Bindings
 from .flow import Flow
-from .gathering import left_over, unshared
 from .script import Script
 from .tree import dotted, keyword, tail
 
-_DECIDES = (ast.Break, ast.Return)
 _KNOWN = {
     *("iter", "next", "enumerate", "tqdm", "trange", "len", "zip", "islice", "list", "cycle", "prepare", "print"),
     *("isinstance", "chain", "range", "type", "id", "hasattr", "getattr", "append", "dict", "tuple", "reversed"),
-}
-_QUIET = {
-    *("print", "write", "writerow", "info", "debug", "warning", "log", "set_postfix", "set_description", "append"),
-    *("extend", "update", "to", "cuda", "add_scalar", "add_image", "add_images", "add_figure", "save_image", "savefig"),
-    *("imshow", "show", "imsave", "imwrite", "save", "add_", "mul_", "div_", "sub_", "copy_", "fill_", "eval", "train"),
-    *("set_title", "plot", "hist", "scatter", "add_text", "pprint", "backward", "step", "zero_grad", "detach_"),
 }
 
 
@@ -159,92 +151,3 @@ def _named(value: ast.expr, name: str) -> list[ast.expr]:
 def _in_training(script: Script, trains: Callable[[ast.AST], bool], node: ast.AST) -> bool:
     function = script.function(node)
     return trains(function if function is not None else script.tree)
-
-
-def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast.expr, Loader]) -> bool:
-    """Find evaluations whose rows cannot be dealt: every rank takes all of those; tells whether there are any."""
-    for loader in loaders.values():
-        if loader.trains:
-            continue
-        shared = [o for o in loaders.values() if o.trains and set(o.loops) & set(loader.loops)]
-        if shared:
-            continue
-        loader.whole = _form(script, loader)
-        for loop in loader.loops:
-            loader.whole = loader.whole or _reason(script, bindings, flow, loop)
-    for loader in loaders.values():  # loops that two loaders feed are either shared or not
-        for other in loaders.values():
-            if other.whole and not loader.trains and set(other.loops) & set(loader.loops):
-                loader.whole = loader.whole or other.whole
-    return any(loader.whole for loader in loaders.values())
-
-
-def _form(script: Script, loader: Loader) -> str:
-    """Tell what in a loader itself keeps its rows together."""
-    if loader.foreign:
-        return "it is made in another file"
-    if loader.pulled:
-        return "a batch is taken from it by next()"
-    if loader.stream:
-        return "a stream has no length"
-    if loader.handed:
-        return f"{loader.handed[0][0]}() of another file gets it"
-    if loader.hides:
-        return f"**{loader.hides} may hold its batch_size"
-    if own_sampler(script, loader.call) is not None:
-        return "it has a sampler"
-    return "it has a batch_sampler" if keyword(loader.call, "batch_sampler") is not None else ""
-
-
-def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> str:
-    if any(isinstance(node, _DECIDES) and _leaves(script, node, loop) for node in ast.walk(loop)):
-        return "it may end early"
-    for node in ast.walk(loop):
-        if isinstance(node, (ast.If, ast.While)) and flow.kind(node.test).of_rows:
-            return "its rows decide what is done"
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and dotted(node.value):
-            statement = script.statement(node)
-            if isinstance(statement, ast.Assign) and flow.kind(statement.value).of_rows:
-                return f"{dotted(node.value)} is filled batch by batch"
-        if isinstance(node, ast.Expr) and (owner := fed(flow, node, loop)):
-            return f"{owner} is fed with its rows"
-    if name := left_over(script, loop):
-        return f"{name} is read after it"
-    return next(
-        (
-            f"{found.name} {reason}"
-            for found in flow.accumulated.values()
-            if found.loop is loop and (reason := unshared(script, bindings, found))
-        ),
-        "",
-    )
-
-
-def _leaves(script: Script, node: ast.AST, loop: ast.For) -> bool:
-    """Tell whether a ``break`` or ``return`` ends this loop."""
-    for outer in script.above(node):
-        if outer is loop:
-            return True
-        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        if isinstance(node, ast.Break) and isinstance(outer, (ast.For, ast.While)):
-            return False
-    return False
-
-
-def fed(flow: Flow, node: ast.Expr, loop: ast.For) -> str:
-    """Find an object that a loop gives its rows to, to keep: ``evaluator.add_batch(target, prediction)``."""
-    call = node.value
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr in _QUIET:
-        return ""
-    owner = dotted(call.func.value)
-    if not owner or flow.kind(call.func.value).of_rows or owner.split(".")[0] in ("torch", "np", "F", "nn", "plt"):
-        return ""
-    made_inside = any(
-        isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store) and dotted(n) == owner
-        for n in ast.walk(loop)
-    )
-    given = [*call.args, *(k.value for k in call.keywords)]
-    if flow.bindings.callee(call) is not None or any(tail(c) == "tqdm" for c in flow.bindings.origins(call.func.value)):
-        return ""
-    return owner if not made_inside and any(flow.kind(a).of_rows for a in given) else ""

@@ -10,9 +10,10 @@ from pathlib import Path
 from .bindings import Bindings, Key
 from .dialects import Dialect
 from .flow import Flow
-from .loaders import Loader, find, take_whole
+from .loaders import Loader, find
 from .script import Script
 from .tree import Function, dotted, tail
+from .undealt import take_whole
 
 _OPTIMIZERS = {
     *("SGD", "Adam", "AdamW", "RMSprop", "LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"),
@@ -76,6 +77,10 @@ class Plan:
             return True
         return any(self.bindings.callee(c) in self._training for c in inside if isinstance(c, ast.Call))
 
+    def in_training(self, node: ast.AST) -> bool:
+        """Tell whether a node stands in a function that trains, or at the top of a script that does."""
+        return self.trains(self.script.function(node) or self.script.tree)
+
     def learns(self, node: ast.AST) -> bool:
         """Tell whether gradients are wanted of what a node computes."""
         for outer in self.script.above(node):
@@ -110,6 +115,17 @@ class Plan:
     def feeding(self, loop: ast.For) -> list[Loader]:
         """List the loaders that a loop may run over, as far as this file tells."""
         return [loader for loader in self.loaders.values() if loop in loader.loops]
+
+    @cached_property
+    def is_fed(self) -> bool:
+        """Loaders feed the training; where none does, each rank makes the same batches."""
+        return self.is_pulled or any(self.trains(loop) for loop in self.flow.loader_loops)
+
+    @cached_property
+    def is_pulled(self) -> bool:
+        """No loop over a loader trains, and batches are pulled from one: ``next(batches)``."""
+        looped = any(self.trains(loop) for loop in self.flow.loader_loops)
+        return not looped and any(loader.trains and loader.pulled for loader in self.loaders.values())
 
     def pads(self, loop: ast.For) -> bool:
         """Tell whether a loop over a loader may see rows twice, so that all ranks have as many."""

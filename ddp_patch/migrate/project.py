@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,16 +58,19 @@ class Project:
             if path in used or _TRAINS.search(text) or not _runs(text):
                 continue
             reached = self._reached(path)
-            if not any(_TRAINS.search(self._code(inner)) for inner in reached):
+            trains = any(_TRAINS.search(self._code(inner)) for inner in reached)
+            if not trains or any(others(self._code(file)) is not None for file in [*reached, path]):
                 continue
             needed = [p for p in reached if any(_BUILDS.search(self._code(i)) for i in [p, *self._reached(p)])]
             shared = [group for group in found if set(group) & set(needed)]
             found = [group for group in found if group not in shared]
             found.append(list(dict.fromkeys([p for group in shared for p in group] + [*needed, path])))
-        return [group for group in found if not self._is_left(group)]
+        return found
 
     def rewrite(self, group: list[Path], per_device: bool = False) -> dict[File, str]:
-        """Migrate files that train together; gives each one's text."""
+        """Migrate files that train together; gives each one's text, which stays if one of them is migrated already."""
+        if any(is_done(self._code(path), self._target) for path in group):
+            return {self._files[path]: self._code(path) for path in group}
         used = {inner for path in group for inner in self._imported(path)}
         ordered = [p for p in group if p in used] + [p for p in group if p not in used]
         before = {p: self._code(p) for p in ordered}
@@ -84,10 +86,6 @@ class Project:
             text = source.text if source.text is not None and not source.problems else Text("", "utf-8", False)
             self._files[path] = File(path, text, source.notebook)
         return self._files[path].code
-
-    def _is_left(self, group: Iterable[Path]) -> bool:
-        """Leave what is distributed already, by others or by an earlier run."""
-        return any(others(code := self._code(p)) is not None or is_done(code, self._target) for p in group)
 
     def _reached(self, path: Path) -> list[Path]:
         """List what a file imports, and what that imports, which comes first."""

@@ -18,7 +18,7 @@ _METHODS = {"normal_", "uniform_", "bernoulli_", "random_", "exponential_", "rsa
 
 def apply(plan: Plan) -> None:
     """Write a comment above what is drawn while a model is trained, once in each function."""
-    if not any(plan.trains(loop) for loop in plan.flow.loader_loops):
+    if not plan.is_fed:
         return  # all ranks draw the same
     done: set[Function | None] = set()
     reached = _reached(plan)
@@ -46,7 +46,10 @@ def _is_draw(plan: Plan, call: ast.Call) -> bool:
 
 def _trains(plan: Plan, node: ast.AST) -> bool:
     loop = plan.loop_of(node)
-    return loop is not None and plan.trains(loop)
+    if loop is not None or not plan.is_pulled:
+        return loop is not None and plan.trains(loop)
+    outer = next((n for n in plan.script.above(node) if isinstance(n, (ast.For, ast.While))), None)
+    return outer is not None and outer not in plan.flow.loader_loops and plan.trains(outer)
 
 
 def _reached(plan: Plan) -> set[Function]:

@@ -18,8 +18,21 @@ def apply(plan: Plan, loader: Loader) -> None:
             over = _below_a_bar(plan, loop, plan.flow.loader_loops[loop])
             if not dotted(over) or not _set_epoch(plan, loop, over, 0):
                 plan.script.todo(loop, _CALL)
-    if not any(plan.trains(loop) for loop in loader.loops):
+    if not any(plan.trains(loop) for loop in loader.loops) and not _count_up(plan, loader):
         plan.script.todo(loader.call, _CALL)
+
+
+def _count_up(plan: Plan, loader: Loader) -> bool:
+    """Count the epochs of a loader that batches are pulled from: each ``iter(loader)`` begins one."""
+    begun = [c for c in plan.script.calls() if isinstance(c.func, ast.Name) and c.func.id == "iter" and c.args]
+    begun = [c for c in begun if loader.node in plan.flow.loader_calls(c.args[0]) and plan.in_training(c)]
+    for call in begun:
+        code = plan.script.code(call.args[0])
+        if not dotted(call.args[0]) or not isinstance(plan.script.statement(call), (ast.Assign, ast.Expr)):
+            return False
+        sampler = f"{code}.sampler"
+        plan.script.before(call, f"{sampler}.set_epoch({sampler}.epoch + 1)  # another order in every epoch")
+    return bool(begun)
 
 
 def _below_a_bar(plan: Plan, loop: ast.For, over: ast.expr) -> ast.expr:

@@ -6,9 +6,9 @@ import ast
 
 from ..flow import Accumulation
 from ..gathering import begins_here, is_meter, is_of_around, is_updated, stored_in
-from ..loaders import fed
 from ..plan import Plan
 from ..tree import dotted, tail
+from ..undealt import fed
 from ..values import Kind
 
 LOCAL = "# of rank 0's rows; all rows are counted after the loop"

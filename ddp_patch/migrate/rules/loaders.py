@@ -8,10 +8,12 @@ import re
 from ..loaders import Loader, own_sampler
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
+from ..undealt import writes
 from . import batches, epochs
 from .draws import SAMPLED
 
 _SAMPLERS = {"WeightedRandomSampler", "RandomSampler", "SubsetRandomSampler"}  # they take a generator
+_WRITTEN = "these are this rank's rows only, since a training takes them of the same loader"
 WHOLE = "# every rank takes all of it"
 
 
@@ -28,9 +30,11 @@ def _unknown(plan: Plan) -> None:
     """Say of which loaders nobody here knows whose rows they give."""
     pulled = [(c, c.args[0]) for c in plan.script.calls() if tail(c) in ("iter", "cycle") and c.args]
     for node, over in [*plan.flow.loader_loops.items(), *pulled]:
-        inside = plan.script.function(node)
-        asked = isinstance(node, ast.For) or plan.trains(inside if inside is not None else plan.script.tree)
-        if asked and plan.flow.loader(over) is not None and not plan.flow.loader_calls(over):
+        if (
+            (isinstance(node, ast.For) or plan.in_training(node))
+            and plan.flow.loader(over) is not None
+            and not plan.flow.loader_calls(over)
+        ):
             name = plan.script.code(over)
             plan.script.todo(node, f"{name} is made in another file: see to it there that each rank gets its rows")
 
@@ -53,6 +57,10 @@ class _Deal:
             return
         if self._is_left():
             return
+        for loop in self.loader.loops if self.trains else ():
+            written = any(writes(self.script, self.plan.flow, n, loop) for n in ast.walk(loop))
+            if written and not self.plan.trains(loop):
+                self.script.todo(loop, f"{_WRITTEN}: write them of a loader of its own")
         for function, call in self.loader.handed:
             self.script.todo(call, f"{function}() of another file gets this loader, and sees this rank's rows only")
         dataset = keyword(self.call, "dataset", 0)

@@ -117,7 +117,7 @@ class _Reads:
                 return call
             shown = isinstance(call.func, (ast.Name, ast.Attribute)) and self.plan.bindings.callee(call) is None
             return call if shown and name not in _SILENT else None
-        if isinstance(node, ast.Assign):
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
             text = any(
                 isinstance(n, ast.JoinedStr)
                 or (isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) and isinstance(n.left, ast.Constant))

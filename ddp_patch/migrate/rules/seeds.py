@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
+from ..parts import Part
 from ..plan import Plan
 from ..tree import dotted, tail
 
@@ -30,7 +31,7 @@ def apply(plan: Plan) -> None:
     """Give each rank draws of its own once the models are wrapped; ``unseeded`` scripts are seeded in the setup."""
     if not plan.wraps or not (is_seeded(plan) or needs_seed(plan)):
         return
-    if not any(plan.trains(loop) for loop in plan.flow.loader_loops):
+    if not plan.is_fed:
         return  # all ranks draw the same batches
     calls = [c for c in plan.script.calls() if tail(c) in _SHUFFLES and _is_random(dotted(c.func))]
     if any(plan.loop_of(c) is None and any(plan.trains(f) for f in [plan.script.function(c)] if f) for c in calls):
@@ -39,7 +40,7 @@ def apply(plan: Plan) -> None:
     lines = [f"torch.manual_seed(torch.initial_seed() + 1 + {plan.dialect.rank})  # {OWN_DRAWS}"]
     for library in ("numpy", "random"):
         if _is_seeded_by_hand(plan, library) or library in _unseeded(plan):
-            lines.append(f"{_seed(plan, library)}(torch.initial_seed() % 2**32)")
+            lines.append(f"{_seed(plan, library, plan.script.part(after))}(torch.initial_seed() % 2**32)")
     block = plan.script.block(after)
     later = block[block.index(after) + 1 :] if after in block else []
     training = next((s for s in later if not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and plan.trains(s)), None)
@@ -49,19 +50,15 @@ def apply(plan: Plan) -> None:
         behind += lines
 
 
-def alike(plan: Plan) -> list[str]:
+def alike(plan: Plan, part: Part) -> list[str]:
     """Write seeds for what the script draws from and does not seed: ranks must draw the same data and orders."""
     lines = [f"torch.manual_seed(0)  # {ALIKE}: splits, orders, data"] if needs_seed(plan) else []
-    return lines + [f"{_seed(plan, library)}(0)  # {ALIKE}" for library in _unseeded(plan)]
+    return lines + [f"{_seed(plan, library, part)}(0)  # {ALIKE}" for library in _unseeded(plan)]
 
 
-def libraries(plan: Plan) -> list[str]:
+def libraries(plan: Plan, imported: set[str]) -> list[str]:
     """List the imports that these seeds need."""
-    return [
-        f"import {library}"
-        for library in _unseeded(plan)
-        if not any(a.name == library for n in plan.script.all(ast.Import) for a in n.names)
-    ]
+    return [f"import {library}" for library in _unseeded(plan) if library not in imported]
 
 
 def _unseeded(plan: Plan) -> list[str]:
@@ -72,7 +69,7 @@ def _unseeded(plan: Plan) -> list[str]:
         for library in ("numpy", "random")
         if not everywhere
         and not _is_seeded_by_hand(plan, library)
-        and ((library in imported and _draws(plan, library)) or (not _is_fed(plan) and _uses_own_modules(plan)))
+        and ((library in imported and _draws(plan, library)) or (not plan.is_fed and _uses_own_modules(plan)))
     ]
 
 
@@ -88,18 +85,17 @@ def _uses_own_modules(plan: Plan) -> bool:
     return any(name.split(".")[0] not in sys.stdlib_module_names | _LIBRARIES for name in names)
 
 
-def _is_fed(plan: Plan) -> bool:
-    """Tell whether loaders feed the training; where none does, each rank makes the same batches."""
-    return any(plan.trains(loop) for loop in plan.flow.loader_loops)
-
-
 def _is_seeded_by_hand(plan: Plan, library: str) -> bool:
     names = {"numpy": ("np.random.seed", "numpy.random.seed"), "random": ("random.seed",)}[library]
     return any(dotted(c.func) in names and c.args for c in plan.script.calls())
 
 
-def _seed(plan: Plan, library: str) -> str:
-    names = (a.asname or a.name for n in plan.script.all(ast.Import) for a in n.names if a.name == library)
+def _imports(plan: Plan, part: Part) -> list[ast.Import]:
+    return [n for n in plan.script.all(ast.Import) if plan.script.part(n) is part]
+
+
+def _seed(plan: Plan, library: str, part: Part) -> str:
+    names = (a.asname or a.name for n in _imports(plan, part) for a in n.names if a.name == library)
     name = next(names, library)
     return f"{name}.random.seed" if library == "numpy" else f"{name}.seed"
 
@@ -115,7 +111,7 @@ def needs_seed(plan: Plan) -> bool:
     """Tell whether a script that seeds nothing draws what must be alike on all ranks: a split, an order, its data."""
     if is_seeded(plan):
         return False
-    return not _is_fed(plan) or any(
+    return not plan.is_fed or any(
         tail(c) in _MAKES_DATA
         and _is_random(dotted(c.func))
         and plan.loop_of(c) is None

@@ -33,7 +33,7 @@ def apply(plan: Plan, name: str) -> list[list[str]]:
 def _begin(plan: Plan, part: Part) -> list[str]:
     """Begin and end a script; gives the lines that belong below its imports."""
     body, script = part.body, plan.script
-    first, start = list(plan.dialect.header), _start(plan)
+    first, start = list(plan.dialect.header), _start(plan, part)
     guard = next((n for n in body if is_main(n)), None)
     if guard is None and not any(plan.trains(n) or _optimizes(plan, n) for n in body if not _defines(n)):
         if plan.dialect.name == "ddp":
@@ -60,13 +60,13 @@ def _optimizes(plan: Plan, node: ast.stmt) -> bool:
     return any(c in inside for c in plan.optimizers)
 
 
-def _start(plan: Plan) -> list[str]:
+def _start(plan: Plan, part: Part) -> list[str]:
     lines = accelerator(plan) or list(plan.dialect.start)
     lines.append(f"if not {plan.dialect.master}:")
     lines.append('    sys.stdout = open(os.devnull, "w")  # one rank prints; all work out what is printed')
     if "logging" in plan.script.text:
         lines.append("    logging.disable(logging.CRITICAL)")
-    lines += alike(plan)
+    lines += alike(plan, part)
     return lines
 
 

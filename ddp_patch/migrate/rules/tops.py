@@ -66,7 +66,8 @@ class _Top:
         for node in self._all(ast.ImportFrom):
             if node.lineno <= last and isinstance(script.parents[node], (ast.Module, ast.Try)):
                 present |= {f"from {node.module} import {a.name}" for a in node.names}
-        wanted = [*plan.dialect.imports, *libraries(plan)]
+        imported = {a.name for n in self._all(ast.Import) for a in n.names}
+        wanted = [*plan.dialect.imports, *libraries(plan, imported)]
         if plan.dialect.name == "accelerate":
             if "all_rows" in plan.helpers:
                 wanted.append("from accelerate.utils import gather_object")
