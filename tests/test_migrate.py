@@ -186,7 +186,6 @@ def test_it_does_what_the_guide_shows(index):
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("batch_size=64, shuffle=True", "batch_sampler=mine", "batch_sampler of one's own"),
         ("batch_size=64, shuffle=True", "batch_size=64, sampler=Mine(train_set)", "sampler of one's own"),
         ("batch_size=64, shuffle=True", "**vars(settings)", "may hold batch_size"),
         ("for epoch in range(3):", "while True:", "set_epoch"),

@@ -559,3 +559,69 @@ def test_a_script_that_is_ddp_by_its_own_arguments_is_left_and_said():
     for reads in ("rank=int(os.environ['RANK'])", "timeout=minutes"):
         text = BY_ARGUMENTS.replace("rank=args.rank", reads)
         assert ddp(text) == text
+
+
+BY_NAME = """\
+import torch
+from torch import nn, optim
+
+model = nn.Linear(4, 1)
+optimizer = getattr(optim, "SGD")(model.parameters(), lr=0.1)
+
+
+def train():
+    for x in slices:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    train()
+    model = torch.load("best.pt")
+    print(model(x))
+"""
+
+
+@pytest.mark.parametrize("optimizer", ['getattr(optim, "SGD")(model.parameters(), lr=0.1)', "Own(model.parameters())"])
+def test_a_model_that_is_made_at_the_top_is_wrapped_there_and_the_group_starts_above(optimizer):
+    after = ddp(BY_NAME.replace('getattr(optim, "SGD")(model.parameters(), lr=0.1)', optimizer))
+    start, wrapped, trains = (after.index(w) for w in ("init_process_group", "\nddp_model = Dist", "def train"))
+    assert start < wrapped < trains
+    assert "map_location=ddp_device)\n    ddp_model = DistributedDataParallel(model)\n" in after
+    assert "\ndel ddp_model\n" in after
+
+
+def test_a_batch_sampler_of_ones_own_draws_on_one_rank_for_all():
+    after = ddp(changed("batch_size=64, shuffle=True", "batch_sampler=Balanced(train_set, 8)"))
+    assert "loader = DataLoader(train_set, batch_sampler=RankBatches(Balanced(train_set, 8)))\n" in after
+    assert left(after) == []
+    assert "set_epoch" not in after
+    assert "batch_sampler=Balanced(train_set, 8))" in rewrite(after, "patch", "train.py")
+
+
+def test_files_of_more_batches_than_the_first_are_written_of_all():
+    loop = "for i, (x, y) in enumerate(test_loader):\n    save_image(model(x), f'{i}.png')\n"
+    assert "all of it: its rows are written to files" in ddp(TRAIN + loop)
+    first = loop.replace("    save", "    if i == 0:\n        save")
+    assert "sampler=rank_rows(" in ddp(TRAIN + first)
+    shared = ddp(TRAIN + loop.replace("test_loader", "loader"))
+    assert any("this rank's rows only" in reason for reason in reasons(shared))
+
+
+def test_what_a_dictionary_holds_is_reduced_where_it_is_printed():
+    lines = "        log = {}\n        log['loss'] = loss.item()\n        for k, v in log.items():\n            text += f'{k} {v}'\n        total +="
+    after = ddp(changed("        total +=", lines).replace("total = 0.0", "total, text = 0.0, ''"))
+    assert "            global_v = all_mean(v)\n            text += f'{k} {global_v}'\n" in after
+
+
+def test_a_function_that_is_called_train_gives_no_loader():
+    text = "from logs import Logger\n" + TRAIN + "loss = train(loader)\nLogger().log_value('loss', loss)\n"
+    assert reasons(ddp(text.replace("Logger().log", "logger.log"))) == reasons(ddp(TRAIN + "train(loader)\n"))
+
+
+def test_sizes_beside_rows_are_no_rows():
+    text = changed(
+        "loss = criterion(model(x), y)", "a, b = torch.split(model(x), [len(x), 0], 0)\n        loss = criterion(a, y)"
+    )
+    assert left(ddp(text)) == []

@@ -14,20 +14,9 @@ from .tree import Function, dotted, tail
 Key = tuple[ast.AST | Part | None, str]
 # What gives the thing itself, or the thing in a wrapper.
 _KEEPING = {
-    *(
-        "to",
-        "cuda",
-        "cpu",
-        "double",
-        "float",
-        "half",
-        "DataParallel",
-        "convert_sync_batchnorm",
-        "compile",
-        "train",
-        "eval",
-    ),
+    *("to", "cuda", "cpu", "double", "float", "half", "DataParallel", "convert_sync_batchnorm", "compile", "train"),
     *("DistributedDataParallel", "DDP", "prepare", "enumerate", "tqdm", "trange", "iter", "requires_grad_", "apply"),
+    "eval",
 }
 _METHODS = {"to", "cuda", "cpu", "double", "float", "half", "train", "eval", "requires_grad_", "apply"}
 

@@ -21,6 +21,7 @@ class Dialect:
     end: tuple[str, ...]  # drops the wrappers first: torch 2.13 with gloo may abort at exit while one is alive
     barrier: str
     add: str  # reduces the tensor ``total`` over the ranks
+    share: str  # gives the list ``given`` of the first rank to all
     collect: str  # fills ``parts`` with every rank's tensor ``rows``
     gather: str  # fills ``parts`` with every rank's ``lists``
     device: str
@@ -58,6 +59,7 @@ DDP = Dialect(
     end=("gc.collect()  # the wrappers go before the process group", "dist.destroy_process_group()"),
     barrier="dist.barrier()  # no rank reads it before it is there",
     add="dist.all_reduce(total)",
+    share="dist.broadcast_object_list(given)",
     collect="dist.all_gather(parts, rows.contiguous())",
     gather="dist.all_gather_object(parts, lists)",
     device="ddp_device",
@@ -76,6 +78,7 @@ ACCELERATE = Dialect(
     end=("accelerator.free_memory()", "accelerator.end_training()"),
     barrier="accelerator.wait_for_everyone()  # no process reads it before it is there",
     add='total = accelerator.reduce(total, "sum")',
+    share="broadcast_object_list(given)",
     collect="parts = accelerator.gather(rows.contiguous()).chunk(accelerator.num_processes)",
     gather="parts = gather_object([lists])",
     device="accelerator.device",

@@ -169,6 +169,28 @@ class RankSampler(torch.utils.data.Sampler):
             if extra % {world} == {rank}:
                 yield first[(extra - number) % len(first)]
 ''',
+    "RankBatches": '''\
+class RankBatches:
+    """This rank's part of each batch of a batch sampler, which draws on one rank for all."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        drawn = iter(self.batches if {master} else ())
+        while True:
+            batch = next(drawn, None)
+            given = [None if batch is None else list(batch)]
+            {share}
+            if given[0] is None:
+                return
+            if len(given[0]) % {world}:
+                raise ValueError(f"a batch of {{len(given[0])}} rows cannot be shared evenly by {{{world}}} ranks")
+            yield given[0][{rank} :: {world}]
+''',
     "RankStream": '''\
 class RankStream(torch.utils.data.IterableDataset):
     """This rank's share of a stream of records; the last ones are left out if there is not one for each rank."""

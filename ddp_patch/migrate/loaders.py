@@ -39,6 +39,12 @@ class Loader:
         return self.node is not self.call
 
     @property
+    def shuffles(self) -> bool:
+        """It may have another order in every epoch."""
+        given = keyword(self.call, "shuffle", 2)
+        return self.foreign or bool(self.hides) or (given is not None and getattr(given, "value", True) is not False)
+
+    @property
     def drop_last(self) -> ast.expr | None:
         """What the loader does with a last batch that is not full."""
         given = keyword(self.call, "drop_last", 8) if not self.foreign else None

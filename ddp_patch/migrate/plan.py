@@ -35,6 +35,7 @@ class Plan:
     wrappers: dict[Key, str] = field(default_factory=dict)  # names of the wrapped models
     wraps: list[tuple[ast.stmt, list[str]]] = field(default_factory=list)  # lines that wrap, and the statement above
     used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
+    epochs: set[tuple[ast.AST, str]] = field(default_factory=set)  # lines that set them, and the statement below
     has_unused: bool = False  # weights of a wrapped model get no gradient
     keeps_buffers: bool = False  # a forward must not write to buffers that another forward saved
 
@@ -144,7 +145,7 @@ class Plan:
     @cached_property
     def optimizers(self) -> list[ast.Call]:
         """Every construction of an optimizer."""
-        return [c for c in self.script.calls() if tail(c) in _OPTIMIZERS and c.args + c.keywords]
+        return [c for c in self.script.calls() if (tail(c) in _OPTIMIZERS or _is_named(c)) and c.args + c.keywords]
 
     @cached_property
     def models(self) -> dict[Key, ast.Call | None]:
@@ -206,6 +207,12 @@ class Plan:
         ]
         self.asked.update(asked)
         return [whole(call.func.value) for call in asked]  # type: ignore[attr-defined]
+
+
+def _is_named(call: ast.Call) -> bool:
+    """Tell whether an optimizer is asked for by its name: ``getattr(optim, name)(...)``."""
+    made = call.func
+    return isinstance(made, ast.Call) and tail(made) == "getattr" and "optim" in dotted(next(iter(made.args), None))
 
 
 def _makes_optimizer(node: ast.Assign) -> bool:

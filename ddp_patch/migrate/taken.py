@@ -9,7 +9,15 @@ STATEMENTS = {
 }
 # Calls that give their first argument, or a wrapper of it.
 WRAPPERS = {
-    *("DistributedDataParallel", "DDP", "convert_sync_batchnorm", "RankSampler", "RankStream", "rank_share"),
+    *(
+        "DistributedDataParallel",
+        "DDP",
+        "convert_sync_batchnorm",
+        "RankSampler",
+        "RankStream",
+        "RankBatches",
+        "rank_share",
+    ),
     "rank_loader",
 }
 # Keywords that a migration gave.
@@ -49,7 +57,12 @@ IMPORTED = {
         "gc",
     ),
     *("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.distributed.DistributedSampler", "logging"),
-    *("torch.utils.data.DistributedSampler", "accelerate.utils.gather_object", "torch.utils.data.distributed"),
+    *(
+        "torch.utils.data.DistributedSampler",
+        "accelerate.utils.gather_object",
+        "accelerate.utils.broadcast_object_list",
+        "torch.utils.data.distributed",
+    ),
     "accelerate.utils.DistributedDataParallelKwargs",
 }
 # Functions that a migration wrote.
@@ -62,6 +75,7 @@ OWN_FUNCTIONS = {
         "reduce_meters",
         "RankSampler",
         "RankStream",
+        "RankBatches",
         "rank_share",
         "rank_rows",
     ),

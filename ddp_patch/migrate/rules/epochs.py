@@ -6,7 +6,7 @@ import ast
 
 from ..loaders import Loader
 from ..plan import Plan
-from ..tree import dotted, tail
+from ..tree import dotted, keyword, tail
 
 _CALL = "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
 
@@ -35,6 +35,12 @@ def _count_up(plan: Plan, loader: Loader) -> bool:
     return bool(begun)
 
 
+def _differ(plan: Plan, loader: ast.expr) -> bool:
+    """Tell whether callers give loaders of which some have no sampler of ours."""
+    made = [plan.loaders[call] for call in plan.flow.loader_calls(loader) if call in plan.loaders]
+    return len(made) > 1 and any(keyword(one.call, "batch_sampler") is not None or not one.shuffles for one in made)
+
+
 def _below_a_bar(plan: Plan, loop: ast.For, over: ast.expr) -> ast.expr:
     """Find the loader of ``bar = tqdm(loader)``."""
     for node in plan.script.all(ast.Assign):
@@ -61,7 +67,13 @@ def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
     if epoch is None and function is not None:
         epoch = next((a.arg for a in function.args.args if a.arg in ("epoch", "ep", "i_epoch", "epoch_i")), None)
     if epoch is not None:
-        script.before(node, f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch")
+        line = f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch"
+        if (node, line) not in plan.epochs:
+            plan.epochs.add((node, line))
+            if _differ(plan, loader):
+                script.before(node, f"if isinstance({script.code(loader)}.sampler, DistributedSampler):", f"    {line}")
+            else:
+                script.before(node, line)
         return True
     if function is None or depth > 4:
         return False

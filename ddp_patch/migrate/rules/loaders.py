@@ -57,6 +57,9 @@ class _Deal:
             return
         if self._is_left():
             return
+        if (batches := keyword(self.call, "batch_sampler")) is not None:
+            self._batches(batches)
+            return
         for loop in self.loader.loops if self.trains else ():
             written = any(writes(self.script, self.plan.flow, n, loop) for n in ast.walk(loop))
             if written and not self.plan.trains(loop):
@@ -104,6 +107,13 @@ class _Deal:
         if given != "False":
             epochs.apply(self.plan, self.loader)
 
+    def _batches(self, batches: ast.expr) -> None:
+        """Take this rank's part of each batch that is drawn."""
+        self.script.note(self.script.statement(self.call), SAMPLED)
+        start, end = self.script.span(batches)
+        self.script.put(start, start, f"{self.plan.use('RankBatches')}(")
+        self.script.put(end, end, ")")
+
     def _ranks(self) -> str:
         accelerate = self.plan.dialect.name == "accelerate"
         return ", accelerator.num_processes, accelerator.process_index" if accelerate else ""
@@ -120,9 +130,6 @@ class _Deal:
                 call,
                 "the arguments of this DataLoader are not seen here: give it a rank's sampler and share of the batch",
             )
-            return True
-        if keyword(call, "batch_sampler") is not None:
-            todo(call, "a batch_sampler of one's own: let it give this rank's part of each batch")
             return True
         if self.loader.hides and not self._can_be_copied():
             todo(call, f"**{self.loader.hides} may hold batch_size or shuffle. Write them out, then migrate again")

@@ -49,7 +49,7 @@ class Place:
             ]
             if not stores:
                 return None
-            node, name = stores[-1], stores[-1]
+            node = name = next((n for n in stores if not self._is_loaded(n)), stores[-1])
         function = self.script.function(node)
         while function is not None and function.name != "__init__" and not self._runs_training(function):
             calls = self.bindings.callers.get(function, [])
@@ -72,6 +72,10 @@ class Place:
                 break
             statement = parent
         return statement, name
+
+    def _is_loaded(self, name: ast.Name) -> bool:
+        value = getattr(self.script.parents[name], "value", None)
+        return isinstance(value, ast.Call) and dotted(value.func) == "torch.load"
 
     def _bound_at_the_top(self, name: ast.expr) -> ast.AST | None:
         """Find where the module binds a name last before it trains."""

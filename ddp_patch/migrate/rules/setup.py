@@ -92,6 +92,8 @@ def _end(plan: Plan, part: Part) -> list[str]:
 
 def _builds_outside(plan: Plan, part: Part, guard: ast.If) -> bool:
     inside = set(ast.walk(guard))
+    if any(s in part.body and s is not guard for s, _ in plan.wraps):
+        return True
     return any(
         (tail(c) in _BUILDING or c in plan.optimizers) and plan.script.function(c) is None and c not in inside
         for c in plan.script.calls()

@@ -71,9 +71,11 @@ class _Top:
         if plan.dialect.name == "accelerate":
             if "all_rows" in plan.helpers:
                 wanted.append("from accelerate.utils import gather_object")
+            if "RankBatches" in plan.helpers:
+                wanted.append("from accelerate.utils import broadcast_object_list")
             if plan.keeps_buffers or plan.has_unused:
                 wanted.append("from accelerate.utils import DistributedDataParallelKwargs")
-        if "rank_loader" not in plan.helpers and "DistributedSampler(" not in self.text:
+        if "rank_loader" not in plan.helpers and not re.search(r"\bDistributedSampler[()]", self.text):
             wanted = [line for line in wanted if "DistributedSampler" not in line]
         if not plan.wraps or (self.part.path is not None and "DistributedDataParallel(" not in self.text):
             wanted = [line for line in wanted if "DistributedDataParallel" not in line]
@@ -103,6 +105,7 @@ class _Top:
             "add": d.add,
             "gather": d.gather,
             "collect": d.collect,
+            "share": d.share,
         }
         texts = []
         for name, text in HELPERS.items():
