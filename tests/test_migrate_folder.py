@@ -221,3 +221,50 @@ def test_two_ranks_print_what_one_process_prints(folder, launcher, script, targe
     wanted, _ = launcher.run_folder(FOLDERS[script], script, 1)
     out, _ = launcher.run_folder(migrated(folder, FOLDERS[script], target), script, 2)
     assert out == [*wanted, ""]
+
+
+UTIL = """\
+import os
+import pickle
+import torch
+
+
+def save_model(model, path):
+    torch.save(model.state_dict(), path)
+
+
+def log(folder, row):
+    if not os.path.exists(folder):
+        os.makedirs(folder)
+    with open(os.path.join(folder, "log"), "a") as f:
+        f.write(row)
+
+
+def words(path):
+    if os.path.exists(path):
+        return pickle.load(open(path, "rb"))
+    found = ["a", "b"]
+    pickle.dump(found, open(path, "wb"))
+    return found
+"""
+SAVES = RUN.replace("from engine", "from util import log, save_model, words\nfrom engine") + (
+    "save_model(net, 'net.pt')\nlog('logs', 'end')\nprint(words('words.pkl'))\n"
+)
+
+
+def test_what_no_training_calls_is_written_as_before(folder):
+    files = {"plot.py": "import util\nutil.log('a', 'b')\n", "util.py": UTIL}
+    assert migrated(folder, files) == files
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_one_rank_writes_what_another_file_saves(folder, launcher, target):
+    files = {"run.py": SAVES, "engine.py": ENGINE, "util.py": UTIL}
+    after = migrated(folder, files, target)
+    assert "    save_once(model.state_dict(), path)\n" in after["util.py"]
+    assert "os.makedirs(folder, exist_ok=True)" in after["util.py"]
+    assert migrated(folder, after, target) == after
+    wanted, written = launcher.run_folder(files, "run.py", 1)
+    out, found = launcher.run_folder(after, "run.py", 2)
+    assert out == [*wanted, ""]
+    assert found == written

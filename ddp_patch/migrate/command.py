@@ -94,7 +94,8 @@ def _together(files: dict[Path, File], options: argparse.Namespace) -> tuple[dic
     project = Project(files, options.to)
     found: dict[File, str] = {}
     refused: set[File] = set()
-    for group in project.groups():
+    groups = project.groups()
+    for group in groups:
         texts = project.rewrite(group, options.batch == "per-device")
         changes = [file for file, text in texts.items() if text != file.code]
         if options.write and not options.force and any(refusal(file.path) for file in changes):
@@ -102,7 +103,7 @@ def _together(files: dict[Path, File], options: argparse.Namespace) -> tuple[dic
                 _say(f"{file.path}: {refusal(file.path) or 'left as it is, with the file that it is migrated with'}")
             refused |= set(changes)
         found |= texts
-    return found, refused
+    return found | project.quiet(groups), refused
 
 
 def _migrate(file: File, options: argparse.Namespace, after: str | None) -> tuple[bool, int] | None:

@@ -27,6 +27,7 @@ from .rules import (
 )
 from .script import Script, Todo
 
+_MASTER = 'master_process = os.environ.get("RANK", "0") == "0"  # this one prints, logs and saves'
 ELSEWHERE = (
     "the training is in another file, so nothing is shared among ranks here: wrap the model, and give the loader a "
     "rank's rows"
@@ -62,6 +63,19 @@ def distribute(
     script = _again(script)
     tops.apply(plan, script, tops_of)
     return script.result(), script.todos
+
+
+def quiet(text: str, target: str, reads: bool, folder: Path) -> str:
+    """Let one rank write what the functions of a module write, which a script calls that trains on several."""
+    dialect = DIALECTS[target]
+    plan = Plan(Script(text), dialect, folder=folder)
+    checkpoints.apply(plan, reads)
+    script = _again(plan.script)
+    effects.apply(script, dialect)
+    script = _again(script)
+    top = [_MASTER] if dialect.name == "ddp" else list(dialect.start)
+    tops.apply(plan, script, [top])
+    return script.result()
 
 
 def _again(script: Script) -> Script:

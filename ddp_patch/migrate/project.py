@@ -11,7 +11,7 @@ from pathlib import Path
 from ..source import read
 from ..source.text import Text
 from . import notebook
-from .distribute import distribute
+from .distribute import distribute, quiet
 from .neighbours import imports
 from .parts import joined, taken_apart
 from .plain import is_distributed, plain
@@ -19,6 +19,7 @@ from .rewrite import is_done, others
 from .script import Script
 
 _TRAINS = re.compile(r"\.backward\(")
+_RANKED = re.compile(r"\bmaster_process\b|\baccelerator\b")
 _BUILDS = re.compile(r"\bDataLoader\(|\.backward\(|\.parameters\(\)|\boptim\.")
 
 
@@ -78,6 +79,24 @@ class Project:
         text = joined([(path, path not in used, plained[path]) for path in ordered])
         after, _ = distribute(text, self._target, ordered[-1].name, per_device, ordered[-1].parent)
         return {self._files[path]: text for path, text in taken_apart(after, before).items()}
+
+    def quiet(self, groups: list[list[Path]]) -> dict[File, str]:
+        """Let one rank write in the modules that scripts which train call; gives the texts that change."""
+        together = {path for group in groups for path in group}
+        given = list(self._files)
+        starting = [p for p in given if p in together or _TRAINS.search(self._code(p))]
+        reached = dict.fromkeys(inner for path in starting for inner in self._reached(path))
+        reads = any("torch.load(" in self._code(path) for path in {*starting, *reached})
+        found = {}
+        for path in reached:
+            code = self._code(path)
+            if path in together or _TRAINS.search(code) or _RANKED.search(code) or is_distributed(code):
+                continue
+            text = joined([(path, False, code)])
+            after = taken_apart(quiet(text, self._target, reads, path.parent), {path: code})[path]
+            if after != code:
+                found[self._files[path]] = after
+        return found
 
     def _code(self, path: Path) -> str:
         """Read a file, which need not be one that was named."""

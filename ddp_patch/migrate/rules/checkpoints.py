@@ -8,8 +8,8 @@ from ..plan import Plan
 from ..tree import dotted, keyword, tail
 
 
-def apply(plan: Plan) -> None:
-    """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``."""
+def apply(plan: Plan, reads: bool = False) -> None:
+    """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``; ``reads``: another file reads what is saved."""
     script = plan.script
     streams = {
         item.optional_vars.id
@@ -17,7 +17,7 @@ def apply(plan: Plan) -> None:
         for item in node.items
         if isinstance(item.optional_vars, ast.Name)
     }
-    reads = any(dotted(call.func) == "torch.load" for call in script.calls())
+    reads = reads or any(dotted(call.func) == "torch.load" for call in script.calls())
     for node in script.all(ast.With) if reads else ():
         if any(dotted(getattr(n, "func", None)) == "torch.save" for n in ast.walk(node)) and any(
             tail(item.context_expr) == "open" for item in node.items

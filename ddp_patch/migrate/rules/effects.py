@@ -125,7 +125,9 @@ def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) 
         mode = keyword(call, "mode", 1)
         if isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x"):
             path = call.args[0]
-            if "devnull" not in script.code(path):
+            if _is_dumped(script, call) and mode.value == "wb":
+                _write_whole(script, call, path, master)
+            elif "devnull" not in script.code(path):
                 script.replace(path, f"{script.code(path)} if {master} else os.devnull")
     elif (
         name == "open" and isinstance(call.func, ast.Attribute) and call.args and isinstance(call.args[0], ast.Constant)
@@ -152,6 +154,21 @@ def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) 
             script.put(end, end, f" if {master} else None")
         elif isinstance(parent, ast.withitem):
             script.todo(call, "one rank alone should write this log: it is opened on all")
+
+
+def _is_dumped(script: Script, call: ast.Call) -> bool:
+    """Tell whether a file is opened to be written at once: ``pickle.dump(words, open(path, "wb"))``."""
+    outer = script.parents[call]
+    statement = script.parents.get(outer)
+    return tail(outer) == "dump" and isinstance(statement, ast.Expr) and _is_alone(script, statement)
+
+
+def _write_whole(script: Script, call: ast.Call, path: ast.expr, master: str) -> None:
+    """Let a rank that looks for the file find all of it, or none."""
+    code, statement = script.code(path), script.statement(call)
+    script.replace(path, f'str({code}) + ".tmp" if {master} else os.devnull')
+    unit = script.part(statement).unit
+    script.after(statement, f"if {master}:", f'{unit}os.replace(str({code}) + ".tmp", {code})')
 
 
 def _is_effect(script: Script, bindings: Bindings, node: ast.Expr) -> bool:

@@ -52,7 +52,8 @@ class _Top:
         for text in helpers:
             lines += ["", "", *text.rstrip().split("\n")]
         following = body[body.index(where) + 1] if where in body and body.index(where) + 1 < len(body) else None
-        if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers:
+        near = following is not None and script.line_of(following) - (where.end_lineno or 0) < 2
+        if isinstance(following, (ast.FunctionDef, ast.ClassDef)) and helpers and near:
             lines += [""]
         script.after(where, *(indented(line, self.part.unit) for line in lines), first=True)
 
