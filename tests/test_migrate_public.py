@@ -625,3 +625,46 @@ def test_sizes_beside_rows_are_no_rows():
         "loss = criterion(model(x), y)", "a, b = torch.split(model(x), [len(x), 0], 0)\n        loss = criterion(a, y)"
     )
     assert left(ddp(text)) == []
+
+
+def test_two_statements_on_one_line_are_followed_by_the_wrapper():
+    text = changed("model = nn.Linear(4, 2)\n", "").replace("optimizer =", "model = nn.Linear(4, 2); optimizer =")
+    line = "model = nn.Linear(4, 2); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    for source in (text, f"def main():\n{text[text.index('train_set') :]}\nmain()\n".replace("\n", "\n    ")):
+        after = ddp(
+            "import torch\nfrom torch import nn\n" * (source is not text)
+            + source.replace("\n    main()\n    ", "\nmain()\n")
+        )
+        assert line in after
+        assert after.index(line) < after.index("ddp_model = DistributedDataParallel(model)")
+
+
+def test_a_dictionary_of_two_loaders_keeps_the_batch_of_the_one_that_is_whole():
+    text = changed("batch_size=64, shuffle=True", "shuffle=True, **options").replace(
+        "DataLoader(test_set, batch_size=64)", "DataLoader(test_set, **options)"
+    )
+    after = ddp(text.replace("train_set, test_set =", "options = dict(batch_size=64)\ntrain_set, test_set ="))
+    assert "options = dict(batch_size=64)\n" in after
+    assert 'sampler=sampler, **{**options, "batch_size": rank_share(64)})' in after
+
+
+TRAINER = """\
+import torch
+
+
+class Trainer:
+    def run(self, model, loader, optimizer, callback):
+        for x, y in loader:
+            self.loss = torch.nn.functional.mse_loss(model(x), y)
+            self.loss.backward()
+            optimizer.step()
+            callback(self)
+
+
+def show(trainer):
+    print(trainer.loss.item())
+"""
+
+
+def test_what_an_object_keeps_of_its_rows_and_others_show_is_said():
+    assert any("trainer.loss is of this rank's rows" in reason for reason in reasons(ddp(TRAINER)))

@@ -81,13 +81,11 @@ class Tree:
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """Find the statement that a node stands in, which has lines of its own."""
-        chain = [node, *self.above(node)]
-        for inner in chain:
-            if (
-                isinstance(inner, ast.stmt)
-                and not self.data[self.starts[inner.lineno - 1] :][: inner.col_offset].strip()
-            ):
-                return inner
+        for inner in (node, *self.above(node)):
+            if isinstance(inner, ast.stmt):
+                first = next(s for s in self.block(inner) if s.lineno == inner.lineno)  # `a; b`
+                if not self.data[self.starts[first.lineno - 1] :][: first.col_offset].strip():
+                    return first
         raise AssertionError("a module is no statement")
 
     def block(self, statement: ast.AST) -> list[ast.stmt]:

@@ -223,5 +223,14 @@ class _Deal:
             self.script.todo(
                 self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows"
             )
+        elif self._is_of_several(size):
+            given = next(k for k in self.call.keywords if k.arg is None).value
+            shared = f"{self.plan.use('rank_share')}({self.script.code(size)})"
+            self.script.replace(given, f'{{**{self.script.code(given)}, "batch_size": {shared}}}')
         elif not (isinstance(size, ast.Constant) and size.value is None):
             self.script.replace(size, f"{self.plan.use('rank_share')}({self.script.code(size)})")
+
+    def _is_of_several(self, size: ast.expr) -> bool:
+        """Tell whether a batch size stands in a dictionary that other loaders take, which keep it as it is."""
+        others = (loader for loader in self.plan.loaders.values() if loader is not self.loader)
+        return size in self.loader.sizes and any(size in loader.sizes and not loader.trains for loader in others)

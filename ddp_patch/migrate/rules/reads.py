@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cached_property
 
 from ..plan import Plan
 from ..tree import dotted, tail
@@ -85,6 +86,7 @@ class _Reads:
         else:
             self._collect(root, leaves)
         if not leaves:
+            self._foreign(node, root)
             return
         if any(outer in self.plan.flow.samples for outer in self.script.above(node)):
             if isinstance(node, ast.Expr):
@@ -101,6 +103,27 @@ class _Reads:
             self.script.todo(node, "ranks see different rows here, and may decide differently")
             return
         self._hoist(node, leaves)
+
+    def _foreign(self, node: ast.stmt, root: ast.expr) -> None:
+        """Say of what an object keeps of its rows that others show: ``trainer.loss``."""
+        for inner in ast.walk(root):
+            held = isinstance(inner, ast.Attribute) and inner.attr in self.kept and dotted(inner)
+            if held and not held.startswith("self.") and not self.plan.flow.kind(inner).of_rows:
+                self.script.todo(node, f"{held} is of this rank's rows: show all_mean({held})")
+                return
+
+    @cached_property
+    def kept(self) -> set[str]:
+        """List the attributes in which a training keeps what it reduces nowhere else."""
+        return {
+            target.attr
+            for node in self.script.all(ast.Assign)
+            if self.plan.in_training(node)
+            for target in node.targets
+            if isinstance(target, ast.Attribute)
+            and dotted(target.value) == "self"
+            and self.plan.flow.kind(target).kind in (*_REDUCED, Kind.OTHER)
+        }
 
     def _read(self, node: ast.stmt) -> ast.expr | None:
         """Find the expression of a statement that shows, keeps or decides something."""
