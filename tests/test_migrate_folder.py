@@ -188,6 +188,15 @@ def test_two_scripts_share_a_module(folder):
     assert left(after["engine.py"]) == []
 
 
+def test_a_script_that_evaluates_with_the_same_files_starts_the_group_too(folder):
+    evaluates = RUN.replace("import fit", "import evaluate")
+    evaluates = evaluates[: evaluates.index("optimizer =")] + "print(evaluate(net, val_loader))\n"
+    after = migrated(folder, {"run.py": RUN, "test.py": evaluates, "engine.py": ENGINE})
+    assert "init_process_group" in after["test.py"]
+    assert "destroy_process_group" in after["test.py"]
+    assert "DistributedDataParallel" not in after["test.py"]
+
+
 def test_nothing_is_written_where_one_file_cannot_be(folder, capsys):
     git(folder, "init", "-q")
     (folder / "engine.py").write_text(ENGINE)

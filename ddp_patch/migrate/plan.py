@@ -41,6 +41,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Follow what the script does."""
+        self._trained: dict[ast.AST, bool] = {}
         self.bindings = Bindings(self.script, self.folder)
         self.flow = Flow(self.script, self.bindings, self.trains)
         self.loaders = find(self.script, self.bindings, self.flow, self.trains)
@@ -73,10 +74,12 @@ class Plan:
         """Tell whether a backward runs in a node, or in what it calls."""
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return node in self._training
-        inside = set(ast.walk(node))
-        if any(call in inside for call in self.backwards):
-            return True
-        return any(self.bindings.callee(c) in self._training for c in inside if isinstance(c, ast.Call))
+        if node not in self._trained:
+            inside = set(ast.walk(node))
+            self._trained[node] = any(call in inside for call in self.backwards) or any(
+                self.bindings.callee(c) in self._training for c in inside if isinstance(c, ast.Call)
+            )
+        return self._trained[node]
 
     def in_training(self, node: ast.AST) -> bool:
         """Tell whether a node stands in a function that trains, or at the top of a script that does."""

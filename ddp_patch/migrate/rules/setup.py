@@ -35,13 +35,14 @@ def _begin(plan: Plan, part: Part) -> list[str]:
     body, script = part.body, plan.script
     first, start = list(plan.dialect.header), _start(plan, part)
     guard = next((n for n in body if is_main(n)), None)
-    if guard is None and not any(plan.trains(n) or _optimizes(plan, n) for n in body if not _defines(n)):
+    alone = part.path is None
+    if alone and guard is None and not any(plan.trains(n) or _optimizes(plan, n) for n in body if not _defines(n)):
         if plan.dialect.name == "ddp":
             script.todo(first_import(body), _MODULE)
         return first if plan.dialect.name == "ddp" else [*first, *start]
     if isinstance(guard, ast.If) and not _builds_outside(plan, part, guard):
         inside = set(ast.walk(guard))
-        if part.path is None and all(call in inside for call in plan.backwards):  # importers know of no ranks
+        if alone and all(call in inside for call in plan.backwards):  # importers know of no ranks
             first, start = [], [*first, *start]
         script.before(guard.body[0], *(indented(line, part.unit) for line in start))
         script.after(guard.body[-1], *_end(plan, part))
