@@ -266,6 +266,12 @@ def test_what_no_training_calls_is_written_as_before(folder):
     assert migrated(folder, files) == files
 
 
+def test_a_file_that_reads_and_writes_nothing_stays(folder):
+    reads = "import torch\n\n\ndef best(path):\n    dist = torch.load(path)\n    return dist\n"
+    run = RUN.replace("from engine", "from generate import best\nfrom engine")
+    assert migrated(folder, {"run.py": run, "engine.py": ENGINE, "generate.py": reads})["generate.py"] == reads
+
+
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_one_rank_writes_what_another_file_saves(folder, launcher, target):
     files = {"run.py": SAVES, "engine.py": ENGINE, "util.py": UTIL}

@@ -8,8 +8,13 @@ from ..plan import Plan
 from ..tree import dotted, keyword, tail
 
 
-def apply(plan: Plan, reads: bool = False) -> None:
-    """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``; ``reads``: another file reads what is saved."""
+def apply(plan: Plan, reads: bool = False, loads: bool = True) -> None:
+    """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``.
+
+    Args:
+        reads: another file reads what is saved.
+        loads: ``torch.load`` gets this rank's device.
+    """
     script = plan.script
     streams = {
         item.optional_vars.id
@@ -36,7 +41,7 @@ def apply(plan: Plan, reads: bool = False) -> None:
                 if _by_file(plan, call):
                     end = script.span([*call.args, *call.keywords][-1])[1]
                     script.put(end, end, ", wait=False")
-        elif name == "torch.load" and keyword(call, "map_location", 1) is None and call.args:
+        elif name == "torch.load" and loads and keyword(call, "map_location", 1) is None and call.args:
             end = script.span([*call.args, *call.keywords][-1])[1]
             script.put(end, end, f", map_location={plan.dialect.home}")
         elif tail(call) == "load_state_dict" and isinstance(call.func, ast.Attribute) and call.args:
