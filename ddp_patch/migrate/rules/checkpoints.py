@@ -12,6 +12,7 @@ def apply(plan: Plan, reads: bool = False, loads: bool = True) -> None:
     """Rewrite ``torch.save``, ``torch.load`` and ``load_state_dict``.
 
     Args:
+        plan: of the file.
         reads: another file reads what is saved.
         loads: ``torch.load`` gets this rank's device.
     """
