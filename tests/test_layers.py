@@ -1,0 +1,60 @@
+"""The house has floors: what a room imports lies below it."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "ddp_patch"
+# From the ground up; rooms of one floor do not know each other.
+FLOORS = (
+    {"errors", "generators", "ledger", "portable", "source", "structure", "trail", "version"},
+    {"check", "extending", "launch", "migrate", "options", "patcher"},  # launch: the ranks of a job; patcher: no torch
+    {"api", "batch", "earlier", "testing"},  # batch: tensors that hold a rank's rows
+    {"__init__", "__main__", "diagnosis", "effects"},  # effects: files, commands, terminals once per job
+    {"replica", "verify"},  # replica: models under DDP
+    {"loading"},  # loading: which rank reads which rows
+    {"session"},  # one enable(): all of these together
+    {"patches"},  # rows and wrappers, which get the session
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Imported in the middle of a call: a door to what is built above.
+DOORS = {
+    *(("__init__", "diagnosis"), ("extending", "api"), ("extending", "patches"), ("extending", "batch")),
+    *(("api", "patches"), ("api", "session"), ("api", "loading"), ("api", "diagnosis")),
+}
+
+
+def imports():
+    """Give what imports what: room, room, whether it happens when the file is imported."""
+    for path in PACKAGE.rglob("*.py"):
+        folder = path.relative_to(PACKAGE).parent.parts
+        room = folder[0] if folder else path.stem
+        for node, at_once in nodes(ast.parse(path.read_text()), at_once=True):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                above = folder[: len(folder) - (node.level - 1)]
+                names = [*above, *(node.module or "").split(".")] if above or node.module else []
+                for other in names[:1] or [alias.name for alias in node.names]:
+                    if other != room:
+                        yield room, other, at_once
+
+
+def nodes(node, at_once):
+    for child in ast.iter_child_nodes(node):
+        is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_for_types
+        yield child, at_once
+        yield from nodes(child, at_once and not later)
+
+
+def test_every_room_has_a_floor():
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms == set(FLOOR)
+
+
+def test_no_import_runs_up():
+    up = {(room, other) for room, other, at_once in imports() if at_once and FLOOR[other] >= FLOOR[room]}
+    assert up == set()
+
+
+def test_doors_to_what_is_above_are_few():
+    up = {(room, other) for room, other, at_once in imports() if not at_once and FLOOR[other] >= FLOOR[room]}
+    assert up == DOORS
