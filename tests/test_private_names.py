@@ -1,0 +1,163 @@
+"""Every private name of torch and Accelerate that ddp_patch depends on: a new version says here what is gone."""
+
+import ast
+from pathlib import Path
+
+import accelerate
+import pytest
+import torch
+import torch._dynamo.trace_rules
+import torch.distributed.distributed_c10d
+import torch.jit._builtins
+import torch.utils._python_dispatch
+import torch.utils.data._utils.fetch
+
+PACKAGE = Path(__file__).parent.parent / "ddp_patch"
+WITHOUT_TORCH = ("check", "migrate", "source")
+
+# Read in torch 2.13 and Accelerate 1.15. Dotted names, as the source reaches them, and what each is needed for.
+NAMES = {
+    "torch.Tensor._make_wrapper_subclass": "a batch: a tensor with the global shape and no memory of its own",
+    "torch._C.DisableTorchFunctionSubclass": "torch's function below our override, for subclasses alone",
+    "torch._C.TensorBase.grad": "the descriptor behind Tensor.grad, which is watched while gradients wait",
+    "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
+    "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
+    "torch._VF": "where nn.functional's functions are looked up (verify)",
+    "torch._foreach_mul_": "gradients scaled in one kernel",
+    "torch.autograd.Variable._execution_engine": "callbacks at the end of a backward",
+    "torch.distributed.distributed_c10d._world.pg_map": "process groups that a script made before",
+    "torch.jit._builtins._find_builtin": "TorchScript's table of torch's functions, by identity",
+    "torch.nn.Module._wrapped_call_impl.__code__": "frames that a debugger does not show",
+    "torch.nn.modules.batchnorm._BatchNorm": "layers that see the whole batch",
+    "torch.nn.modules.dropout._DropoutNd": "layers that draw",
+    "torch.nn.modules.instancenorm._InstanceNorm": "layers with running statistics",
+    "torch.nn.modules.module._has_any_global_hook": "hooks on all modules",
+    "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "buffers that DDP leaves",
+    "torch.utils._python_dispatch.TorchDispatchMode": "operations below autograd, observed",
+    "torch.utils.data._utils.fetch._MapDatasetFetcher": "rows that are fetched (verify)",
+    "torch.utils.data.dataloader._BaseDataLoaderIter": "the only name that a loader's iterators share",
+}
+
+
+def a_function():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    return Twice
+
+
+def a_node():
+    return (torch.ones(1, requires_grad=True) * 2).grad_fn
+
+
+# Attributes of objects, with such an object.
+ATTRIBUTES = {
+    "_backward_cls": a_function,
+    "_backward_hooks": lambda: torch.ones(1, requires_grad=True),
+    "_check_reducer_finalized": lambda: torch.nn.parallel.DistributedDataParallel,
+    "_disallowed_callable_ids": lambda: torch._dynamo.trace_rules,
+    "_flat_weights": lambda: torch.nn.GRU(1, 1),
+    "_get_sequence_number_for_group": lambda: torch.distributed.ProcessGroup,
+    "_is_full_backward_hook": lambda: torch.nn.Linear(1, 1),
+    "_is_view": lambda: torch.ones(1),
+    "_metadata": lambda: torch.nn.Linear(1, 1).state_dict(),
+    "_next_index": lambda: torch.utils.data.dataloader._BaseDataLoaderIter,
+    "_nnz": lambda: torch.eye(2).to_sparse(),
+    "_overloadpacket": lambda: torch.ops.aten.add.Tensor,
+    "_post_accumulate_grad_hooks": lambda: torch.ones(1, requires_grad=True),
+    "_rebuild_buckets": lambda: torch.distributed.Reducer,
+    "_register_builtin_comm_hook": lambda: torch.nn.parallel.DistributedDataParallel,
+    "_reset": lambda: torch.utils.data.dataloader._BaseDataLoaderIter,
+    "_schema": lambda: torch.ops.aten.add.Tensor,
+    "_sequence_nr": a_node,
+    "_set_sequence_nr": a_node,
+    "_shared_state": lambda: accelerate.state.PartialState,
+    "_version": lambda: torch.ones(1),
+}
+# Of Python and other libraries; and of our own objects, met in another file.
+OTHERS = {
+    *("_child_created", "_current_frames", "_exit", "_getframe", "_getval_except", "_handlerList", "_run_exitfuncs"),
+    *(
+        "_urandom",
+        "_default_metadata",
+        "_unwatch",
+        "_ddp_patch_rule",
+        "_names_of_outputs",
+        "_self_span",
+        "_self_wrapper",
+    ),
+}
+
+
+def is_private(name):
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def used():
+    """Give the private names of torch and Accelerate in the source, and private attributes of objects that are not self."""
+    dotted, attributes, own = set(), set(), set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] in WITHOUT_TORCH:
+            continue
+        tree = ast.parse(path.read_text())
+        known = dict(imported(tree))
+        dotted |= {name for name in known.values() if is_private(name)}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                own.add(node.target.id)
+            elif isinstance(node, ast.Attribute):
+                name = full(node, known)
+                if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                    own.add(node.attr)
+                elif name and is_private(name):
+                    dotted.add(name)
+                elif not name and is_private(node.attr):
+                    attributes.add(node.attr)
+    return dotted, attributes - own
+
+
+def imported(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] in ("torch", "accelerate"):
+                    yield (
+                        alias.asname or alias.name.partition(".")[0],
+                        alias.name if alias.asname else alias.name.partition(".")[0],
+                    )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("torch", "accelerate"):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def full(node, known):
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    before = full(node.value, known) if isinstance(node, ast.Attribute) else None
+    return before and f"{before}.{node.attr}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_private_name_is_there(name):
+    found = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_private_attribute_is_there(name):
+    getattr(ATTRIBUTES[name](), name)
+
+
+def test_the_source_depends_on_no_other_private_name():
+    dotted, attributes = used()
+    assert {name for name in dotted if not any(f"{known}.".startswith(f"{name}.") for known in NAMES)} == set()
+    assert attributes == {*ATTRIBUTES, *OTHERS}
