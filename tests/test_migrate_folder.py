@@ -8,7 +8,7 @@ from test_migrate_command import git
 from test_migrate_runs import Launcher
 
 from ddp_patch.migrate.command import command
-from ddp_patch.migrate.rewrite import left
+from ddp_patch.migrate.rewrite import left, rewrite
 
 RUN = """\
 import torch
@@ -120,7 +120,71 @@ if __name__ == "__main__":
     main()
 """
 
+# What is written for a row is read again by the rank that has the row.
+ROWS = """\
+import os
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+def louder(number):
+    with NamedTemporaryFile(suffix=".txt") as file:
+        os.system(f"echo {number} 3 2 > {file.name}")
+        return [float(word) for word in open(file.name).read().split()]
+
+
+class Sounds(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor(louder(index)).double(), self.target(index)
+
+    def target(self, index):
+        if not os.path.exists(f"{index}.npy"):
+            np.save(f"{index}.npy", np.array([index + 5]))
+        with open(f"{index}.seen", "w") as seen:
+            seen.write("x")
+        assert open(f"{index}.seen").read() == "x"
+        return torch.from_numpy(np.load(f"{index}.npy")).double()
+
+
+def get_loader():
+    return DataLoader(Sounds(), batch_size=4, shuffle=False)
+"""
+
+SOUNDS = """\
+import torch
+from torch import nn
+
+from rows import get_loader
+
+
+def main():
+    torch.manual_seed(0)
+    loader = get_loader()
+    model = nn.Linear(3, 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for epoch in range(2):
+        total = 0.0
+        for inputs, targets in loader:
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        print(f"epoch {epoch} loss {total / len(loader):.10f}")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
 FOLDERS = {
+    "sounds.py": {"sounds.py": SOUNDS, "rows.py": ROWS},
     "run.py": {"run.py": RUN, "engine.py": ENGINE},
     "main.py": {"main.py": MAIN, "solver.py": SOLVER, "data.py": DATA},
 }
@@ -259,6 +323,46 @@ def words(path):
 SAVES = RUN.replace("from engine", "from util import log, save_model, words\nfrom engine") + (
     "save_model(net, 'net.pt')\nlog('logs', 'end')\nprint(words('words.pkl'))\n"
 )
+
+
+def test_what_a_dataset_writes_for_a_row_is_the_ranks_own(folder):
+    after = migrated(folder, FOLDERS["sounds.py"])["rows.py"]
+    kept = ROWS.partition("def get_loader")[0]
+    assert kept.partition("def louder")[2] in after
+
+
+def test_a_method_of_the_same_name_elsewhere_is_one_ranks():
+    after = rewrite(
+        """\
+import numpy as np, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __getitem__(self, i):
+        row = torch.ones(2)
+        np.save(f"row{i}.npy", row)
+        return row
+
+class Trainer:
+    def save(self):
+        torch.save(self.net.state_dict(), "net.pt")
+        np.save("losses.npy", self.losses)
+
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+trainer = Trainer()
+for x in DataLoader(Rows(), 4):
+    loss = net(x).mean()
+    loss.backward()
+    optimizer.step()
+trainer.save()
+""",
+        "ddp",
+        "train.py",
+    )
+    assert '        np.save(f"row{i}.npy", row)' in after
+    assert '            np.save("losses.npy", self.losses)' in after  # below a test
+    assert 'save_once(self.net.state_dict(), "net.pt")' in after
 
 
 def test_what_no_training_calls_is_written_as_before(folder):

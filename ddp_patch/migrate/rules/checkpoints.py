@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..for_rows import for_rows
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
 
@@ -17,6 +18,7 @@ def apply(plan: Plan, reads: bool = False, loads: bool = True) -> None:
         loads: ``torch.load`` gets this rank's device.
     """
     script = plan.script
+    rows = for_rows(script)
     streams = {
         item.optional_vars.id
         for node in script.all(ast.With)
@@ -35,6 +37,7 @@ def apply(plan: Plan, reads: bool = False, loads: bool = True) -> None:
             name == "torch.save"
             and len(call.args) >= 2
             and not (isinstance(call.args[1], ast.Name) and call.args[1].id in streams)
+            and rows.isdisjoint(script.above(call))
         ):
             script.replace(call.func, plan.use("save_once"))
             if reads:

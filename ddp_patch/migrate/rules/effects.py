@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from ..bindings import Bindings
 from ..dialects import Dialect
+from ..for_rows import for_rows
 from ..script import Script
 from ..tree import dotted, keyword, tail
 
@@ -83,7 +84,12 @@ def apply(script: Script, dialect: Dialect) -> None:
     """Guard every statement that has an effect outside, and open files for nothing on the other ranks."""
     bindings = Bindings(script)
     master = dialect.master
-    effects = {n for n in script.all(ast.Expr) if _is_effect(script, bindings, n) and not _guarded(script, n, master)}
+    rows = for_rows(script)
+    effects = {
+        n
+        for n in script.all(ast.Expr)
+        if _is_effect(script, bindings, n) and not _guarded(script, n, master) and rows.isdisjoint(script.above(n))
+    }
     done: set[ast.AST] = set()
     for node in script.all(ast.Expr):
         if node not in effects or node in done:
@@ -111,16 +117,17 @@ def apply(script: Script, dialect: Dialect) -> None:
         else:
             script.guard(run[0], run[-1], master)
     for call in script.calls():
-        _rewrite(script, call, master, bindings.classes)
+        if _makes_a_folder(script, call) and keyword(call, "exist_ok", 2) is None:
+            end = script.span([*call.args, *call.keywords][-1])[1]
+            script.put(end, end, ", exist_ok=True")
+            if tail(call) == "mkdir":
+                script.replace(call.func, "os.makedirs")
+        elif rows.isdisjoint(script.above(call)):
+            _rewrite(script, call, master, bindings.classes)
 
 
 def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) -> None:
     name = tail(call)
-    if _makes_a_folder(script, call) and keyword(call, "exist_ok", 2) is None:
-        end = script.span([*call.args, *call.keywords][-1])[1]
-        script.put(end, end, ", exist_ok=True")
-        if name == "mkdir":
-            script.replace(call.func, "os.makedirs")
     if isinstance(call.func, ast.Name) and name == "open" and call.args:
         mode = keyword(call, "mode", 1)
         if isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x"):
