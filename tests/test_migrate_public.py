@@ -668,3 +668,35 @@ def show(trainer):
 
 def test_what_an_object_keeps_of_its_rows_and_others_show_is_said():
     assert any("trainer.loss is of this rank's rows" in reason for reason in reasons(ddp(TRAINER)))
+
+
+def test_ranks_draw_alike_where_a_sampler_is_left_to_a_person():
+    after = rewrite(
+        """\
+import random
+import torch
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+class Runs(Sampler):
+    def __iter__(self):
+        for _ in range(4):
+            start = random.randint(0, 24)
+            yield from range(start, start + 8)
+
+random.seed(1)
+torch.manual_seed(1)
+data = TensorDataset(torch.rand(32, 2), torch.rand(32, 1))
+loader = DataLoader(data, batch_size=8, sampler=Runs(data))
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        "ddp",
+        "train.py",
+    )
+    assert "# TODO(ddp): a sampler of one's own" in after
+    assert "initial_seed" not in after

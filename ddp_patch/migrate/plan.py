@@ -37,6 +37,7 @@ class Plan:
     used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
     epochs: set[tuple[ast.AST, str]] = field(default_factory=set)  # lines that set them, and the statement below
     has_unused: bool = False  # weights of a wrapped model get no gradient
+    draws_alike: bool = False  # a loader that feeds the training is left to a person: it gives all ranks the same
     keeps_buffers: bool = False  # a forward must not write to buffers that another forward saved
 
     def __post_init__(self) -> None:

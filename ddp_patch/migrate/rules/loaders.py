@@ -56,6 +56,7 @@ class _Deal:
             epochs.apply(self.plan, self.loader)
             return
         if self._is_left():
+            self.plan.draws_alike = self.plan.draws_alike or self.loader.trains
             return
         if (batches := keyword(self.call, "batch_sampler")) is not None:
             self._batches(batches)

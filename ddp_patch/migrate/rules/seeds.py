@@ -31,7 +31,7 @@ def apply(plan: Plan) -> None:
     """Give each rank draws of its own once the models are wrapped; ``unseeded`` scripts are seeded in the setup."""
     if not plan.wraps or not (is_seeded(plan) or needs_seed(plan)):
         return
-    if not plan.is_fed:
+    if not plan.is_fed or plan.draws_alike:
         return  # all ranks draw the same batches
     calls = [c for c in plan.script.calls() if tail(c) in _SHUFFLES and _is_random(dotted(c.func))]
     if any(plan.loop_of(c) is None and any(plan.trains(f) for f in [plan.script.function(c)] if f) for c in calls):
