@@ -16,6 +16,7 @@ import pytest
 TESTS = Path(__file__).parent
 PATIENCE = 240  # seconds, far more than any case takes: what is not done by then hangs
 os.environ.setdefault("DDP_PATCH_QUIET", "1")  # tests compare standard errors; test_first_contact.py sees to the line
+LAUNCHERS = ("DDP_PATCH_", "ACCELERATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CUDA_VISIBLE")
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
@@ -93,6 +94,8 @@ def _nothing_is_left():
     while left["processes"] - before["processes"] and time.monotonic() < gone:
         time.sleep(0.01)
         left = around()
+    for name, value in before.pop("variables").items():
+        assert left["variables"].get(name) == value, f"{name} is another one"
     for kind, was in before.items():
         if isinstance(was, set):
             assert not left[kind] - was, f"{kind} are left: {left[kind] - was}"
@@ -105,7 +108,8 @@ def around():
     torch = sys.modules.get("torch")
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     return {
-        "environment": variables,
+        "variables": variables,
+        "launchers' variables": {name for name in variables if name.startswith(LAUNCHERS)},  # libraries add others
         "folder": os.getcwd(),
         "default type": torch and torch.get_default_dtype(),
         "gradient mode": torch and torch.is_grad_enabled(),
