@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from ddp_patch.effects.places import Places
-from ddp_patch.patcher import Args, Kwargs, Patch, Patcher
+from ddp_patch.patch import Args, Kwargs, Patch
+from ddp_patch.patcher import Patcher
 from ddp_patch.patches import device, without_cuda
 
 ROUNDS, CALLS = 40, 2000

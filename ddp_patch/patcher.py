@@ -1,64 +1,24 @@
-"""Declare, apply and undo patches. Knows nothing of torch.
+"""Apply and undo patches. Knows nothing of torch.
 
-A patch is a row: where the target lives and a wrapper, ``(session, wrapped, instance, args, kwargs)``, which is wrapt's
-with what it works with before it. Rows are applied all or nothing; the undo log is written while applying and walked
-backwards.
+Wrappers, ``(session, wrapped, instance, args, kwargs)``, are wrapt's with what they work with before it. Rows are
+applied all or nothing; the undo log is written while applying and walked backwards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import wrapt
 
+from .bindings import Bindings
 from .errors import PatchError
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-Wrapper = Callable[..., Any]  # (session, wrapped, instance, args, kwargs)
-_ABSENT = object()
-# Python's own views of the system, which its machinery works through.
-_INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One patched name.
-
-    A function is taken over wherever a loaded module has bound it (``from x import y``), classes and methods in their
-    place.
-
-    Attributes:
-        module: importable module that holds the target.
-        target: dotted path of the attribute inside the module, such as ``DataParallel.forward``.
-        wrapper: called as ``wrapper(session, wrapped, instance, args, kwargs)``.
-        also: further ``module:path`` names bound to the very same object.
-        effect: one line for the report and the docs.
-        gives_way: whoever replaces the name meanwhile keeps it, without a word: trackers do so with ``sys.exit``.
-        when_imported: the module whose import it waits for; an empty string for what is applied at once.
-        optional: some versions of the library lack it.
-    """
-
-    module: str
-    target: str
-    wrapper: Wrapper
-    effect: str
-    also: tuple[str, ...] = ()
-    gives_way: bool = False
-    when_imported: str = ""
-    optional: bool = False
-
-    @property
-    def name(self) -> str:
-        """Full dotted name, as a script's author would write it."""
-        return f"{self.module}.{self.target}"
+from .patch import ABSENT, Patch, along_mro, exists, held, is_function, locate, places
+from .planted import Planted, Span
 
 
 @dataclass(frozen=True)
@@ -68,72 +28,6 @@ class _Done:
     original: Any
     planted: Any
     gives_way: bool
-
-
-@dataclass
-class _Span:
-    """From a first patch until ``undo``: a name that was bound to a wrapper meanwhile reaches what was there before."""
-
-    is_over: bool = False
-
-
-class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # of no use here
-    """A method of a wrapper."""
-
-    def __repr__(self) -> str:
-        """Look like the method."""
-        return repr(self.__wrapped__)
-
-
-class Planted(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # of no use here
-    """A wrapper that is copied and pickled as functions are: by its name."""
-
-    __bound_function_wrapper__ = _Bound
-    # wrapt keeps attributes of this prefix on the wrapper. Annotated, they would hide the function's annotations.
-    _self_place = ()  # type: tuple[str, ...]
-    _self_span = _Span()
-
-    def __repr__(self) -> str:
-        """Look like the function."""
-        return repr(self.__wrapped__)
-
-    def __copy__(self) -> Planted:
-        """Functions are not copied."""
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Planted:
-        """Functions are not copied."""
-        return self
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the name."""
-        # A process without this package finds what was wrapped there, one with it finds the wrapper.
-        module, *path = self._self_place
-        owner: _Attribute = _Module(module)
-        for name in path[:-1]:
-            owner = _Attribute(owner, name)
-        return getattr, (owner, path[-1])
-
-
-class _Attribute:
-    """An attribute of something, for pickling."""
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner = owner
-        self._name = name
-
-    def __reduce__(self) -> Any:
-        return getattr, (self._owner, self._name)
-
-
-class _Module(_Attribute):
-    """A module, for pickling."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(None, name)
-
-    def __reduce__(self) -> Any:
-        return importlib.import_module, (self._name,)
 
 
 class Patcher:
@@ -148,9 +42,9 @@ class Patcher:
         """
         self._session = session
         self._enabled = enabled
-        self._span = _Span()
+        self._span = Span()
         self._log: list[_Done] = []
-        self._bound: _Bindings | None = None  # while rows are applied
+        self._bound: Bindings | None = None  # while rows are applied
         self.applied: list[Patch] = []
 
     def apply(self, patches: Iterable[Patch]) -> None:
@@ -162,7 +56,7 @@ class Patcher:
         waiting: dict[str, list[Patch]] = {}
         for patch in patches:
             waiting.setdefault(patch.when_imported, []).append(patch)
-        self._bound = _Bindings(patch for rows in waiting.values() for patch in rows)
+        self._bound = Bindings(patch for rows in waiting.values() for patch in rows)
         try:
             self._apply(waiting.pop("", []))
             for module, rows in waiting.items():  # at once where the module is there already
@@ -170,12 +64,12 @@ class Patcher:
         finally:
             self._bound = None
 
-    def _imported(self, span: _Span, rows: list[Patch], module: ModuleType) -> None:
+    def _imported(self, span: Span, rows: list[Patch], module: ModuleType) -> None:
         if not span.is_over:
             self._apply(rows)
 
     def _apply(self, rows: list[Patch]) -> None:
-        mark, bound = len(self._log), self._bound or _Bindings(rows)
+        mark, bound = len(self._log), self._bound or Bindings(rows)
         try:
             for patch in rows:
                 self._plant(patch, bound)
@@ -192,7 +86,7 @@ class Patcher:
         """
         self.applied.clear()
         self._span.is_over = True
-        self._span = _Span()
+        self._span = Span()
         self._undo_down_to(0)
 
     def remove(self, patches: Sequence[Patch]) -> None:
@@ -200,22 +94,22 @@ class Patcher:
         targets = {
             (id(owner), attribute)
             for patch in patches
-            for owner, attribute in (_locate(module, path) for module, path in _places(patch))
+            for owner, attribute in (locate(module, path) for module, path in places(patch))
         }
         own = [done for done in self._log if (id(done.owner), done.attribute) in targets]
         self._log = [done for done in self._log if done not in own]
         self.applied = [patch for patch in self.applied if patch not in patches]
         _raise_if_foreign([_restore(done) for done in reversed(own)])
 
-    def _plant(self, patch: Patch, bound: _Bindings) -> None:
-        if patch.optional and not _exists(patch):
+    def _plant(self, patch: Patch, bound: Bindings) -> None:
+        if patch.optional and not exists(patch):
             return
-        (owner, attribute), *others = [_locate(module, path) for module, path in _places(patch)]
-        original = _held(owner, attribute)
+        (owner, attribute), *others = [locate(module, path) for module, path in places(patch)]
+        original = held(owner, attribute)
         # Read along the MRO from __dict__, never getattr: binding would turn a staticmethod or an inherited
         # slot wrapper into something that cannot be put back.
-        wrapped = _along_mro(owner, attribute) if original is _ABSENT else original
-        if wrapped is _ABSENT:
+        wrapped = along_mro(owner, attribute) if original is ABSENT else original
+        if wrapped is ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
         if type(wrapped) is Planted and getattr(wrapped._self_wrapper, "func", None) is patch.wrapper:
             return  # another row's name for it
@@ -226,9 +120,9 @@ class Patcher:
         planted._self_span = span
         self._set(_Done(owner, attribute, original, planted, patch.gives_way))
         for other, other_attribute in others:
-            if original is not _ABSENT and _held(other, other_attribute) is original:
+            if original is not ABSENT and held(other, other_attribute) is original:
                 self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
-        if "." not in patch.target and _is_function(wrapped):
+        if "." not in patch.target and is_function(wrapped):
             for module, name in bound.of(wrapped, (owner, attribute)):
                 self._set(_Done(module, name, wrapped, planted, patch.gives_way))
 
@@ -243,89 +137,14 @@ class Patcher:
         _raise_if_foreign(foreign)
 
 
-class _Bindings:
-    """The names in loaded modules that are bound to what rows take over everywhere, looked for once."""
-
-    def __init__(self, patches: Iterable[Patch]) -> None:
-        self._patches = [patch for patch in patches if "." not in patch.target]
-        self._names: dict[int, list[tuple[Any, str]]] = {}
-
-    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
-        """Names that are bound to an object, besides the known one."""
-        if id(value) not in self._names:
-            self._look_for({id(value), *self._originals()})
-        return [place for place in self._names[id(value)] if place != known and _behind(_held(*place)) is value]
-
-    def _originals(self) -> Iterator[int]:
-        for patch in self._patches:
-            if patch.module in sys.modules:
-                with contextlib.suppress(PatchError):  # said where it is planted
-                    yield id(_held(*_locate(patch.module, patch.target)))
-
-    def _look_for(self, wanted: set[int]) -> None:
-        self._names = {value: [] for value in wanted}
-        for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
-            if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
-                for name, bound in list(vars(module).items()):
-                    value = id(bound.__wrapped__ if type(bound) is Planted and bound._self_span.is_over else bound)
-                    if value in wanted:
-                        self._names[value].append((module, name))
-
-
-def _behind(bound: Any) -> Any:
-    """What a wrapper that was undone had wrapped; anything else itself."""
-    return bound.__wrapped__ if type(bound) is Planted and bound._self_span.is_over else bound
-
-
-def _places(patch: Patch) -> list[tuple[str, str]]:
-    further = [(module, path) for module, _, path in (name.partition(":") for name in patch.also)]
-    return [(patch.module, patch.target), *further]
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type)
-
-
-def _exists(patch: Patch) -> bool:
-    try:
-        owner, attribute = _locate(patch.module, patch.target)
-    except PatchError:
-        return False
-    return hasattr(owner, attribute)
-
-
-def _locate(module: str, path: str) -> tuple[Any, str]:
-    try:
-        owner: Any = importlib.import_module(module)
-    except ModuleNotFoundError:
-        raise PatchError(f"{module}.{path} does not exist: there is no module {module}.") from None
-    *parents, attribute = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent, _ABSENT)
-        if owner is _ABSENT:
-            raise PatchError(f"{module}.{path} does not exist in this version of {module.split('.')[0]}.")
-    return owner, attribute
-
-
-def _held(owner: Any, attribute: str) -> Any:
-    return vars(owner).get(attribute, _ABSENT)
-
-
-def _along_mro(owner: Any, attribute: str) -> Any:
-    for base in getattr(owner, "__mro__", ())[1:]:
-        if attribute in vars(base):
-            return vars(base)[attribute]
-    return _ABSENT
-
-
 def _restore(done: _Done) -> str | None:
-    held = _held(done.owner, done.attribute)
+    found = held(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
-    if held is not done.planted and getattr(held, "_self_parent", None) is not done.planted:
-        if done.gives_way or _calls(held, done.planted):
+    if found is not done.planted and getattr(found, "_self_parent", None) is not done.planted:
+        if done.gives_way or _calls(found, done.planted):
             return None  # as trackers and TorchDynamo do, for good; ours passes by from now on
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
-    if done.original is _ABSENT:
+    if done.original is ABSENT:
         delattr(done.owner, done.attribute)
     else:
         setattr(done.owner, done.attribute, done.original)
@@ -335,11 +154,11 @@ def _restore(done: _Done) -> str | None:
 def _calls(outer: Any, inner: Any) -> bool:
     """Tell whether a function has another one at hand: in an attribute, in its closure, in the object it belongs to."""
     owner = getattr(outer, "__self__", None)
-    held = [*getattr(outer, "__dict__", {}).values(), *getattr(owner, "__dict__", {}).values()]
+    found = [*getattr(outer, "__dict__", {}).values(), *getattr(owner, "__dict__", {}).values()]
     for cell in getattr(outer, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # a cell that is empty yet
-            held.append(cell.cell_contents)
-    return any(value is inner for value in held)
+            found.append(cell.cell_contents)
+    return any(value is inner for value in found)
 
 
 def _raise_if_foreign(names: Sequence[str | None]) -> None:

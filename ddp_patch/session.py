@@ -35,7 +35,8 @@ from .launch.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
 from .options import Options
-from .patcher import Patch, Patcher
+from .patch import Patch
+from .patcher import Patcher
 from .replica.discovery import Discovery
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars

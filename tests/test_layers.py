@@ -6,10 +6,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
-    {"errors", "generators", "ledger", "portable", "source", "structure", "trail", "version"},
-    {"check", "extending", "launch", "migrate", "options", "patcher"},  # launch: the ranks of a job; patcher: no torch
-    {"api", "batch", "earlier", "testing"},  # batch: tensors that hold a rank's rows
-    {"__init__", "__main__", "diagnosis", "effects"},  # effects: files, commands, terminals once per job
+    {"errors", "generators", "ledger", "planted", "portable", "source", "structure", "trail", "version"},
+    {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
+    {"api", "batch", "bindings", "earlier", "testing"},  # batch: tensors that hold a rank's rows
+    {"__init__", "__main__", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
     {"replica", "verify"},  # replica: models under DDP
     {"loading"},  # loading: which rank reads which rows
     {"session"},  # one enable(): all of these together

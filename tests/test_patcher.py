@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ddp_patch.errors import PatchError
-from ddp_patch.patcher import Patch, Patcher
+from ddp_patch.patch import Patch
+from ddp_patch.patcher import Patcher
 
 SOURCE = '''
 class Base:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..patcher import Args, Kwargs, Wrapper
+from ..patch import Args, Kwargs, Wrapper
 from ..structure import map_leaves
 from .forms import whole_of
 from .promised import PromisedTensor, arrive

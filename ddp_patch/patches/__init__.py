@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import extending
-from ..patcher import Patch
+from ..patch import Patch
 from ..session import Session
 from . import (
     already_distributed,

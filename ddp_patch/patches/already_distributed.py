@@ -12,7 +12,7 @@ from ..errors import OrderError
 from ..launch.conditions import is_expected, is_made_a_number
 from ..launch.hosts import accelerator_count
 from ..ledger import script_line
-from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ..batch.forms import rows_of, whole_of
 from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
 from ..errors import BatchError
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.averages import average
 from ..replica.functions import study
 from ..replica.graphs import comes_from

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch.crossings import spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.batch_norm import over_all_rows
 from ..session import Session
 

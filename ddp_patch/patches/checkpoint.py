@@ -7,7 +7,7 @@ from typing import Any
 
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import map_leaves
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ..effects.commands import FUNCTIONS, METHODS
-from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 _LOCKS = ("flock", "lockf") if os.name == "posix" else ()

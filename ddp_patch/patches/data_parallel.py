@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..batch.world import World
 from ..errors import BatchError
 from ..launch.job import Job
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.calls import Call
 from ..replica.scalars import batch_of
 from ..replica.swap import original_class

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from ..effects.ownership import is_ours
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 

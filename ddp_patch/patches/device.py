@@ -12,7 +12,7 @@ import torch
 
 from ..batch.factories import as_subclass, of_batches
 from ..batch.promised import PromisedTensor, arrive
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _FACTORIES = (

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from ..ledger import script_line
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _SHOWN = 80  # characters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _PARAMETERS = ("buffering", "encoding", "errors", "newline", "closefd", "opener")

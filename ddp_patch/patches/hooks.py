@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
 from ..errors import BatchError
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.module_hooks import is_torchs
 from ..replica.trial import note_hook
 from ..session import Session

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..batch.crossings import spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from ..patcher import Patch
+from ..patch import Patch
 from ..replica import discovery
 
 _PRIVATE = ("_C", "_opaque_base", "_hl")

@@ -9,7 +9,7 @@ import logging
 import os
 from typing import Any
 
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..batch.reductions import reduced
 from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole
-from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..effects.shared import plain
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import map_leaves
 from .shared import SHARED, shared

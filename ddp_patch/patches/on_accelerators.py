@@ -12,7 +12,7 @@ import torch
 
 from ..errors import BatchError
 from ..ledger import script_line
-from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 from .device import HERE, where_named
 

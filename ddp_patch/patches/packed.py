@@ -13,7 +13,7 @@ from ..batch.crossings import scatter
 from ..batch.forms import rows_of, whole_of
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BatchError
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import map_leaves
 

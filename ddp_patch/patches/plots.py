@@ -7,7 +7,7 @@ from typing import Any
 
 import wrapt
 
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.recall import Ran
 from ..session import Session
 

@@ -10,7 +10,8 @@ from torch.jit import _builtins
 from ..batch.forms import whole_of
 from ..batch.promised import PromisedTensor, arrive
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch, Planted
+from ..patch import Args, Kwargs, Patch
+from ..planted import Planted
 from ..session import Session
 from ..structure import leaves, map_leaves
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..effects.shared import ANY, Library
-from ..patcher import Args, Kwargs, Patch, Wrapper
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 SHARED = "rank 0 has it; all ranks call its methods, rank 0 acts, all get what it got"

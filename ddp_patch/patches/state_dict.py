@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _PREFIX = "module."

@@ -12,7 +12,7 @@ import torch
 
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..replica.forwards import ON_WHOLE
 from ..session import Session
 from ..structure import map_leaves

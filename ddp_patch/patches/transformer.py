@@ -9,7 +9,7 @@ from torch import nn
 
 from ..batch.forms import whole_of
 from ..batch.tensor import BatchTensor
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import map_leaves
 

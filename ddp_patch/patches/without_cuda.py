@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..patcher import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")

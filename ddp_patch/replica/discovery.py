@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..patcher import Args, Kwargs, Patch, Patcher
+from ..patch import Args, Kwargs, Patch
+from ..patcher import Patcher
 from .calls import Call
 from .replicas import Replicas
 

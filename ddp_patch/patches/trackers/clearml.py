@@ -7,7 +7,7 @@ from typing import Any
 
 from ...effects.shared import Library
 from ...errors import LaunchError
-from ...patcher import Args, Kwargs, Patch
+from ...patch import Args, Kwargs, Patch
 from ...session import Session
 from ..shared import SHARED, shared
 

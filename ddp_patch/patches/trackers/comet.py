@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ...effects.scratch import make_scratch
-from ...patcher import Args, Kwargs, Patch
+from ...patch import Args, Kwargs, Patch
 from ...session import Session
 
 # What an experiment logs by itself (comet_ml 3.58: options and attributes of the same name).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...effects.shared import Library, plain
-from ...patcher import Args, Kwargs, Patch
+from ...patch import Args, Kwargs, Patch
 from ...session import Session
 from ...structure import map_leaves
 from ..shared import SHARED, shared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...patcher import Patch
+from ...patch import Patch
 from ..shared import SHARED, shared
 
 PATCHES = (Patch("visdom", "Visdom", shared("visdom.Visdom"), SHARED, when_imported="visdom"),)

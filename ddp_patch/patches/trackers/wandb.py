@@ -14,7 +14,7 @@ import wrapt
 
 from ...effects.shared import SharedObjects, plain
 from ...errors import LaunchError
-from ...patcher import Args, Kwargs, Patch
+from ...patch import Args, Kwargs, Patch
 from ...session import Session
 from ...structure import map_leaves
 

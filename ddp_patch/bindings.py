@@ -1,0 +1,46 @@
+"""Names that are bound to what is patched: ``from x import y``, in any module that is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from .errors import PatchError
+from .patch import Patch, held, locate
+from .planted import behind
+
+# Python's own views of the system, which its machinery works through.
+_INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
+
+
+class Bindings:
+    """The names in loaded modules that are bound to the functions of rows, looked for once."""
+
+    def __init__(self, patches: Iterable[Patch]) -> None:
+        """Look for nothing yet."""
+        self._patches = [patch for patch in patches if "." not in patch.target]
+        self._names: dict[int, list[tuple[Any, str]]] = {}
+
+    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
+        """Names that are bound to an object, besides the known one."""
+        if id(value) not in self._names:
+            self._look_for({id(value), *self._originals()})
+        return [place for place in self._names[id(value)] if place != known and behind(held(*place)) is value]
+
+    def _originals(self) -> Iterator[int]:
+        for patch in self._patches:
+            if patch.module in sys.modules:
+                with contextlib.suppress(PatchError):  # said where it is planted
+                    yield id(held(*locate(patch.module, patch.target)))
+
+    def _look_for(self, wanted: set[int]) -> None:
+        self._names = {value: [] for value in wanted}
+        for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
+            if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
+                for name, bound in list(vars(module).items()):
+                    value = id(behind(bound))
+                    if value in wanted:
+                        self._names[value].append((module, name))
