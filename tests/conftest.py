@@ -1,6 +1,7 @@
 """Fixtures: ranks as real processes, forked warm."""
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -92,6 +93,7 @@ def _nothing_is_left():
     left = around()
     gone = time.monotonic() + 5  # a process that was ended may take a moment
     while left["processes"] - before["processes"] and time.monotonic() < gone:
+        gc.collect()  # a loader's workers go with its iterator, which an error's traceback may hold
         time.sleep(0.01)
         left = around()
     for name, value in before.pop("variables").items():
@@ -119,12 +121,13 @@ def around():
 
 
 def children():
-    """Processes that this one started and that run, not those that wait to be asked how they ended."""
+    """Processes that this one started and that run; not those that have ended, nor multiprocessing's own servers."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         for child in (task / "children").read_text().split():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                has_ended = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                if not has_ended and "from multiprocessing." not in Path(f"/proc/{child}/cmdline").read_text():
                     found.add(child)
     return found
 
