@@ -124,7 +124,7 @@ class Patcher:
                 self._set(_Done(other, other_attribute, original, planted, patch.gives_way))
         if "." not in patch.target and is_function(wrapped):
             for module, name in bound.of(wrapped, (owner, attribute)):
-                self._set(_Done(module, name, wrapped, planted, patch.gives_way))
+                self._set(_Done(module, name, wrapped, planted, gives_way=True))  # ``seed = 42`` is the script's
 
     def _set(self, done: _Done) -> None:
         setattr(done.owner, done.attribute, done.planted)

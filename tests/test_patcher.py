@@ -358,6 +358,17 @@ def wrapped_by_an_object(inner):
     return Hooks().call
 
 
+def test_a_name_that_a_script_uses_for_something_else_meanwhile_is_its_own(library, elsewhere):
+    """``from random import seed`` and, below, ``seed = 42``."""
+    patcher = Patcher()
+    patcher.apply([row("function")])
+    assert elsewhere.function is library.function
+    elsewhere.function = 42
+    patcher.undo()
+    assert elsewhere.function == 42
+    assert library.function(1) == 2
+
+
 @pytest.mark.parametrize("wrapped", [wrapped_by_attribute, wrapped_by_closure, wrapped_by_an_object])
 def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
     """As trackers do with ``sys.exit``, and TorchDynamo with ``Module.__call__``."""
