@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -360,8 +361,8 @@ def test_what_cannot_be_done_is_said_before_anything_runs(tmp_path, monkeypatch,
 # --- real processes ---------------------------------------------------------------------------------------------------
 
 
-def running():
-    """Processes of any run of verify that this test may have started."""
+def running(folder):
+    """Processes that a run of verify in this folder has started; other tests run beside this one."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -370,13 +371,13 @@ def running():
                     environ = stream.read()
             except OSError:
                 continue
-            if f"{MARK}=".encode() in environ and b"VERIFY_TEST=1" in environ:
+            if f"{MARK}=".encode() in environ and f"VERIFY_TEST={folder}\0".encode() in environ:
                 found.append(int(name))
     return found
 
 
 def cold(folder, *argv, **more):
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "VERIFY_TEST": "1", "TMPDIR": str(folder / "tmp")}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "VERIFY_TEST": str(folder), "TMPDIR": str(folder / "tmp")}
     (folder / "tmp").mkdir()
     return subprocess.Popen(
         [sys.executable, "-m", "ddp_patch", "verify", *argv],
@@ -385,6 +386,7 @@ def cold(folder, *argv, **more):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell in the background ignores Ctrl-C
         **more,
     )
 
@@ -396,7 +398,7 @@ def test_a_script_is_started_as_its_users_would(tmp_path):
     assert process.returncode == 0, said
     assert "train.py on 2 ranks: same" in said
     assert not os.listdir(tmp_path / "tmp")
-    assert not running()
+    assert not running(tmp_path)
 
 
 def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
@@ -407,7 +409,7 @@ def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert "was not done after" in said
-    assert not running()
+    assert not running(tmp_path)
     assert not os.listdir(tmp_path / "tmp")
 
 
@@ -415,12 +417,12 @@ def test_ctrl_c_ends_everything(tmp_path):
     (tmp_path / "train.py").write_text("import time\nopen('/proc/self/fd/1', 'w')\ntime.sleep(1000)\n")
     process = cold(tmp_path, "train.py", start_new_session=True)
     end = time.monotonic() + PATIENCE
-    while not running() and time.monotonic() < end:
+    while not running(tmp_path) and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(2)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "stopped; what it had started is ended" in said
     assert "Traceback" not in said
-    assert not running()
+    assert not running(tmp_path)
     assert not os.listdir(tmp_path / "tmp")
