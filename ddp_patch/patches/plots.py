@@ -33,8 +33,9 @@ def keep_off_screen(session: Session) -> list[Callable[[], None]]:
 
 _OFF_SCREEN = "on ranks other than 0 there is no display: figures are drawn and not shown"
 
+# Trackers put themselves in front of what shows figures.
 PATCHES = (
-    Patch("matplotlib", "use", _use, _OFF_SCREEN, when_imported="matplotlib"),
-    Patch("matplotlib.pyplot", "switch_backend", _use, _OFF_SCREEN, when_imported="matplotlib.pyplot"),
-    Patch("matplotlib.pyplot", "show", _show, _OFF_SCREEN, when_imported="matplotlib.pyplot"),
+    Patch("matplotlib", "use", _use, _OFF_SCREEN, gives_way=True, when_imported="matplotlib"),
+    Patch("matplotlib.pyplot", "switch_backend", _use, _OFF_SCREEN, gives_way=True, when_imported="matplotlib.pyplot"),
+    Patch("matplotlib.pyplot", "show", _show, _OFF_SCREEN, gives_way=True, when_imported="matplotlib.pyplot"),
 )
