@@ -240,9 +240,9 @@ def _start(options: Options) -> None:
         _report_alone(options)
         return
     if _State.joined is None:
-        relaunch.refuse_old_torch(_torch_version())
         relaunch.refuse_other_group()
         relaunch.agree_on_hashes(told)
+        relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
     from . import patches  # noqa: PLC0415
     from .launch.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
