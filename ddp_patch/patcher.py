@@ -69,6 +69,7 @@ class Patcher:
             self._apply(rows)
 
     def _apply(self, rows: list[Patch]) -> None:
+        rows = [patch for patch in rows if not patch.optional or exists(patch)]
         mark, bound = len(self._log), self._bound or Bindings(rows)
         try:
             for patch in rows:
@@ -102,8 +103,6 @@ class Patcher:
         _raise_if_foreign([_restore(done) for done in reversed(own)])
 
     def _plant(self, patch: Patch, bound: Bindings) -> None:
-        if patch.optional and not exists(patch):
-            return
         (owner, attribute), *others = [locate(module, path) for module, path in places(patch)]
         original = held(owner, attribute)
         # Read along the MRO from __dict__, never getattr: binding would turn a staticmethod or an inherited
@@ -111,9 +110,13 @@ class Patcher:
         wrapped = along_mro(owner, attribute) if original is ABSENT else original
         if wrapped is ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
-        if type(wrapped) is Planted and getattr(wrapped._self_wrapper, "func", None) is patch.wrapper:
-            return  # another row's name for it
         span, enabled = self._span, self._enabled
+        if (
+            type(wrapped) is Planted
+            and wrapped._self_span is span
+            and getattr(wrapped._self_wrapper, "func", None) is patch.wrapper
+        ):
+            return  # another row's name for it
         wrapper = functools.partial(patch.wrapper, self._session)
         planted = Planted(wrapped, wrapper, enabled=lambda: not span.is_over and enabled())
         planted._self_place = (patch.module, *patch.target.split("."))

@@ -369,6 +369,34 @@ def test_a_name_that_a_script_uses_for_something_else_meanwhile_is_its_own(libra
     assert library.function(1) == 2
 
 
+def test_a_wrapper_of_an_earlier_session_is_wrapped_anew(library):
+    """Somebody kept it, and put it back after the end of that session: it passes by from then on."""
+    patcher = Patcher()
+    patcher.apply([row("function")])
+    kept = library.function
+    patcher.undo()
+    library.function = kept
+    assert library.function(1) == 2
+    patcher.apply([row("function")])
+    assert library.function(1) == ("patched", 2)
+
+
+def test_two_rows_for_one_function_wrap_it_once(library):
+    patcher = Patcher()
+    patcher.apply([row("function"), row("alias")])
+    assert library.alias(1) == library.function(1) == ("patched", 2)
+    patcher.undo()
+    assert library.alias is library.function
+    assert library.function(1) == 2
+
+
+def test_what_a_version_lacks_is_not_listed(library):
+    patcher = Patcher()
+    missing = Patch("throw_away_library", "removed", tagged, "says so", optional=True)
+    patcher.apply([row("function"), missing])
+    assert patcher.applied == [row("function")]
+
+
 @pytest.mark.parametrize("wrapped", [wrapped_by_attribute, wrapped_by_closure, wrapped_by_an_object])
 def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
     """As trackers do with ``sys.exit``, and TorchDynamo with ``Module.__call__``."""
