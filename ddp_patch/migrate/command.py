@@ -29,9 +29,9 @@ def command(argv: Sequence[str]) -> int:
         _say(str(problem))
     files = {path: file for path in found if (file := _readable(path)) is not None}
     failed, todos, changed = bool(problems) or len(files) < len(found), 0, 0
-    together, refused = _together(files, options)
-    for file in dict.fromkeys([*files.values(), *together]):
-        outcome = None if file in refused else _migrate(file, options, together.get(file))
+    texts, refused = _rewritten(files, options)
+    for file in dict.fromkeys([*files.values(), *texts]):
+        outcome = None if file in refused else _migrate(file, options, texts.get(file, file.code))
         if outcome is None:
             failed = True
             continue
@@ -42,7 +42,7 @@ def command(argv: Sequence[str]) -> int:
         todos += 1
     verb = "changed" if options.write else "would change"
     _say(
-        f"{verb} {changed} of {len({*files.values(), *together})} files"
+        f"{verb} {changed} of {len({*files.values(), *texts})} files"
         + (f"; {todos} places are left to you" if todos else "")
     )
     return 2 if failed else 3 if todos else 0
@@ -87,10 +87,11 @@ def _readable(path: Path) -> File | None:
     return None if source.problems or source.text is None else File(path, source.text, source.notebook)
 
 
-def _together(files: dict[Path, File], options: argparse.Namespace) -> tuple[dict[File, str], set[File]]:
-    """Migrate scripts with the files that they leave the training to; gives the texts, and what cannot be written."""
+def _rewritten(files: dict[Path, File], options: argparse.Namespace) -> tuple[dict[File, str], set[File]]:
+    """Give what each file becomes, with those that scripts leave the training to, and which cannot be written."""
+    alone = [file for file in files.values() if others(file.code) is None]
     if options.to == "patch":
-        return {}, set()
+        return {file: _alone(file, options) for file in alone}, set()
     project = Project(files, options.to)
     found: dict[File, str] = {}
     refused: set[File] = set()
@@ -103,17 +104,21 @@ def _together(files: dict[Path, File], options: argparse.Namespace) -> tuple[dic
                 _say(f"{file.path}: {refusal(file.path) or 'left as it is, with the file that it is migrated with'}")
             refused |= set(changes)
         found |= texts
-    return found | project.quiet(groups), refused
+    found |= project.quiet(groups)
+    found |= {file: _alone(file, options) for file in alone if file not in found}
+    return project.settle(found), refused
 
 
-def _migrate(file: File, options: argparse.Namespace, after: str | None) -> tuple[bool, int] | None:
+def _alone(file: File, options: argparse.Namespace) -> str:
+    return rewrite(file.code, options.to, file.path.name, options.batch == "per-device", file.path.parent)
+
+
+def _migrate(file: File, options: argparse.Namespace, after: str) -> tuple[bool, int] | None:
     """Migrate one file; gives whether it changed, and how many places are left, or nothing if it cannot be written."""
     path, before = file.path, file.code
     if (title := others(before)) is not None:
         _say(f"{path}: distributed by {title}, so it is left alone. MIGRATION.md shows the way to the plain script")
         return False, 1
-    if after is None:
-        after = rewrite(before, options.to, path.name, options.batch == "per-device", path.parent)
     try:
         ast.parse(after)
     except SyntaxError as error:

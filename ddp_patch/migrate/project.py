@@ -11,11 +11,14 @@ from pathlib import Path
 from ..source import read
 from ..source.text import Text
 from . import notebook
+from .bindings import Bindings
+from .dialects import DIALECTS
 from .distribute import distribute, quiet
 from .neighbours import imports
 from .parts import joined, taken_apart
 from .plain import is_distributed, plain
 from .rewrite import is_done, others
+from .rules import written
 from .script import Script
 
 _TRAINS = re.compile(r"\.backward\(")
@@ -97,6 +100,21 @@ class Project:
             if after != code:
                 found[self._files[path]] = after
         return found
+
+    def settle(self, texts: dict[File, str]) -> dict[File, str]:
+        """Let ranks wait, in scripts that train and in what these import, for files that one of them writes."""
+        texts, paths = dict(texts), {path: file for path, file in self._files.items() if file in texts}
+        for path in paths:
+            together = [inner for inner in (*self._reached(path), path) if inner in paths]
+            before = {inner: texts[paths[inner]] for inner in together}
+            changed = any(text != self._code(inner) for inner, text in before.items())
+            imported = any(path in self._reached(other) for other in paths)
+            if imported or not changed or not any(map(_TRAINS.search, before.values())):
+                continue
+            script = Script(joined([(inner, inner == path, text) for inner, text in before.items()]))
+            written.apply(script, DIALECTS[self._target], Bindings(script, path.parent))
+            texts |= {paths[inner]: text for inner, text in taken_apart(script.result(), before).items()}
+        return texts
 
     def _code(self, path: Path) -> str:
         """Read a file, which need not be one that was named."""
