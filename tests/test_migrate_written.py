@@ -90,6 +90,13 @@ def prepare(folder):
 prepare("parts")
 made = np.concatenate([np.load(file) for file in sorted(glob.glob("parts/*.npy"))])
 """,
+    "closed": """
+out = open("rows.tsv", "w")
+for value in work():
+    out.write(f"{value}\\n")
+out.close()
+made = np.array([float(line) for line in open("rows.tsv")])
+""",
     "found_by_a_name": """
 cached = os.path.exists("rows.csv")
 if not cached:
@@ -195,6 +202,8 @@ def test_a_module_beside_writes_and_the_script_waits(launcher, tmp_path):
         'with open("args.json", "w") as file:\n    json.dump({"lr": 0.1}, file)\n',  # nobody reads it
         'np.save("a.npy", np.zeros(3))\nother = np.load("b.npy") if os.path.exists("b.npy") else None\n',
         'os.makedirs("runs", exist_ok=True)\n',
+        'class Log:\n    def __init__(self, path):\n        self.old = open(path).read() if os.path.exists(path) else ""\n'
+        '        self.file = open(path, "a")\n\nlog = Log("log.txt")\n',  # goes on for as long as it runs
         'text = open("train.py").read() if os.path.exists("train.py") else ""\nopen("copy.txt", "w").write(text)\n',
     ],
 )

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from ..bindings import Bindings
 from ..dialects import Dialect
+from ..files import FOLDERS, READERS, Files, calls_in
 from ..for_rows import for_rows
 from ..paths import Paths
 from ..script import Script
+from ..taken import OWN_FUNCTIONS
 from ..tree import Function, dotted, keyword, tail
 
-_WRITERS = {  # where the path stands among the arguments
-    **dict.fromkeys(("save", "savez", "savez_compressed", "savetxt", "savemat", "imwrite", "imsave"), 0),
-    **dict.fromkeys(("to_csv", "to_json", "to_pickle", "to_parquet", "to_hdf", "save_to_disk"), 0),
-    **dict.fromkeys(("copyfile", "copy", "copy2", "copytree", "move", "replace", "rename", "dump", "save_image"), 1),
-    "save_once": 1,
-}
-_MODULES = {  # what gives a writer its meaning, where its name alone says too little
-    "save": ("np", "numpy"),
-    "dump": ("joblib",),
-    "copy": ("shutil",),
-    "replace": ("os",),
-    "rename": ("os",),
-    "move": ("shutil",),
-}
-_READERS = {
-    *("load", "loadtxt", "genfromtxt", "loadmat", "imread", "read_csv", "read_json", "read_pickle", "read_parquet"),
-    *("read_hdf", "read_table", "load_from_disk", "read_text", "read_bytes", "File"),
-}
-_FOLDERS = {"listdir", "scandir", "glob", "iglob", "iterdir", "rglob", "walk", "ImageFolder", "DatasetFolder"}
-_LOOKS = {*("exists", "isfile", "isdir", "is_file", "is_dir", "getmtime", "getsize", "stat"), *_FOLDERS}
+_LOOKS = {*("exists", "isfile", "isdir", "is_file", "is_dir", "getmtime", "getsize", "stat"), *FOLDERS}
 _TOGETHER = {"backward", "DistributedDataParallel", "DDP", "broadcast_object_list", "gather_object"}
 _GROUPS = ("dist.", "torch.distributed.", "accelerator.")  # what all ranks have to reach
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
@@ -49,23 +31,27 @@ class _Written:
 
     def __init__(self, script: Script, dialect: Dialect, bindings: Bindings) -> None:
         self.script, self.dialect, self.bindings = script, dialect, bindings
-        self.paths = Paths(script, bindings)
+        self.paths, self.files = Paths(script, bindings), Files(script, dialect)
         self.barrier = dialect.barrier.split("  #")[0]
         self._together: dict[ast.AST, bool] = {}
 
     def rewrite(self) -> None:
         rows = for_rows(self.script)
-        reads = list(self._reads())
+        reads = list(self.files.reads())
         places: dict[ast.stmt, bool] = {}
-        for call, path in self._writes():
-            if not rows.isdisjoint(self.script.above(call)) or not any(
-                self.paths.same(path, read, folder) for read, folder in reads
-            ):
+        for call, path in self.files.writes():
+            if tail(call) == "save_once" and self._collective(call):
                 continue
-            found = self._places(self._statement(call), frozenset())
-            if found is None:
-                self.script.todo(call, LEFT)
-            else:
+            node = self.files.statement(call)
+            around = [*self.script.above(call)]
+            if not rows.isdisjoint(around) or self._waits(node) or any(map(_is_ours, around)):
+                continue
+            if not any(self.paths.same(path, read, folder) for read, folder in reads):
+                continue
+            found = self._places(node, frozenset())
+            if found is None and LEFT.encode() not in self.script.lines[max(node.lineno - 2, 0)]:
+                self.script.todo(node, LEFT)
+            elif found is not None:
                 places.update(found)
         for place, looks in places.items():
             if not any(outer in places for outer in self.script.above(place)) and not self._waits(place):
@@ -85,55 +71,6 @@ class _Written:
         at = block.index(place)
         near = block[max(at - 1, 0) : at] + block[at + 1 : at + 2]
         return any(self.barrier in self.script.code(n) and len(self.script.code(n)) < 200 for n in near)
-
-    def _writes(self) -> Iterator[tuple[ast.Call, ast.expr]]:
-        for call in self.script.calls():
-            name, path = tail(call), None
-            if name == "open":
-                path = self._opened(call, "wax")
-                if isinstance(path, ast.IfExp):  # on other ranks it is nothing
-                    path = path.body
-                if path is not None and ".tmp" in self.script.code(path):
-                    path = None  # it is renamed below
-            elif name in ("write_text", "write_bytes") and isinstance(call.func, ast.Attribute):
-                path = call.func.value
-            elif name in _WRITERS:
-                owner = dotted(call.func).rpartition(".")[0]
-                if name not in _MODULES or owner in _MODULES[name]:
-                    path = call.args[_WRITERS[name]] if len(call.args) > _WRITERS[name] else None
-            if name == "save_once" and self._collective(call):
-                path = None
-            if path is not None:
-                yield call, path
-
-    def _reads(self) -> Iterator[tuple[ast.expr, bool]]:
-        """Give the paths of what is read, and whether they are folders."""
-        for call in self.script.calls():
-            name, path = tail(call), None
-            if name == "open":
-                path = self._opened(call, "r")
-            elif name in ("read_text", "read_bytes", "iterdir", "rglob") and isinstance(call.func, ast.Attribute):
-                path = call.func.value
-            elif (name in _READERS or name in _FOLDERS) and call.args:
-                path = call.args[0]
-            if path is not None:
-                yield path, name in _FOLDERS
-
-    def _opened(self, call: ast.Call, modes: str) -> ast.expr | None:
-        """Find the path of ``open(path, mode)`` or ``path.open(mode)``, if the mode is one of these."""
-        method = isinstance(call.func, ast.Attribute) and dotted(call.func.value) not in ("io", "os", "codecs", "gzip")
-        path = call.func.value if method else call.args[0] if call.args else None  # type: ignore[attr-defined]
-        mode = keyword(call, "mode", 0 if method else 1)
-        text = mode.value if isinstance(mode, ast.Constant) else "r" if mode is None else ""
-        return path if str(text)[:1] in (*modes,) else None
-
-    def _statement(self, call: ast.Call) -> ast.stmt:
-        """Find the statement of a write, with the test that leaves it to one rank."""
-        found = self.script.statement(call)
-        outer = self.script.parents[found]
-        if isinstance(outer, ast.If) and self.dialect.master in self.script.code(outer.test):
-            return outer
-        return found
 
     def _places(self, node: ast.stmt, seen: frozenset[Function]) -> dict[ast.stmt, bool] | None:
         """List the statements that a rank begins once the one that writes is through, or nothing if there are none."""
@@ -156,7 +93,10 @@ class _Written:
                 if more is None:
                     return None
                 found |= dict.fromkeys(more, True)
-            return found or None
+            return found if calls else None
+        part = self.script.part(place)
+        if not part.is_script and any(map(_is_main, around)):
+            return {}  # of another program
         if leaves or self._meets(place) or not self._knows(place):
             return None
         return {place: place is not node or self._reads_inside(place)}
@@ -190,7 +130,7 @@ class _Written:
     def _decides(self, node: ast.AST) -> bool:
         """Tell whether what is done depends on the files that are there."""
         if isinstance(node, ast.Try):
-            return any(tail(call) in (*_READERS, "open") for n in node.body for call in _calls(n))
+            return any(tail(call) in (*READERS, "open") for n in node.body for call in calls_in(n))
         return isinstance(node, (ast.If, ast.While)) and self._looks(node.test, 0)
 
     def _looks(self, test: ast.AST, depth: int) -> bool:
@@ -201,7 +141,7 @@ class _Written:
                     return True
             elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and not depth:
                 assigned = self.paths.assigned(inner)
-                if any(tail(call) in _LOOKS for value in assigned for call in _calls(value)):
+                if any(tail(call) in _LOOKS for value in assigned for call in calls_in(value)):
                     return True
         return False
 
@@ -219,14 +159,14 @@ class _Written:
         return (loop and (outer is node or node in self.script.above(outer))) or isinstance(leave, ast.Raise)
 
     def _reads_inside(self, node: ast.stmt) -> bool:
-        names = {tail(call) for call in _calls(node)}
-        return bool(names & {*_READERS, *_FOLDERS})
+        names = {tail(call) for call in calls_in(node)}
+        return bool(names & {*READERS, *FOLDERS})
 
     def _meets(self, node: ast.AST) -> bool:
         """Tell whether ranks meet in what a node does."""
         if node not in self._together:
             self._together[node] = False
-            self._together[node] = any(map(self._collective, _calls(node)))
+            self._together[node] = any(map(self._collective, calls_in(node)))
         return self._together[node]
 
     def _collective(self, call: ast.Call) -> bool:
@@ -246,8 +186,8 @@ class _Written:
         return all(re.search(rf"^(?:import .* as )?{word}\b|^import .* as {word}$", text, re.M) for word in words)
 
 
-def _calls(node: ast.AST) -> list[ast.Call]:
-    return [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+def _is_ours(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name in {*OWN_FUNCTIONS, "save_once"}
 
 
 def _is_main(node: ast.AST) -> bool:
