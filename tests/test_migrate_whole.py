@@ -105,3 +105,67 @@ def test_gradients_of_the_whole_batch_are_those_of_one_process(launcher, target,
     wanted, _ = launcher.run(IN_BATCH, "contrast.py", 1)
     out, _ = launcher.run(after, "contrast.py", nproc)
     assert out[0] == wanted[0]
+
+
+ATTENTION = """
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.register_buffer("mask", torch.tril(torch.ones(4, 4)).view(1, 1, 4, 4))
+
+    def forward(self, x):
+        B, T, C = SHAPE
+        q, k, v = (t.view(B, T, 2, C // 2).transpose(1, 2) for t in self.qkv(x).split(C, dim=2))
+        weights = (q @ k.transpose(-2, -1)) / C**0.5
+        weights = F.softmax(weights.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf")), dim=-1)
+        return (weights @ v).transpose(1, 2).contiguous().view(B, T, C)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.block, self.out = nn.Embedding(5, 8), nn.Embedding(4, 8), Attention(), nn.Linear(8, 5)
+
+    def forward(self, x, y):
+        b, t = x.size()
+        place = torch.arange(0, t, device=x.device).unsqueeze(0)
+        logits = self.out(self.block(self.words(x) + self.places(place)))
+        return logits, F.cross_entropy(logits.view(-1, 5), y.view(-1)IGNORED)
+"""
+
+
+def language_model(shape="x.size()", ignored=""):
+    text = changed("model = nn.Linear(4, 2)", "model = Net()").replace("criterion(model(x), y)", "model(x, y)[1]")
+    net = ATTENTION.replace("SHAPE", shape).replace("IGNORED", ignored)
+    return text.replace("from torch.utils", f"import torch.nn.functional as F\n{net}\nfrom torch.utils", 1)
+
+
+@pytest.mark.parametrize("shape", ["x.size()", "x.shape", "x.shape[0], x.shape[1], x.shape[2]"])
+def test_a_model_with_attention_by_hand_gets_a_ranks_rows(shape):
+    after = ddp(language_model(shape))
+    assert "loss = ddp_model(x, y)[1]\n" in after
+    assert left(after) == []
+
+
+def test_a_loss_that_ignores_tokens_inside_of_a_model_is_left_for_that_reason():
+    reasons = [reason for _, reason in left(ddp(language_model(ignored=", ignore_index=-1")))]
+    assert len(reasons) == 1
+    assert "tokens that are not ignored" in reasons[0]
+
+
+@pytest.mark.parametrize("shape", ["y.shape", "y.size()"])
+def test_a_sum_over_the_rows_of_an_unpacked_shape_is_a_mean(shape):
+    after = ddp(
+        changed("loss = criterion(model(x), y)", f"B, C = {shape}\n        loss = ((model(x) - y) ** 2).sum() / B")
+    )
+    assert "loss = ((ddp_model(x) - y) ** 2).sum() / B\n" in after
+    assert left(after) == []
+
+
+def test_a_model_that_compares_rows_is_left_and_not_given_the_whole():
+    net = "class Net(nn.Module):\n    def forward(self, x):\n        return (x @ x.t()).mean()\n"
+    text = changed("model = nn.Linear(4, 2)", f"{net}\nmodel = Net()").replace("criterion(model(x), y)", "model(x)")
+    after = ddp(text)
+    assert "whole_batch" not in after
+    assert any("compares the rows" in reason for _, reason in left(after))

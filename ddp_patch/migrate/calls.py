@@ -17,6 +17,7 @@ from .values import (
     PACKED,
     ROWS,
     SAME,
+    SHAPE,
     STACKED,
     TOKENS,
     Kind,
@@ -117,7 +118,9 @@ class Calls(Iterated):
     def _method(self, node: ast.Call, name: str, owner: Value, values: list[Value]) -> Value:
         rows = owner.kind in (Kind.ROWS, Kind.COLS)
         if name in ("size", "shape"):
-            return COUNT if values and number(node.args[0]) == 0 else ROWS if not values else SAME
+            if values:
+                return COUNT if number(node.args[0]) == 0 else SAME
+            return Value(owner.kind, SHAPE) if rows else SAME
         if name in ("numel", "nelement"):
             return COUNT
         if name in ("backward", "update", "step", "append", "extend", "dim", "get_device"):

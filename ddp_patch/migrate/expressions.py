@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 from .calls import Calls, joined, number, product
@@ -13,6 +14,7 @@ from .values import (
     COUNT,
     PACKED,
     SAME,
+    SHAPE,
     Kind,
     Value,
     add,
@@ -31,6 +33,8 @@ class Expressions(Calls):
     def bind(self, target: ast.expr, value: Value, env: dict[str, Value]) -> None:
         """Assign a value to a target."""
         if isinstance(target, (ast.Tuple, ast.List)):
+            if value.reason == SHAPE and value.kind is Kind.ROWS:
+                value = replace(value, items=(COUNT, *(SAME for _ in target.elts[1:])))
             items = (
                 value.items
                 if len(value.items) == len(target.elts)
@@ -132,6 +136,8 @@ class Expressions(Calls):
         inner = self.value(node.value, env)
         if node.attr in ALIKE:
             return SAME
+        if node.attr == "shape" and inner.kind in (Kind.ROWS, Kind.COLS):
+            return Value(inner.kind, SHAPE)
         if node.attr in ("T", "mT") and inner.kind is Kind.ROWS:
             return COLS if node.attr == "T" else inner
         return Value(inner.kind, inner.reason)
@@ -143,7 +149,9 @@ class Expressions(Calls):
         )
         found = self.value(shape, env)
         self.value(node.slice, env) if not isinstance(node.slice, ast.Slice) else None
-        if sized and found.kind is Kind.ROWS:
+        if (sized or found.reason == SHAPE) and found.kind is Kind.ROWS:
+            if isinstance(node.slice, ast.Slice):
+                return SAME if number(node.slice.lower) else found
             return COUNT if number(node.slice) == 0 else SAME
         index = number(node.slice)
         if found.items and isinstance(index, int) and -len(found.items) <= index < len(found.items):

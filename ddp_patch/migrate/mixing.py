@@ -26,8 +26,8 @@ class Mixing(Expressions):
         self._trains = trains
         self._inside = 0  # of so many loops over the rows of a batch
         self.whole_calls: dict[ast.Call, list[ast.expr]] = {}  # what of their arguments is gathered from all ranks
-        asked = (c.func.value for c in script.calls() if isinstance(c.func, ast.Attribute) and tail(c) == "parameters")
-        self._trained = {dotted(owner) for owner in asked} - {"", "self"}
+        asked = [c.func.value for c in script.calls() if isinstance(c.func, ast.Attribute) and tail(c) == "parameters"]
+        self._trained = [group for owner in asked if dotted(owner) != "self" and (group := bindings.group(owner))]
 
     def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         found = super()._call(node, env)
@@ -49,8 +49,9 @@ class Mixing(Expressions):
         )
         keeps = isinstance(self.script.parents[node], ast.Expr) and self.bindings.is_local(node.func)
         given = [value for a in _given(node) if (value := self.kind(a)).of_rows]
-        if isinstance(node.func, ast.Attribute) and dotted(node.func.value) in self._trained:
-            return False  # a method of a model: it goes past DDP's forward
+        models = [node.func, node.func.value] if isinstance(node.func, ast.Attribute) else [node.func]
+        if any(self.bindings.holds(model, group) for model in models for group in self._trained):
+            return False  # each rank's model sees the rank's rows; a method of it goes past DDP's forward
         plain = all(v.kind is Kind.ROWS and not v.reason for v in given)
         if not (given and plain and ((found.kind is Kind.OTHER and mixes) or keeps)):
             return False
