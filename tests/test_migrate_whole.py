@@ -169,3 +169,19 @@ def test_a_model_that_compares_rows_is_left_and_not_given_the_whole():
     after = ddp(text)
     assert "whole_batch" not in after
     assert any("compares the rows" in reason for _, reason in left(after))
+
+
+def test_a_loss_with_weights_of_its_own_gets_all_rows():
+    net = "class CenterLoss(nn.Module):\n    def forward(self, x, y):\n        return (x @ x.t()).mean()\n"
+    text = changed("criterion = nn.CrossEntropyLoss()", f"{net}\ncriterion = CenterLoss()")
+    more = "optimizer_center = torch.optim.SGD(criterion.parameters(), lr=0.1)\n"
+    after = ddp(changed("for epoch in range(3):\n", f"{more}for epoch in range(3):\n", text))
+    assert "criterion(*whole_batch(ddp_model(x), y))" in after
+    assert not any("compares" in reason for _, reason in left(after))
+
+
+@pytest.mark.parametrize("made", ["torch.ones(y.size())", "torch.ones(y.shape)", "torch.ones_like(y)"])
+def test_a_tensor_of_the_size_of_rows_is_one_of_rows(made):
+    loss = f"weight = {made}\n        loss = (torch.sqrt((model(x) * weight).sum(1)) - 1).mean()"
+    after = ddp(changed("loss = criterion(model(x), y)", loss))
+    assert left(after) == []

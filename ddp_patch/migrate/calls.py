@@ -40,12 +40,14 @@ class Calls(Iterated):
         raise NotImplementedError
 
     def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
-        values = [self.value(a, env) for a in node.args]
-        named = {k.arg: self.value(k.value, env) for k in node.keywords}
-        given = [*values, *named.values()]
         name = tail(node)
+        if name == "len" and node.args and self.value(node.args[0], env).reason == SHAPE:
+            return SAME
+        values = [_of_size(self.value(a, env)) for a in node.args]
+        named = {k.arg: _of_size(self.value(k.value, env)) for k in node.keywords}
+        given = [*values, *named.values()]
         if isinstance(node.func, ast.Attribute):
-            owner = self.value(node.func.value, env)
+            owner = _of_size(self.value(node.func.value, env))
             if owner.of_rows:
                 return self._method(node, name, owner, values)
         elif not isinstance(node.func, ast.Name):
@@ -187,6 +189,11 @@ class Calls(Iterated):
         if summing:
             return other(f"is worked out by {tail(node)}(), {ELSEWHERE}")
         return worst if worst.kind in (Kind.ROWS, Kind.COLS) else other(f"is made by {tail(node)}(), {ELSEWHERE}")
+
+
+def _of_size(value: Value) -> Value:
+    """Take what a shape makes for rows: as many of them."""
+    return Value(value.kind) if value.reason == SHAPE else value
 
 
 def _worst(values: list[Value]) -> Value | None:

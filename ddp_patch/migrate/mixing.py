@@ -49,15 +49,20 @@ class Mixing(Expressions):
         )
         keeps = isinstance(self.script.parents[node], ast.Expr) and self.bindings.is_local(node.func)
         given = [value for a in _given(node) if (value := self.kind(a)).of_rows]
-        models = [node.func, node.func.value] if isinstance(node.func, ast.Attribute) else [node.func]
-        if any(self.bindings.holds(model, group) for model in models for group in self._trained):
-            return False  # each rank's model sees the rank's rows; a method of it goes past DDP's forward
+        if isinstance(node.func, ast.Attribute) and self._is_trained(node.func.value):
+            return False  # a method of a model: it goes past DDP's forward
+        made = "".join(map(tail, self.bindings.origins(node.func))).lower()
+        if self._is_trained(node.func) and "loss" not in made and not found.reason.endswith(ELSEWHERE):
+            return False  # all ranks would compute all of a model, where one of its losses is little
         plain = all(v.kind is Kind.ROWS and not v.reason for v in given)
         if not (given and plain and ((found.kind is Kind.OTHER and mixes) or keeps)):
             return False
         loop = self._loops[-1]
         inside = (n for n in self.script.above(node) if isinstance(n, (ast.If, ast.While, ast.IfExp)))
         return not any(self.kind(n.test).of_rows for n in inside if loop in self.script.above(n))
+
+    def _is_trained(self, node: ast.expr) -> bool:
+        return any(self.bindings.holds(node, group) for group in self._trained)
 
 
 def _given(call: ast.Call) -> list[ast.expr]:
