@@ -7,8 +7,8 @@ from parity.habits import data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ddp_patch.gradients.loss_scale import LossScale
 from ddp_patch.ledger import Ledger
-from ddp_patch.replica.loss_scale import LossScale
 
 GRADIENTS = ("gradient bucket", "gradient average")
 

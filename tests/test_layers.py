@@ -10,7 +10,9 @@ FLOORS = (
     {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
     {"api", "batch", "bindings", "earlier", "testing"},  # batch: tensors that hold a rank's rows
     {"__init__", "__main__", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
-    {"replica", "verify"},  # replica: models under DDP
+    {"calls", "gradients", "verify"},  # of models: what one call is; gradients of all rows
+    {"deciding"},  # which modules split
+    {"replica"},  # models under DDP
     {"loading"},  # loading: which rank reads which rows
     {"session"},  # one enable(): all of these together
     {"patches"},  # rows and wrappers, which get the session

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
-from ddp_patch.replica.backwards import Backwards
+from ddp_patch.gradients.backwards import Backwards
 
 
 def squared(z):

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..batch.forms import rows_of, whole_of
 from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
+from ..deciding.functions import study
 from ..errors import BatchError
+from ..gradients.averages import average
+from ..gradients.graphs import comes_from
 from ..patch import Args, Kwargs, Patch
-from ..replica.averages import average
-from ..replica.functions import study
-from ..replica.graphs import comes_from
 from ..session import Session
 from ..structure import leaves, map_leaves
 

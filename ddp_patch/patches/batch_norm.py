@@ -11,8 +11,8 @@ from torch import Tensor
 from ..batch.crossings import spread
 from ..batch.forms import rows_of
 from ..batch.tensor import BatchTensor
+from ..calls.batch_norm import over_all_rows
 from ..patch import Args, Kwargs, Patch
-from ..replica.batch_norm import over_all_rows
 from ..session import Session
 
 

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch.world import World
+from ..calls.calls import Call
+from ..calls.swap import original_class
 from ..errors import BatchError
 from ..launch.job import Job
 from ..patch import Args, Kwargs, Patch
-from ..replica.calls import Call
 from ..replica.scalars import batch_of
-from ..replica.swap import original_class
 from ..session import Session
 from ..structure import map_leaves
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
+from ..calls.module_hooks import is_torchs
+from ..deciding.trial import note_hook
 from ..errors import BatchError
 from ..patch import Args, Kwargs, Patch
-from ..replica.module_hooks import is_torchs
-from ..replica.trial import note_hook
 from ..session import Session
 
 _ON_MODULES = (

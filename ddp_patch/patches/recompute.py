@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
+from ..calls.recall import Ran
 from ..patch import Args, Kwargs, Patch
-from ..replica.recall import Ran
 from ..session import Session
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..calls.calls import Call
 from ..patch import Args, Kwargs, Patch
 from ..patcher import Patcher
-from .calls import Call
 from .replicas import Replicas
 
 

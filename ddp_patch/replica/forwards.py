@@ -10,17 +10,17 @@ from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls import compiled
+from ..calls.calls import Call, described
+from ..calls.census import Held
+from ..calls.entry import Entry, plain_targets
+from ..calls.recall import OBSERVED, Recall
+from ..calls.rows import as_batches, leave, whole_arguments, writing_back
+from ..calls.streams import RankStream
+from ..deciding.probe import Verdict
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from . import compiled
-from .calls import Call, described
-from .census import Held
-from .entry import Entry, plain_targets
-from .probe import Verdict
-from .recall import OBSERVED, Recall
 from .replica import Replica
-from .rows import as_batches, leave, whole_arguments, writing_back
-from .streams import RankStream
 
 REFUSED = object()
 _NOTHING: AbstractContextManager[Any] = nullcontext()

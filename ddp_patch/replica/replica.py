@@ -11,18 +11,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
+from ..calls import compiled
+from ..calls.calls import Call
+from ..calls.census import Census, Held
+from ..calls.entry import Entry
 from ..diagnosis.lockstep import compare_parameters
+from ..gradients.backwards import Backwards
+from ..gradients.compression import compress
+from ..gradients.flags import Flags
+from ..gradients.gradients import GradientSync
+from ..gradients.rhythm import Rhythm
 from ..launch.job import Job
 from ..options import Options
-from . import compiled
-from .backwards import Backwards
-from .calls import Call
-from .census import Census, Held
-from .compression import compress
-from .entry import Entry
-from .flags import Flags
-from .gradients import GradientSync
-from .rhythm import Rhythm
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]

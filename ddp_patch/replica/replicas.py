@@ -18,24 +18,24 @@ from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
+from ..calls import compiled, module_hooks, swap
+from ..calls.calls import Call, described
+from ..calls.census import Census, Held
+from ..calls.entry import Entry
+from ..calls.recall import OBSERVED, Recall
+from ..calls.streams import RankStream
+from ..deciding.probe import Verdict
+from ..deciding.verdicts import First, Verdicts
 from ..errors import DdpPatchError
+from ..gradients.backwards import Backwards
+from ..gradients.graphs import comes_from
 from ..launch.job import Job
 from ..options import Options
 from ..structure import leaves
-from . import compiled, module_hooks, swap
-from .backwards import Backwards
-from .calls import Call, described
-from .census import Census, Held
-from .entry import Entry
 from .forwards import REFUSED, Forwards
-from .graphs import comes_from
-from .probe import Verdict
-from .recall import OBSERVED, Recall
 from .replica import Replica
 from .shares import Shares
-from .streams import RankStream
 from .trained import Trained
-from .verdicts import First, Verdicts
 
 _SEEN_ELSEWHERE = Verdict("rows", "it was computed on rows before")
 _MOST_NODES = 64  # of a graph that are looked at in every call

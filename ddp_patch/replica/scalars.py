@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls.rows import detached, whole_arguments
+from ..deciding.probe import trial_copy, undisturbed
+from ..deciding.trial import Trial
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .forwards import ON_WHOLE
-from .probe import trial_copy, undisturbed
 from .replicas import Replicas
-from .rows import detached, whole_arguments
-from .trial import Trial
 
 
 class Scalars:

@@ -20,8 +20,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .own import NAMESPACES, OURS, is_own, is_own_file
-from .swap import MARK
+from ..calls.own import NAMESPACES, OURS, is_own, is_own_file
+from ..calls.swap import MARK
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means

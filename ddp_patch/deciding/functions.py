@@ -15,9 +15,9 @@ from ..batch.forms import rows_of
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
-from .comparison import close
 from .probe import is_of_machine
 
 

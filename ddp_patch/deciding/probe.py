@@ -27,12 +27,12 @@ from ..batch.promised import PromisedTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls import module_hooks
+from ..calls.comparison import Dims, Span, compare
+from ..calls.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, states
+from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves
-from . import module_hooks
-from .comparison import Dims, Span, compare
-from .loss_scale import leaves_below
-from .rows import Arguments, detached
 from .trial import Refused, Trial
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
-from .calls import Call
-from .census import Held
-from .entry import Entry
+from ..calls.calls import Call
+from ..calls.census import Held
+from ..calls.entry import Entry
+from ..calls.swap import original_class
 from .guards import OF_TORCH, PLAIN, Guards
-from .swap import original_class
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384

@@ -22,17 +22,17 @@ from ..batch.observation import Observation
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls.calls import Call, described
+from ..calls.census import Census, Held
+from ..calls.comparison import Span
+from ..calls.entry import Entry, enter
+from ..calls.rows import as_batches, detached, first_rows, writing_back
 from ..structure import leaves
 from .call_forms import Form, Forms
-from .calls import Call, described
-from .census import Census, Held
-from .comparison import Span
 from .dimensions import Dimensions
-from .entry import Entry, enter
 from .fingerprint import Fingerprints
 from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
 from .probe import Verdict, is_of_machine, judge
-from .rows import as_batches, detached, first_rows, writing_back
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches

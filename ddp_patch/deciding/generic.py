@@ -14,8 +14,8 @@ from torch import Tensor
 from ..batch.forms import whole_of
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor, writes_in_place
+from ..calls.comparison import Dims, Span, compare
 from ..structure import leaves, map_leaves
-from .comparison import Dims, Span, compare
 from .trial import Trial
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch import nn
 
 from ..batch.world import World
-from .entry import Entry
+from ..calls.entry import Entry
+from ..calls.swap import original_class
 from .probe import Verdict
-from .swap import original_class
 
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
 

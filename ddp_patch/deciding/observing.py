@@ -15,16 +15,16 @@ from ..batch.layout import Layout
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calls.calls import Call
+from ..calls.comparison import Dims
+from ..calls.compiled import stance
+from ..calls.entry import Entry
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws
+from ..gradients.graphs import comes_from
+from ..gradients.loss_scale import leaves_below
 from ..structure import leaves
-from .calls import Call
-from .comparison import Dims
-from .compiled import stance
-from .entry import Entry
 from .generic import where_rows_lie
-from .graphs import comes_from
-from .loss_scale import leaves_below
 from .probe import is_of_machine
 
 _MOST_NODES = 100_000  # of a graph that are looked at once
