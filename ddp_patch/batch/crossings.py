@@ -17,7 +17,7 @@ from .nodes import named_after
 from .world import World
 
 
-class Gather(torch.autograd.Function):
+class AllGather(torch.autograd.Function):
     """Rows to the whole batch: all_gather forward; backward keeps the own rows of the gradient, times N."""
 
     @staticmethod
@@ -30,25 +30,25 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         """Take the own slice."""
-        return None if grads[0] is None else scatter(grads[0], ctx.layout) * World.get().size, None
+        return None if grads[0] is None else shard(grads[0], ctx.layout) * World.get().size, None
 
 
-class Scatter(torch.autograd.Function):
+class Shard(torch.autograd.Function):
     """The whole batch to rows: own slice forward; backward gathers the rows' gradients, over N."""
 
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Copy the own rows."""
         ctx.layout = layout
-        return own_rows(whole, layout).clone(memory_format=torch.contiguous_format)
+        return local_rows(whole, layout).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Gather the gradient of every row."""
-        return gather(grads[0], ctx.layout) / World.get().size, None
+        return all_gather(grads[0], ctx.layout) / World.get().size, None
 
 
-class Sum(torch.autograd.Function):
+class AllReduce(torch.autograd.Function):
     """The ranks' partial sums to their total, or to a mean."""
 
     @staticmethod
@@ -61,11 +61,11 @@ class Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Every rank's part gets the whole gradient, times N, over the divisor."""
-        grad = spread(grads[0]).to(ctx.dtype) * World.get().size
+        grad = replicate(grads[0]).to(ctx.dtype) * World.get().size
         return grad if ctx.divisor == 1 else grad / ctx.divisor, None, None
 
 
-class Spread(torch.autograd.Function):
+class Replicate(torch.autograd.Function):
     """A global tensor that meets every row (a weight, a temperature): as it is forward; backward sums, over N."""
 
     @staticmethod
@@ -76,27 +76,27 @@ class Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Sum what all rows contributed."""
-        return total(grads[0]) / World.get().size
+        return all_reduce(grads[0]) / World.get().size
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
-_scatter: Callable[[torch.Tensor, Layout], torch.Tensor] = Scatter.apply
-_spread: Callable[[torch.Tensor], torch.Tensor] = Spread.apply
+_shard: Callable[[torch.Tensor, Layout], torch.Tensor] = Shard.apply
+_replicate: Callable[[torch.Tensor], torch.Tensor] = Replicate.apply
 
 
-def gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
+def all_gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Give every rank the whole batch. One all_gather."""
-    return named_after(rows, Gather)(rows, layout)  # type: ignore[no-any-return]
+    return named_after(rows, AllGather)(rows, layout)  # type: ignore[no-any-return]
 
 
-def scatter(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+def shard(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Take this rank's rows. No communication, unless a gradient flows back through it."""
     if whole.requires_grad and torch.is_grad_enabled():
-        return _scatter(whole, layout)
-    return own_rows(whole, layout)
+        return _shard(whole, layout)
+    return local_rows(whole, layout)
 
 
-def total(
+def all_reduce(
     partial: torch.Tensor, divisor: int = 1, dtype: torch.dtype | None = None, node: str | None = None
 ) -> torch.Tensor:
     """Sum partial results over the ranks, or take their mean. One all_reduce.
@@ -107,20 +107,20 @@ def total(
         dtype: of the result, if narrower than that of the sum.
         node: what one process's node in the graph is called, where it is not that of a sum or its mean.
     """
-    function = named_after(partial, Sum, is_mean=divisor != 1, instead=node)
+    function = named_after(partial, AllReduce, is_mean=divisor != 1, instead=node)
     return function(partial, divisor, dtype or partial.dtype)  # type: ignore[no-any-return]
 
 
-def spread(tensor: torch.Tensor) -> torch.Tensor:
+def replicate(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
     if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).keeps_global(tensor):
         if world.observation is not None:
             world.observation.met(tensor)
-        return _spread(tensor)
+        return _replicate(tensor)
     return tensor
 
 
-def own_rows(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+def local_rows(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     """View of this rank's rows, outside autograd's accounting of crossings."""
     start, length = layout.span(World.get().rank)
     return whole.narrow(layout.dim, start, length)

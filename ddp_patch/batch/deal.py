@@ -44,7 +44,7 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
         if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or not leaf.dim():
             return leaf
         layout = Layout.deal(rows, dim % leaf.dim(), world.size)
-        return leaf if layout is None else BatchTensor.from_whole(leaf, layout)
+        return leaf if layout is None else BatchTensor.from_full(leaf, layout)
 
     return map_leaves(dealt, data), rows
 

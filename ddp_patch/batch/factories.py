@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..patch import Args, Kwargs, Wrapper
 from ..structure import map_leaves
-from .forms import whole_of
+from .forms import full_tensor
 from .promised import PromisedTensor, arrive
 from .tensor import BatchTensor
 from .world import World
@@ -80,7 +80,7 @@ def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: K
         arrive(instance)
     if isinstance(instance, BatchTensor):
         with World.get().working_on_whole("Tensor.as_subclass"):
-            return whole_of(instance).as_subclass(*args, **kwargs)
+            return full_tensor(instance).as_subclass(*args, **kwargs)
     return wrapped(*args, **kwargs)
 
 
@@ -89,4 +89,4 @@ def _is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _whole(leaf: Any) -> Any:
-    return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+    return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .crossings import gather, scatter
+from .crossings import all_gather, shard
 from .world import World
 
 if TYPE_CHECKING:
@@ -23,27 +23,27 @@ def version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def rows_of(batch: BatchTensor) -> Tensor:
+def to_local(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
-    if _handed_out:
+    if _aliased:
         _catch_up(batch)
     if batch._whole is not None and version(batch._whole) != batch._whole_seen:
-        take_whole(batch)
+        write_back(batch)
     if batch._rows is None:
         whole = batch._whole
         assert whole is not None
         # The graph must be there even if the first reader (a print, say) was inside no_grad.
         with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
-            rows = scatter(whole, batch._layout)
+            rows = shard(whole, batch._layout)
             # A view would share the whole's version counter, and the two forms could no longer be told apart.
             batch._rows = rows.clone() if rows._is_view() else rows
         batch._rows_seen = version(batch._rows)
     return batch._rows
 
 
-def whole_of(batch: BatchTensor) -> Tensor:
+def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
-    if _handed_out:
+    if _aliased:
         _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
@@ -51,14 +51,14 @@ def whole_of(batch: BatchTensor) -> Tensor:
         batch._whole = None
     if batch._whole is not None:
         if version(batch._whole) != batch._whole_seen:
-            take_whole(batch)
+            write_back(batch)
         elif batch._rows is not None and version(batch._rows) != batch._rows_seen:
             batch._whole = None
     if batch._whole is None:
         rows = batch._rows
         assert rows is not None
         with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
-            batch._whole = gather(rows, batch._layout)
+            batch._whole = all_gather(rows, batch._layout)
         batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
     return batch._whole
 
@@ -66,7 +66,7 @@ def whole_of(batch: BatchTensor) -> Tensor:
 def known_whole(batch: BatchTensor) -> Tensor | None:
     """The whole batch, if this rank has it: no communication."""
     whole, rows = batch._whole, batch._rows
-    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _handed_out:
+    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _aliased:
         return None
     return whole if rows is None or version(rows) == batch._rows_seen else None
 
@@ -77,13 +77,13 @@ def forget_whole(batch: BatchTensor) -> None:
         batch._whole = None
 
 
-def take_whole(batch: BatchTensor) -> None:
+def write_back(batch: BatchTensor) -> None:
     """Carry a write to the whole over to the rows."""
     whole = batch._whole
     assert whole is not None
     if batch._rows is not None:
         # Into the same memory: other batches may be views of these rows.
-        batch._rows.copy_(scatter(whole, batch._layout))
+        batch._rows.copy_(shard(whole, batch._layout))
         batch._rows_seen = version(batch._rows)
     batch._whole_seen = version(whole)
     if batch._whole_copy is not None:
@@ -92,37 +92,37 @@ def take_whole(batch: BatchTensor) -> None:
 
 # Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
 # reach every batch that shares those rows, whichever is looked at first. Empty unless that happens.
-_handed_out: dict[int, list[weakref.ref[BatchTensor]]] = {}
+_aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
 
 
-def hand_out(batch: BatchTensor) -> None:
+def mark_aliased(batch: BatchTensor) -> None:
     """Note that the script got memory of a batch's whole."""
-    key = rows_of(batch).untyped_storage().data_ptr()
-    holders = [holder for holder in _handed_out.get(key, []) if holder() is not None and holder() is not batch]
-    _handed_out[key] = [*holders, weakref.ref(batch)]
+    key = to_local(batch).untyped_storage().data_ptr()
+    holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
+    _aliased[key] = [*holders, weakref.ref(batch)]
 
 
 def _catch_up(batch: BatchTensor) -> None:
     if batch._rows is None:
         return
     key = batch._rows.untyped_storage().data_ptr()
-    for holder in _handed_out.get(key, []):
+    for holder in _aliased.get(key, []):
         other = holder()
         if other is None or other._whole is None or other._rows is None or version(other._rows) != other._rows_seen:
             continue
         # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
         copy = other._whole_copy
         if version(other._whole) != other._whole_seen or (copy is not None and not torch.equal(other._whole, copy)):
-            take_whole(other)
-    if not any(holder() is not None for holder in _handed_out.get(key, [])):
-        _handed_out.pop(key, None)
+            write_back(other)
+    if not any(holder() is not None for holder in _aliased.get(key, [])):
+        _aliased.pop(key, None)
 
 
 def whole_is_seen(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
         return True
-    return bool(_handed_out) and any(
-        holder() is batch for holder in _handed_out.get(rows_of(batch).untyped_storage().data_ptr(), [])
+    return bool(_aliased) and any(
+        holder() is batch for holder in _aliased.get(to_local(batch).untyped_storage().data_ptr(), [])
     )

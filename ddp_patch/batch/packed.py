@@ -11,7 +11,7 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..structure import Opaque
-from .forms import rows_of, whole_of
+from .forms import full_tensor, to_local
 from .layout import Layout
 from .tensor import BatchTensor
 from .world import World
@@ -52,7 +52,7 @@ class PackedRows(PackedSequence, Opaque):
         """The packed batch as one process has it."""
         if self._whole is None:
             rows, _ = _pad(self.own, batch_first=True, total_length=self.longest)
-            padded = whole_of(BatchTensor.from_rows(rows, self.layout.at(0)))
+            padded = full_tensor(BatchTensor.from_local(rows, self.layout.at(0)))
             is_sorted = self.order.sorted_indices is None
             self._whole = _pack(padded, self.lengths, batch_first=True, enforce_sorted=is_sorted)
         return self._whole
@@ -80,14 +80,14 @@ def pack(input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bo
     """``pack_padded_sequence`` of a batch, or of a plain tensor whose lengths are one."""
     dim = 0 if batch_first else 1
     if not isinstance(input, BatchTensor) or input._layout.dim != dim:
-        whole = whole_of(input) if isinstance(input, BatchTensor) else input
+        whole = full_tensor(input) if isinstance(input, BatchTensor) else input
         return _pack(whole, _on_host(lengths), batch_first, enforce_sorted)
     layout = input._layout
     counts = torch.as_tensor(_on_host(lengths), dtype=torch.int64)
     # One element for each, which says what torch says of wrong lengths, on every rank.
     order = _pack(torch.empty(layout.total, input.shape[1 - dim]), counts, True, enforce_sorted)
     start, count = layout.span(World.get().rank)
-    own = _pack(rows_of(input), counts[start : start + count], batch_first, enforce_sorted)
+    own = _pack(to_local(input), counts[start : start + count], batch_first, enforce_sorted)
     return PackedRows.of(own, order, layout)
 
 
@@ -101,8 +101,8 @@ def pad(
             f"total_length={total_length} and max sequence length being {sequence.longest}"
         )
     rows, _ = _pad(sequence.own, batch_first, padding_value, total_length or sequence.longest)
-    lengths = BatchTensor.from_whole(sequence.lengths, sequence.layout.at(0))
-    return BatchTensor.from_rows(rows, sequence.layout.at(0 if batch_first else 1)), lengths
+    lengths = BatchTensor.from_full(sequence.lengths, sequence.layout.at(0))
+    return BatchTensor.from_local(rows, sequence.layout.at(0 if batch_first else 1)), lengths
 
 
 def _on_host(lengths: Any) -> Any:
@@ -111,6 +111,6 @@ def _on_host(lengths: Any) -> Any:
     if not isinstance(lengths, BatchTensor):
         return lengths
     if seen is None:
-        return whole_of(lengths)
+        return full_tensor(lengths)
     with seen.paused():
-        return whole_of(lengths)
+        return full_tensor(lengths)

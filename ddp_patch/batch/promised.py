@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .crossings import spread
+from .crossings import replicate
 from .likeness import LikeTensor
 from .nodes import named_after
 from .promise import Derived, Promise, distinct, meet
@@ -32,7 +32,7 @@ class _Promised(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return spread(grads[0]).to(ctx.dtype) * World.get().size / ctx.promise.divisor, None
+        return replicate(grads[0]).to(ctx.dtype) * World.get().size / ctx.promise.divisor, None
 
 
 class PromisedTensor(Tensor, metaclass=LikeTensor):

@@ -151,7 +151,7 @@ class Reductions:
                 f"{call.name} in a forward was given {_described(value)} as argument {key!r}, where this rank's "
                 f"{self._own} rows were expected. Compute the loss outside forward."
             )
-        batch = BatchTensor.from_rows(value, self._layout.times(factor, dim))
+        batch = BatchTensor.from_local(value, self._layout.times(factor, dim))
         for whole, rows, seen in self._plain:
             is_view = value.data_ptr() == rows.data_ptr() and value.numel() == rows.numel() and version(rows) == seen
             if is_view and dim == 0 and whole.is_contiguous() and value.is_contiguous() and value.dtype == whole.dtype:

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import BatchError
 from ..extending import Rule, rows_of_result
 from ..structure import leaves, map_leaves
-from .crossings import scatter, spread, total
-from .forms import rows_of
+from .crossings import all_reduce, replicate, shard
+from .forms import to_local
 from .layout import Layout
 from .nodes import name_of, named_after
 from .promised import PromisedTensor, arrive, promised
@@ -98,14 +98,14 @@ def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout
 
 def _own(value: Any, dim: Any, layout: Layout) -> Any:
     if isinstance(value, BatchTensor):
-        return rows_of(value)
+        return to_local(value)
     if isinstance(value, PromisedTensor):
         arrive(value)  # an extension reads its memory
     if not isinstance(value, Tensor):
         return value
     if isinstance(dim, int):
-        return scatter(value, layout.at(dim)) if value.shape[dim] == layout.total else spread(value)
-    return spread(value)
+        return shard(value, layout.at(dim)) if value.shape[dim] == layout.total else replicate(value)
+    return replicate(value)
 
 
 class _Scaled(torch.autograd.Function):
@@ -139,7 +139,7 @@ def _results(rule: Rule, result: Any, layout: Layout) -> Any:
                 f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {own} "
                 "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
             )
-        return BatchTensor.from_rows(value, layout.at(dim))
+        return BatchTensor.from_local(value, layout.at(dim))
 
     if isinstance(result, (list, tuple)):
         several = [dealt(index, value) for index, value in enumerate(result)]
@@ -155,7 +155,7 @@ def _reduced(rule: Rule, result: Any, layout: Layout) -> Any:
             f"{rule.name} was registered as a reduction, and gave {type(result).__name__}. A reduction gives a tensor."
         )
     if rule.kind == "sum":
-        return total(result) if result.dim() else promised(result, 1)
+        return all_reduce(result) if result.dim() else promised(result, 1)
     part = result * layout.counts[World.get().rank]
     node = name_of(result)
-    return total(part, layout.total, node=node) if part.dim() else promised(part, layout.total, node=node)
+    return all_reduce(part, layout.total, node=node) if part.dim() else promised(part, layout.total, node=node)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .forms import EXPORTS, hand_out, take_whole, version, whole_of
+from .forms import EXPORTS, full_tensor, mark_aliased, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import function_name
@@ -44,12 +44,12 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
-    def from_rows(rows: Tensor, layout: Layout) -> BatchTensor:
+    def from_local(rows: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of this rank's rows; the other ranks hold the rest."""
         return _make(rows, None, layout)
 
     @staticmethod
-    def from_whole(whole: Tensor, layout: Layout) -> BatchTensor:
+    def from_full(whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole."""
         return _make(None, whole, layout)
 
@@ -164,7 +164,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def take(value: Any) -> Any:
         if isinstance(value, BatchTensor):
             batches.append(value)
-            return whole_of(value)
+            return full_tensor(value)
         return value
 
     with world.working_on_whole(func):
@@ -191,7 +191,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                     f"{function_name(func)} changed the shape of a batch in place from {tuple(batch.shape)} to "
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
-            take_whole(batch)
+            write_back(batch)
 
     exports = getattr(func, "__name__", "") in EXPORTS
     for batch in batches:
@@ -199,7 +199,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if whole is not None and result is not whole and (exports or _shares_memory(result, whole)):
             if exports:  # numpy's writes count no version
                 batch._whole_copy = whole.detach().clone()
-            hand_out(batch)
+            mark_aliased(batch)
 
     def give(value: Any) -> Any:
         for batch in batches:
@@ -218,7 +218,7 @@ def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         dim, factor = dims[paths[id(leaf)]]
-        return BatchTensor.from_whole(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
+        return BatchTensor.from_full(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
 
     return _nested(deal, result)
 

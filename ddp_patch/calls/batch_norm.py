@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch.crossings import spread, total
+from ..batch.crossings import all_reduce, replicate
 from ..batch.world import World
 
 
@@ -200,9 +200,9 @@ def composite(rows: Tensor, weight: Tensor | None, bias: Tensor | None, eps: flo
     shape = [1, -1] + [1] * (rows.dim() - 2)
     dims = [0, *range(2, rows.dim())]
     count = World.get().all_reduce(rows.new_full((1,), rows.numel() // rows.shape[1]))
-    mean = total(rows.sum(dims)) / count
-    centred = rows - spread(mean).view(shape)
-    var = total((centred**2).sum(dims)) / count
-    out = centred * torch.rsqrt(spread(var) + eps).view(shape)
+    mean = all_reduce(rows.sum(dims)) / count
+    centred = rows - replicate(mean).view(shape)
+    var = all_reduce((centred**2).sum(dims)) / count
+    out = centred * torch.rsqrt(replicate(var) + eps).view(shape)
     out = out if weight is None else out * weight.view(shape)
     return out if bias is None else out + bias.view(shape)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.forms import rows_of
+from ..batch.forms import to_local
 from ..batch.promised import PromisedTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
@@ -67,7 +67,7 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
             if not isinstance(right, BatchTensor):
                 right = right.narrow(dim, factor * span.start, left.shape[dim])
             elif right._layout.dim == dim:
-                right = rows_of(right)
+                right = to_local(right)
         if isinstance(right, BatchTensor) or not close(left, right):
             return None
     return dims

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.crossings import scatter, spread
-from ..batch.forms import rows_of
+from ..batch.crossings import replicate, shard
+from ..batch.forms import to_local
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -92,7 +92,7 @@ def _enter_with(
 
     def cut(name: str, leaf: Any) -> Any:
         if isinstance(leaf, BatchTensor):
-            return rows_of(leaf)
+            return to_local(leaf)
         if not isinstance(leaf, Tensor):
             return leaf
         key = (name, leaf.dim())
@@ -106,7 +106,7 @@ def _enter_with(
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
             if at is not None and at not in dims and name not in batch_dims:
                 guessed.append(key)
-        return spread(leaf) if at is None else scatter(leaf, layout.at(at))
+        return replicate(leaf) if at is None else shard(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout, tuple(guessed), unclear="".join(unclear[:1]))
@@ -157,7 +157,7 @@ def _enter_plain(
         if not isinstance(leaf, Tensor):
             return leaf
         if isinstance(leaf, nn.Parameter):
-            return spread(leaf)
+            return replicate(leaf)
         fitting = [dim for dim, size in enumerate(leaf.shape) if size == layout.total]
         at = layout.dim if fitting == [layout.dim] or (anyway and layout.dim in fitting) else None
         if name in batch_dims:
@@ -166,9 +166,9 @@ def _enter_plain(
         elif fitting and at is None and not anyway:
             clear = False
         if at is None:
-            return spread(leaf)
+            return replicate(leaf)
         dealt = True
-        return scatter(leaf, layout.at(at))
+        return shard(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None
@@ -191,7 +191,7 @@ def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int) -> int
 
 
 def _cut(leaf: Any) -> Any:
-    return rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf
 
 
 def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from torch import nn
 
-OBSERVED = "observed"  # on batches, and nothing inside it was looked at
-Ran = tuple[nn.Module, str]  # a module, and how its call was carried out: by the kind of its verdict, or OBSERVED
+from .how import How
+
+Ran = tuple[nn.Module, How]
 
 
 class Recall:
@@ -45,17 +46,17 @@ class Recall:
         finally:
             self._given = before
 
-    def note(self, module: nn.Module, kind: str) -> None:
+    def note(self, module: nn.Module, how: How) -> None:
         """Note how a call runs, before what it calls does the same."""
         if self._noted is not None:
-            self._noted.append((module, kind))
+            self._noted.append((module, how))
 
-    def of(self, module: nn.Module) -> str:
+    def of(self, module: nn.Module) -> How:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
         assert self._given is not None
         if any(of is module for of, _ in self._given):
             while True:
-                of, kind = self._given.popleft()
+                of, how = self._given.popleft()
                 if of is module:
-                    return kind
-        return OBSERVED
+                    return how
+        return How.OBSERVED

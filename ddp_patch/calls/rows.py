@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.crossings import gather
-from ..batch.forms import version, whole_of
+from ..batch.crossings import all_gather
+from ..batch.forms import full_tensor, version
 from ..batch.layout import Layout
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
@@ -29,7 +29,7 @@ def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     def take(leaf: Any) -> Any:
         if isinstance(leaf, PackedRows):
             return leaf.whole()
-        return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+        return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
 
     return map_leaves(take, args), map_leaves(take, kwargs)
 
@@ -41,7 +41,7 @@ def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arg
         if not isinstance(leaf, BatchTensor):
             return leaf
         part = leaf.narrow(leaf._layout.dim, 0, count)
-        return whole_of(part) if isinstance(part, BatchTensor) else part
+        return full_tensor(part) if isinstance(part, BatchTensor) else part
 
     with torch.no_grad():
         return map_leaves(take, args), map_leaves(take, kwargs)
@@ -57,7 +57,7 @@ def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> A
         if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
             return leaf
         dim = next(i for i, (part, size) in enumerate(zip(cut.shape, leaf.shape, strict=True)) if part != size == total)
-        return BatchTensor.from_whole(leaf, entry.layout.at(dim))
+        return BatchTensor.from_full(leaf, entry.layout.at(dim))
 
     return map_leaves(batch, args), map_leaves(batch, kwargs)
 
@@ -84,7 +84,7 @@ def writing_back(
         wrote_rows = batch._rows is not None and version(batch._rows) != batch._rows_seen
         if wrote_rows or batch._whole is not leaf:
             with torch.no_grad():
-                leaf.copy_(whole_of(batch))
+                leaf.copy_(full_tensor(batch))
         if wrote_rows or batch._whole is not leaf or version(leaf) != before:
             wrote.append(leaf)
 
@@ -115,9 +115,9 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
             return leaf
         dim, factor = where
         if leaf.dim() == 0 and vector:
-            return gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
+            return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
         if dim < leaf.dim() and leaf.shape[dim] == own * factor:
-            return BatchTensor.from_rows(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
+            return BatchTensor.from_local(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
         raise BatchError(
             f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
             f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .probe import Verdict
+from .probe import SplitDecision
 
 _MOST = 64  # forms in which a module is tried; the others run on batches
 _STREAK = 6  # new forms in a row: the next may never come back either
@@ -21,8 +21,8 @@ class Form:
     observed and tried.
     """
 
-    verdict: Verdict
-    by_sizes: dict[Any, Verdict]
+    decision: SplitDecision
+    by_sizes: dict[Any, SplitDecision]
     holds_for_all_sizes: bool
     is_sized: bool = False
     totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
@@ -40,7 +40,7 @@ class Forms:
         """Start with none."""
         self.known: dict[Any, Form] = {}
         self.is_passed_over = False  # the form that was asked for last
-        self.passing: Verdict | None = None  # on such forms
+        self.passing: SplitDecision | None = None  # on such forms
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first
         self._passed: deque[tuple[Any, int]] = deque(maxlen=16)  # forms that were passed over, and in which step

@@ -9,8 +9,9 @@ from torch import nn
 
 from ..batch.world import World
 from ..calls.entry import Entry
+from ..calls.how import How
 from ..calls.swap import original_class
-from .probe import Verdict
+from .probe import SplitDecision
 
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
 
@@ -30,19 +31,19 @@ class Dimensions:
         return self._chosen.get(module)
 
     def seen(
-        self, module: nn.Module, entry: Entry, verdict: Verdict, work: float, again: Callable[[], Entry | None]
+        self, module: nn.Module, entry: Entry, decision: SplitDecision, work: float, again: Callable[[], Entry | None]
     ) -> None:
         """Take a call into account that was observed.
 
         Args:
             module: that was called.
             entry: how its arguments were cut.
-            verdict: on the call, the same on every rank.
+            decision: on the call, the same on every rank.
             work: numbers that this rank computed for each that the call was given; the next call may be of other sizes.
             again: enters the call with the dimension that is chosen then.
         """
         dim, name = entry.layout.dim, original_class(module).__name__
-        if verdict.kind == "rows" or module in self._settled:
+        if decision.how is How.ROWS or module in self._settled:
             self._world.ledger.note(f"{name}: plain tensors of the script were dealt along dimension {dim}")
             return
         if dim == 0:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.forms import rows_of
+from ..batch.forms import to_local
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -110,4 +110,4 @@ def _fresh(leaf: Any) -> Any:
 
 
 def _own(leaf: Any) -> Any:
-    return rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf

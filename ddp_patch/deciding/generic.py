@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor, writes_in_place
 from ..calls.comparison import Dims, Span, compare
@@ -41,7 +41,7 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in generic:
-            generic[id(leaf)] = _generic(whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, generator)
+            generic[id(leaf)] = _generic(full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, generator)
         return generic[id(leaf)]
 
     def rows(leaf: Any) -> Any:
@@ -53,7 +53,7 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
             on_all = func(*all_args, **all_kwargs)
             own_args, own_kwargs = map_leaves(rows, (args, kwargs))
             on_rows = func(*own_args, **own_kwargs)
-    except Exception:  # noqa: BLE001 — it may refuse such values, and is judged by that
+    except Exception:  # noqa: BLE001 — it may refuse such values, and is decided by that
         return None
     dims = compare(on_rows, on_all, Span(*layout.span(rank), layout.total))
     return None if dims is None or None in dims.values() else dims

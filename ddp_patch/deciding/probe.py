@@ -29,6 +29,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calls import module_hooks
 from ..calls.comparison import Dims, Span, compare
+from ..calls.how import How
 from ..calls.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, states
 from ..gradients.loss_scale import leaves_below
@@ -37,23 +38,23 @@ from .trial import Refused, Trial
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SplitDecision:
     """How a module may be computed."""
 
-    kind: str  # "rows": apart; "view": as written, on batches; "whole": as written, on plain tensors
+    how: How
     reason: str
-    dims: Dims = field(default_factory=dict)  # where each output has its rows, for "rows"
+    dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
 
 
-def judge(
+def decide(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
     span: Span,
     seen: Observation | None = None,
     vector: bool = False,
-) -> Verdict:
+) -> SplitDecision:
     """Decide how a module may be computed, as far as this rank's rows tell.
 
     Args:
@@ -67,52 +68,54 @@ def judge(
     Raises:
         Exception: what the machine says, such as that it has no more memory.
     """
-    otherwise = "whole" if seen is None else "view"
+    otherwise = How.WHOLE if seen is None else How.BATCHES
     reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
         why = f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})"
-        return Verdict(otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps")
+        return SplitDecision(
+            otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps"
+        )
     try:
         with undisturbed(), Trial(module):
-            from_whole = on_whole(*detached(whole[0]), **detached(whole[1]))
+            from_full = on_whole(*detached(whole[0]), **detached(whole[1]))
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
-        return Verdict(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
+        return SplitDecision(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
     args, kwargs = detached(rows)
     stood = states()
     trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
         with undisturbed(), _alone(reductions), trial:
-            from_rows = on_rows(*args, **kwargs)
+            from_local = on_rows(*args, **kwargs)
             drew = not same_beside_torch(stood, states())
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
-        return Verdict("view", f"on rows it raises {_told(error)}")
+        return SplitDecision(How.BATCHES, f"on rows it raises {_told(error)}")
     if trial.hooked:
         why = f"its forward registers hooks on activations, which see whole batches, at {trial.hooked}"
-        return Verdict("view", f"{why}. Register them in the script, on what forward returns")
+        return SplitDecision(How.BATCHES, f"{why}. Register them in the script, on what forward returns")
     if drew:
         why = "its forward draws from Python's or NumPy's generator, and may branch on what it draws"
-        return Verdict("view", f"{why}. Draw in the script, and pass what was drawn as an argument")
+        return SplitDecision(How.BATCHES, f"{why}. Draw in the script, and pass what was drawn as an argument")
     if trial.looked:
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
-        return Verdict("view", f"{why}. Choose with torch.where instead")
+        return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
     with torch.no_grad():
-        dims = compare(from_rows, from_whole, span, vector)
+        dims = compare(from_local, from_full, span, vector)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
-        return Verdict("view", f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
+        return SplitDecision(How.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:
-        return Verdict("view", "its outputs for some rows depend on the other rows of the batch")
-    if seen is None and _trains_others(from_rows, on_rows, args, kwargs):
+        return SplitDecision(How.BATCHES, "its outputs for some rows depend on the other rows of the batch")
+    if seen is None and _trains_others(from_local, on_rows, args, kwargs):
         why = "a tensor that is no parameter of the module is trained with it"
-        return Verdict("view", f"{why}. Make it a parameter of the module")
+        return SplitDecision(How.BATCHES, f"{why}. Make it a parameter of the module")
     if not _same_state(on_rows, on_whole):
-        return Verdict("view", "its forward keeps values of the batch on the module. Return them instead")
-    return Verdict("rows", "its rows were seen to be independent", dims)
+        return SplitDecision(How.BATCHES, "its forward keeps values of the batch on the module. Return them instead")
+    return SplitDecision(How.ROWS, "its rows were seen to be independent", dims)
 
 
 def _trains_others(outputs: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves
@@ -73,7 +73,7 @@ class Checkpoints:
             return
         for _, leaf in leaves(held):
             if isinstance(leaf, BatchTensor):
-                whole_of(leaf)  # gathered before anything can fail on one rank alone
+                full_tensor(leaf)  # gathered before anything can fail on one rank alone
         self._turns.take(what, lambda: None, [os.path.abspath(target)])  # nobody reads the old one any more
         with self._turns.alone():
             if self._turns.is_leader:

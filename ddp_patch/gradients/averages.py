@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..batch.crossings import total
+from ..batch.crossings import all_reduce
 from ..batch.layout import Layout
 from ..batch.world import World
 from .watch import grad_of, set_grad
@@ -90,7 +90,7 @@ def means_of(values: list[Tensor], world: World, recorded: bool) -> list[Tensor]
     means: dict[int, Tensor] = {}
     for part in in_parts(values):
         flat = torch.cat([value.reshape(-1) for value in part])
-        flat = (total(flat) if recorded else world.all_reduce(flat)) / world.size
+        flat = (all_reduce(flat) if recorded else world.all_reduce(flat)) / world.size
         for value, piece in zip(part, flat.split([value.numel() for value in part]), strict=True):
             means[id(value)] = piece.view(value.shape).clone()  # the script may write to it
     return [means[id(value)] for value in values]

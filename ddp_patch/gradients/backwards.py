@@ -194,7 +194,7 @@ class Backwards:
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
                 self._settle(sync)
-                sync.rhythm.step()
+                sync.schedule.step()
         self._align(optimizer)
         if self.loss_scale.active and not has_closure:
             self.loss_scale.before_step(optimizer)
@@ -206,7 +206,7 @@ class Backwards:
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
-                sync.rhythm.forget_cycle()
+                sync.schedule.forget_cycle()
 
     def before_zeroing(self, parameters: Iterator[Any]) -> None:
         """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
@@ -240,7 +240,7 @@ class Backwards:
     def _before_reading(self, tensor: Tensor) -> None:
         sync = self._waiting.get(id(tensor))
         if sync is not None:
-            sync.rhythm.read()
+            sync.schedule.read()
             self._settle(sync)
 
     def _settle(self, sync: GradientSync) -> None:

@@ -22,10 +22,10 @@ from ..batch.promise import Derived, Promise
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
+from .accumulation import AccumulationSchedule
 from .anchors import anchor
 from .averages import average, average_flat, average_sparse, in_parts
 from .flags import Flags, at_the_end
-from .rhythm import Rhythm
 from .ties import Ties
 from .watch import grad_of, set_grad, with_grad
 
@@ -41,7 +41,7 @@ class GradientSync:
         sparse: list[nn.Parameter],
         ddp: DistributedDataParallel | None,
         world: World,
-        rhythm: Rhythm,
+        schedule: AccumulationSchedule,
         flags: Flags | None = None,
     ) -> None:
         """Take over when DDP communicates its buckets.
@@ -51,7 +51,7 @@ class GradientSync:
             sparse: further ones, whose gradients are sparse.
             ddp: None to stay in the safe gear for good.
             world: the ranks that share the batch.
-            rhythm: predicts which backwards are looked at.
+            schedule: predicts which backwards are looked at.
             flags: that DDP reduces as well; None to send them by themselves.
         """
         self.parameters = parameters
@@ -59,7 +59,7 @@ class GradientSync:
         self.ids = {id(parameter) for parameter in (*parameters, *sparse)}
         self.dtypes = [parameter.dtype for parameter in parameters]
         self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        self.rhythm = rhythm
+        self.schedule = schedule
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
         self.broken = False  # a backward failed half way through DDP's pass
@@ -132,7 +132,7 @@ class GradientSync:
         if self._reached or not self.in_backward:
             return  # torch.autograd.grad accumulates nowhere
         self._reached = True
-        wanted = self.rhythm.backward()
+        wanted = self.schedule.backward()
         ddp = self._ddp()
         if ddp is None or not self._may_arm:
             return

@@ -21,7 +21,7 @@ def as_batch(data: Any, layout: Layout, share: Callable[[Any], list[Any]]) -> An
     if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
         return type(data)(item for part in share(list(data)) for item in part)
     if isinstance(data, Tensor):
-        return BatchTensor.from_rows(data, layout) if data.dim() > 0 else data
+        return BatchTensor.from_local(data, layout) if data.dim() > 0 else data
     return map_items(lambda item: as_batch(item, layout, share), data)
 
 
@@ -90,7 +90,7 @@ def as_dealt(data: Any, world: World, drawn: int | None = None) -> tuple[Any, in
         if id(leaf) not in dealt:
             return leaf
         if id(leaf) not in batches:
-            batches[id(leaf)] = BatchTensor.from_rows(own_copy(leaf, layout, world), layout)
+            batches[id(leaf)] = BatchTensor.from_local(own_copy(leaf, layout, world), layout)
         return batches[id(leaf)]
 
     return mapped_tensors(own, data), layout.total

@@ -210,7 +210,7 @@ class Channel:
     def _kept(self, tensor: Tensor) -> Tensor:
         layout = Layout.deal(tensor.shape[0], 0, self._world.size)
         assert layout is not None
-        return BatchTensor.from_rows(own_copy(tensor, layout, self._world), layout)
+        return BatchTensor.from_local(own_copy(tensor, layout, self._world), layout)
 
     def close(self) -> None:
         """Hang up."""

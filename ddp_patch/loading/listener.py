@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..batch.forms import rows_of
+from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches
@@ -121,7 +121,7 @@ class Listener:
 
     def _pinned(self, leaf: Tensor) -> Tensor:
         if isinstance(leaf, BatchTensor):
-            return BatchTensor.from_rows(self._placed(rows_of(leaf)), leaf._layout)
+            return BatchTensor.from_local(self._placed(to_local(leaf)), leaf._layout)
         return self._placed(leaf)
 
     def _read_alone(self) -> tuple[Any, int | None]:

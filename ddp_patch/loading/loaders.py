@@ -24,7 +24,7 @@ from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .generators import in_main_thread
 from .listener import Listener
-from .plan import RUNS, Plan, plan
+from .plan import RUNS, Plan, Read, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .workers import divided, drawn_ahead
@@ -88,11 +88,11 @@ class Loaders:
             self._channel.close()
 
     def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known) -> Any:
-        if how.kind == "alone":
+        if how.by is Read.AS_WRITTEN:
             return Alone(make(loader))
         goes_on = known.shadow is not None  # with the workers of the epoch before
         name = f"loader {known.number} in epoch {known.epochs}"
-        channel = self._connected() if how.kind == "host" else None
+        channel = self._connected() if how.by is Read.PER_HOST else None
         if channel is not None and not channel.is_reader:
             listener = Listener(make, loader, channel, self._world, name, known.compared, goes_on)
             known.shadow = loader.persistent_workers or None
@@ -111,7 +111,7 @@ class Loaders:
                 sampler.lengths = lengths
             return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
-        collate = loader.collate_fn if how.kind == "samples" else None
+        collate = loader.collate_fn if how.by is Read.OWN_SAMPLES else None
         return Apart(make(shadow), sampler, self._world, self._replicas.stream, name, _described(loader), collate)
 
     def _connected(self) -> Channel:
@@ -130,7 +130,7 @@ class Loaders:
         # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
         shadow.__dict__.update(loader.__dict__)
         changes: dict[str, Any] = {}
-        if how.kind == "host":
+        if how.by is Read.PER_HOST:
             changes["pin_memory"] = False  # after it was handed over
             if not self._is_one_host:
                 changes["in_order"] = True  # as each host's workers are done, hosts would read different batches
@@ -150,7 +150,7 @@ class Loaders:
                 ),
                 "in_order": True,  # batches out of order would differ between ranks
             }
-            if how.kind == "samples":
+            if how.by is Read.OWN_SAMPLES:
                 changes["collate_fn"] = samples_as_they_are
         shadow.__dict__.update(changes)
         return shadow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -19,11 +20,20 @@ RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over e
 _DEAL = "ddp_patch.deal(loader) has every rank load its own rows, and collates the whole of them on each"
 
 
+class Read(Enum):
+    """Who reads what of a loader."""
+
+    OWN_ROWS = "each rank loads and collates its rows of a batch"
+    OWN_SAMPLES = "each rank loads its samples of a batch, and collates all of them"
+    PER_HOST = "one rank of each host reads batches, and hands them to the others"
+    AS_WRITTEN = "each rank reads all of it, as it is: the script deals the rows itself"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a rank does for a loader."""
 
-    kind: str  # "rows": loads its own; "samples": and collates all; "host": one rank per host reads; "alone": as it is
+    by: Read
     reason: str  # for the report
 
 
@@ -56,30 +66,39 @@ def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
     """
     choice = vars(loader).get(_CHOICE)
     if is_distributed(loader):
-        return Plan("alone", "left alone: it has a DistributedSampler")
+        return Plan(Read.AS_WRITTEN, "left alone: it has a DistributedSampler")
     if isinstance(loader.dataset, IterableDataset):
-        return Plan("host", "read by one rank of each host: an iterable dataset")
+        return _per_host("an iterable dataset")
     if loader.batch_sampler is None:
-        return Plan("host", "read by one rank of each host: batch_size=None, the dataset makes the batches")
+        return _per_host("batch_size=None, the dataset makes the batches")
     if choice == "whole":
-        return Plan("host", "read by one rank of each host, as ddp_patch.whole(loader) says")
+        return _per_host("as ddp_patch.whole(loader) says")
     if not loader.in_order and loader.num_workers > 0 and is_one_host and choice != "deal":
-        return Plan("host", "read by one rank of each host: in_order=False, the order in which its workers are done")
+        return _per_host(
+            "in_order=False, the order in which its workers are done",
+        )
     if loader.num_workers == 0 and choice != "deal" and own_generators(loader):
-        return Plan("host", "read by one rank of each host: its dataset or collate_fn holds a generator of its own")
+        return _per_host("its dataset or collate_fn holds a generator of its own")
     shared = shared_with_children(loader) if choice != "deal" else []
     if shared:
         what = type(shared[0]).__name__
-        return Plan(
-            "host", f"read by one rank of each host: it holds a multiprocessing {what} for its workers; {_DEAL}"
+        return _per_host(
+            f"it holds a multiprocessing {what} for its workers; {_DEAL}",
         )
     if loader.num_workers > 0 and choice != "deal" and asks_for_its_worker(loader):
-        return Plan("host", f"read by one rank of each host: it asks which of its workers loads; {_DEAL}")
+        return _per_host(f"it asks which of its workers loads; {_DEAL}")
     if loader.collate_fn is default_collate:
-        return Plan("rows", "rows dealt: each rank loads its own")
+        return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "deal":
-        return Plan("samples", "rows dealt, as ddp_patch.deal(loader) says: each rank loads its own, all collate all")
-    return Plan("host", f"read by one rank of each host, since its collate_fn may look at the whole batch; {_DEAL}")
+        return Plan(
+            Read.OWN_SAMPLES,
+            "rows dealt, as ddp_patch.deal(loader) says: each rank loads its own, all collate all",
+        )
+    return _per_host(f"its collate_fn may look at the whole batch; {_DEAL}")
+
+
+def _per_host(why: str) -> Plan:
+    return Plan(Read.PER_HOST, f"read by one rank of each host: {why}")
 
 
 def is_distributed(loader: DataLoader[Any]) -> bool:

@@ -120,7 +120,7 @@ class Reader:
             return batches[id(leaf)]
 
         def own(leaf: Tensor) -> Tensor:
-            return BatchTensor.from_rows(self._placed(own_copy(leaf, layout, self._world)), layout)
+            return BatchTensor.from_local(self._placed(own_copy(leaf, layout, self._world)), layout)
 
         return mapped_tensors(kept, data), layout.total
 

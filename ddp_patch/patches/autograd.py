@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.forms import rows_of, whole_of
+from ..batch.forms import full_tensor, to_local
 from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
 from ..deciding.functions import study
@@ -52,7 +52,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         inputs = given["inputs"]
         inputs = inputs.values() if isinstance(inputs, dict) else inputs
         inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-        given["inputs"] = [rows_of(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
+        given["inputs"] = [to_local(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
     scale = session.replicas.backwards.loss_scale
     if scale.active and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
@@ -83,7 +83,7 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
 def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
     with session.world.working_on_whole(f"{instance.__name__}.apply") if given else nullcontext():
-        whole = map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
+        whole = map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         result = wrapped(*whole, **kwargs)
     if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):
         raise BatchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -108,7 +108,7 @@ def _save_folder(session: Session, wrapped: Any, instance: Any, args: Args, kwar
 
 def wholly(data: Any) -> Any:
     """Give batches as the tensors that one process would have; every rank has gathered them already."""
-    return map_leaves(lambda leaf: whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf, data)
+    return map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, data)
 
 
 _HERE = "to this rank's device, wherever `map_location`, or nothing, would have put it"

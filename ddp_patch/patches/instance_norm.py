@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.crossings import spread
-from ..batch.forms import rows_of
+from ..batch.crossings import replicate
+from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -30,11 +30,11 @@ def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kw
         how = use_input_stats, momentum, eps
         if use_input_stats and running_mean is not None and running_var is not None:
             if isinstance(input, BatchTensor) and input._layout.dim == 0:
-                weight, bias = (None if value is None else spread(value) for value in (weight, bias))
+                weight, bias = (None if value is None else replicate(value) for value in (weight, bias))
                 seen = session.world.observation
                 with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
-                    rows = on_rows(rows_of(input), running_mean, running_var, weight, bias, *how)
-                return BatchTensor.from_rows(rows, input._layout)
+                    rows = on_rows(to_local(input), running_mean, running_var, weight, bias, *how)
+                return BatchTensor.from_local(rows, input._layout)
             if session.replicas.forwards.computes_rows:
                 return on_rows(input, running_mean, running_var, weight, bias, *how)
         return unchanged(input, running_mean, running_var, weight, bias, *how)

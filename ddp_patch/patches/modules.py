@@ -14,13 +14,13 @@ def _set_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Ar
     before = _held(instance, args[0])
     wrapped(*args, **kwargs)
     session.replicas.census.noted(args[0])
-    session.replicas.verdicts.fingerprints.noted(instance, args[0], before, args[1])
+    session.replicas.decisions.fingerprints.noted(instance, args[0], before, args[1])
 
 
 def _delete_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
     before = _held(instance, args[0])
     wrapped(*args, **kwargs)
-    session.replicas.verdicts.fingerprints.noted(instance, args[0], before, None)
+    session.replicas.decisions.fingerprints.noted(instance, args[0], before, None)
 
 
 def _held(module: nn.Module, name: str) -> Any:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..batch import packed
-from ..batch.crossings import scatter
-from ..batch.forms import rows_of, whole_of
+from ..batch.crossings import shard
+from ..batch.forms import full_tensor, to_local
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
@@ -48,7 +48,7 @@ def _forward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             output, states = wrapped(input.own, own)
         at = input.layout.at(1)
         several = isinstance(states, tuple)
-        batches = [BatchTensor.from_rows(state, at) for state in (states if several else (states,))]
+        batches = [BatchTensor.from_local(state, at) for state in (states if several else (states,))]
         return PackedRows.of(output, input.order, input.layout), tuple(batches) if several else batches[0]
 
     return bind(*args, **kwargs)
@@ -62,15 +62,15 @@ def _own(states: Any, sequence: PackedRows) -> Any:
         return NotImplemented if any(state is NotImplemented for state in both) else both
     layout = sequence.layout.at(1)
     if isinstance(states, BatchTensor):
-        return rows_of(states) if states._layout == layout else NotImplemented
+        return to_local(states) if states._layout == layout else NotImplemented
     fits = isinstance(states, Tensor) and states.dim() == 3 and states.shape[1] == layout.total
-    return scatter(states, layout) if fits else NotImplemented
+    return shard(states, layout) if fits else NotImplemented
 
 
 def _whole(states: Any) -> Any:
     if isinstance(states, tuple):
         return tuple(map(_whole, states))
-    return whole_of(states) if isinstance(states, BatchTensor) else states
+    return full_tensor(states) if isinstance(states, BatchTensor) else states
 
 
 _WHERE, _RNN = "torch.nn.utils.rnn", "torch.nn.modules.rnn"

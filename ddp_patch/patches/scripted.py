@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.jit import _builtins
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.promised import PromisedTensor, arrive
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
@@ -51,7 +51,7 @@ def _example(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
 
 
 def _whole(leaf: Any) -> Any:
-    return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+    return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
 
 
 _WHOLE = "gets whole batches"

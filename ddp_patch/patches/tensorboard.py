@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..replica.forwards import ON_WHOLE
@@ -81,7 +81,7 @@ def _graph(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
 
 
 def _whole(leaf: Any) -> Any:
-    return whole_of(leaf).detach() if isinstance(leaf, BatchTensor) else leaf
+    return full_tensor(leaf).detach() if isinstance(leaf, BatchTensor) else leaf
 
 
 def _apply(apply: Callable[[list[Patch]], None], rows: list[Patch], module: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..batch.forms import whole_of
+from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -26,11 +26,11 @@ def _forward(session: Session, wrapped: Any, instance: nn.Module, args: Args, kw
     whole = map_leaves(_whole, args), map_leaves(_whole, kwargs)
     with session.replicas.forwards.closed():  # its layers are given nested tensors
         result = wrapped(*whole[0], **whole[1])
-    return BatchTensor.from_whole(result, src._layout)
+    return BatchTensor.from_full(result, src._layout)
 
 
 def _whole(leaf: Any) -> Any:
-    return whole_of(leaf) if isinstance(leaf, BatchTensor) else leaf
+    return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
 
 
 _EFFECT = "leaves out padding as it does on the whole batch"

@@ -14,10 +14,11 @@ from ..calls import compiled
 from ..calls.calls import Call, described
 from ..calls.census import Held
 from ..calls.entry import Entry, plain_targets
-from ..calls.recall import OBSERVED, Recall
+from ..calls.how import How
+from ..calls.recall import Recall
 from ..calls.rows import as_batches, leave, whole_arguments, writing_back
 from ..calls.streams import RankStream
-from ..deciding.probe import Verdict
+from ..deciding.probe import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .replica import Replica
@@ -51,13 +52,13 @@ class Forwards:
         """Whether a module is running that calls are known of."""
         return self._depth > 0 or self.opened > 0
 
-    def on_rows(self, call: Call, entry: Entry, verdict: Verdict, held: Held, replica: Replica | None) -> Any:
+    def on_rows(self, call: Call, entry: Entry, decision: SplitDecision, held: Held, replica: Replica | None) -> Any:
         """Compute this rank's rows, and make batches of what comes out.
 
         Args:
             call: of the script, or of a forward that runs on batches.
             entry: how its arguments are cut.
-            verdict: on it.
+            decision: on it.
             held: what the module holds.
             replica: of the outermost module; None inside.
 
@@ -66,9 +67,9 @@ class Forwards:
         """
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         losses = None
-        if verdict.losses:
+        if decision.losses:
             plain = plain_targets(call, entry)
-            losses = Reductions(verdict.losses, entry.layout, self._world.rank, plain)
+            losses = Reductions(decision.losses, entry.layout, self._world.rank, plain)
         written = None if losses is None else compiled.writings(held.layers)
         is_outermost = self._stream.enter_torch()
         self._depth += 1
@@ -97,7 +98,7 @@ class Forwards:
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are tied at once
                 outputs = replica.anchored(outputs, entry.leaves)
-            return leave(call.module, outputs, entry, verdict.dims, call.vector)
+            return leave(call.module, outputs, entry, decision.dims, call.vector)
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
@@ -156,7 +157,7 @@ class Forwards:
             raise BatchError(why)
         if self._recall.is_on:
             self._recall.of(call.module)
-        self._recall.note(call.module, OBSERVED)
+        self._recall.note(call.module, How.OBSERVED)
         with self.closed():
             return call.as_written()
 

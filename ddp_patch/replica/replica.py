@@ -16,11 +16,11 @@ from ..calls.calls import Call
 from ..calls.census import Census, Held
 from ..calls.entry import Entry
 from ..diagnosis.lockstep import compare_parameters
+from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.backwards import Backwards
 from ..gradients.compression import compress
 from ..gradients.flags import Flags
 from ..gradients.gradients import GradientSync
-from ..gradients.rhythm import Rhythm
 from ..launch.job import Job
 from ..options import Options
 
@@ -45,7 +45,7 @@ class Replica:
         self._world = world
         self._backwards = backwards
         self._census = census
-        self._rhythm = Rhythm(options.accumulate)
+        self._schedule = AccumulationSchedule(options.accumulate)
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
 
@@ -142,7 +142,7 @@ class Replica:
             if flags.parameter is not None and self._world.size & (self._world.size - 1):
                 # By itself it multiplies by 1 / N, which is rounded: a whole number would not stay one. This divides.
                 self._ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
-        self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._rhythm, flags)
+        self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._schedule, flags)
         if self._ddp is not None and flags is not None and flags.parameter is None:
             compress(options.comm_hook, self._ddp, self.sync.bucket_left)
         self._backwards.add(self.sync)

@@ -22,10 +22,11 @@ from ..calls import compiled, module_hooks, swap
 from ..calls.calls import Call, described
 from ..calls.census import Census, Held
 from ..calls.entry import Entry
-from ..calls.recall import OBSERVED, Recall
+from ..calls.how import How
+from ..calls.recall import Recall
 from ..calls.streams import RankStream
-from ..deciding.probe import Verdict
-from ..deciding.verdicts import First, Verdicts
+from ..deciding.decisions import First, SplitDecisions
+from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backwards import Backwards
 from ..gradients.graphs import comes_from
@@ -37,7 +38,7 @@ from .replica import Replica
 from .shares import Shares
 from .trained import Trained
 
-_SEEN_ELSEWHERE = Verdict("rows", "it was computed on rows before")
+_SEEN_ELSEWHERE = SplitDecision(How.ROWS, "it was computed on rows before")
 _MOST_NODES = 64  # of a graph that are looked at in every call
 _OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
@@ -53,7 +54,7 @@ class Replicas:
         self.backwards = Backwards(world, lambda: job.one_process.group)
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
-        self.verdicts = Verdicts(world, options.batch_dims, self.census)
+        self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.recall = Recall()
         self.forwards = Forwards(world, self.stream, self.recall)
         self._shares = Shares(world, self.forwards) if options.report else None
@@ -168,7 +169,7 @@ class Replicas:
         if self.hooks.needs_whole(call.module, held):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
             return self.forwards.on_whole(call)
-        entry = self.verdicts.enter(call, self.rows, self.forwards.opened == 0)
+        entry = self.decisions.enter(call, self.rows, self.forwards.opened == 0)
         if entry is None:
             return self.forwards.on_whole(call)
         if entry.unclear:
@@ -198,29 +199,29 @@ class Replicas:
             self._of_several[id(call.module)] = call.module
             self._world.ledger.on_batches[described(call.module)] = "it is called with batches of different sizes"
             return self.forwards.opened_up(call, entry)
-        form = self.verdicts.form(call, entry, held)
-        verdict = self.verdicts.known(call, entry, form)
-        kind = self.recall.of(call.module) if self.recall.is_on else None
-        if kind is None and verdict is None:
+        form = self.decisions.form(call, entry, held)
+        decision = self.decisions.known(call, entry, form)
+        how = self.recall.of(call.module) if self.recall.is_on else None
+        if how is None and decision is None:
             first = self._first(call, entry, form)
             if first.ran:
                 return first.result
-            entry, verdict = first.entry, first.verdict
-        if kind is None:
-            assert verdict is not None
-            kind = verdict.kind
-        self.recall.note(call.module, kind)
-        if kind == "whole":
+            entry, decision = first.entry, first.decision
+        if how is None:
+            assert decision is not None
+            how = decision.how
+        self.recall.note(call.module, how)
+        if how is How.WHOLE:
             return self.forwards.on_whole(call)
-        if kind == "view":
+        if how is How.BATCHES:
             return self.forwards.opened_up(call, entry)
-        if kind == OBSERVED:
+        if how is How.OBSERVED:
             with self.forwards.closed(), compiled.stance("force_eager"):
                 return self.forwards.on_batches(call, entry)
-        result = self.forwards.on_rows(call, entry, verdict or _SEEN_ELSEWHERE, held, replica)
+        result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, held, replica)
         if result is not REFUSED:
             return result
-        self.verdicts.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")
+        self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")
         return self.forwards.opened_up(call, entry)
 
     def _first(self, call: Call, entry: Entry, form: Any) -> First:
@@ -228,18 +229,18 @@ class Replicas:
         self.forwards.count += 1
         try:
             with self.forwards.closed():
-                first = self.verdicts.first(call, entry, form, self.rows)
+                first = self.decisions.first(call, entry, form, self.rows)
         except DdpPatchError:
             raise
         except Exception as error:
             self._world.compare_failures(error, f"call {self.forwards.count} of {described(call.module)}")
             raise
-        if first.verdict.kind == "rows":
+        if first.decision.how is How.ROWS:
             self._look_at(call.module)
         if first.ran:
-            if first.verdict.kind == "rows":
+            if first.decision.how is How.ROWS:
                 self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
-            self.recall.note(call.module, OBSERVED)
+            self.recall.note(call.module, How.OBSERVED)
         return first
 
     def _look_at(self, module: nn.Module) -> None:
@@ -256,7 +257,7 @@ class Replicas:
 
         swap.swap(module, {"__call__": called})
         self._looked_at[id(module)] = module
-        self.verdicts.fingerprints.reclassed(module)
+        self.decisions.fingerprints.reclassed(module)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Replicas:
         for module in self._looked_at.values():
             swap.restore(module)
         self._looked_at.clear()
-        self.verdicts.close()
+        self.decisions.close()
         self.census.close()
         self.hooks.close()
 

@@ -7,8 +7,8 @@ import cases
 import network_cases
 import torch
 
-from ddp_patch.batch.crossings import own_rows
-from ddp_patch.batch.forms import whole_of
+from ddp_patch.batch.crossings import local_rows
+from ddp_patch.batch.forms import full_tensor
 from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import World
@@ -25,7 +25,7 @@ def tensors_in(value):
 
 def as_batch(tensor, dim):
     layout = Layout.deal(tensor.shape[dim], dim, World.get().size)
-    batch = BatchTensor.from_rows(own_rows(tensor, layout).clone(), layout)
+    batch = BatchTensor.from_local(local_rows(tensor, layout).clone(), layout)
     return batch.requires_grad_() if tensor.is_floating_point() else batch
 
 
@@ -62,7 +62,7 @@ def compare(name, seed):
     for mine, right in zip(ours, theirs, strict=True):
         if (mine.shape, mine.dtype, mine.requires_grad) != (right.shape, right.dtype, right.requires_grad):
             return f"{mine.shape} {mine.dtype} {mine.requires_grad} instead of {right.shape} {right.dtype} {right.requires_grad}"
-        value = whole_of(mine) if isinstance(mine, BatchTensor) else mine
+        value = full_tensor(mine) if isinstance(mine, BatchTensor) else mine
         if not torch.allclose(value.double(), right.double(), rtol=1e-9, atol=1e-9, equal_nan=True):
             return f"value differs by {(value.double() - right.double()).abs().max().item()}"
     loss, right_loss = scalar(ours, seed), scalar(theirs, seed)
@@ -79,7 +79,7 @@ def compare(name, seed):
             return f"gradient of input {index} is {mine.grad} instead of {right.grad}"
         if mine.grad is None:
             continue
-        grad = whole_of(mine.grad) if isinstance(mine.grad, BatchTensor) else mine.grad
+        grad = full_tensor(mine.grad) if isinstance(mine.grad, BatchTensor) else mine.grad
         if not torch.allclose(grad, right.grad, rtol=1e-9, atol=1e-9, equal_nan=True):
             return f"gradient of input {index} differs by {(grad - right.grad).abs().max().item()}"
     return None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BatchError
-from ..forms import rows_of
+from ..forms import to_local
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -21,7 +21,7 @@ _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch'
 def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.requires_grad_()``: the rows become a leaf whose gradient is brought back to scale as it arrives."""
     batch: BatchTensor = args[0]
-    rows = rows_of(batch)
+    rows = to_local(batch)
     was_leaf = rows.is_leaf
     func(rows, *args[1:], **kwargs)
     if rows.requires_grad and was_leaf and not batch._halved:
@@ -40,30 +40,30 @@ def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.grad``: a batch of the rows' gradients. For a leaf it shares their memory."""
     batch: BatchTensor = args[0]
-    grad = rows_of(batch).grad
+    grad = to_local(batch).grad
     if grad is None:
         return None
-    return BatchTensor.from_rows(grad if batch._halved else grad / World.get().size, batch._layout)
+    return BatchTensor.from_local(grad if batch._halved else grad / World.get().size, batch._layout)
 
 
 def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``x.grad = None``."""
     batch, value = args
     if isinstance(value, BatchTensor):
-        value = rows_of(value)
+        value = to_local(value)
     elif value is not None:
         raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
-    rows_of(batch).grad = value
+    to_local(batch).grad = value
 
 
 def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.data``: the same memory without the graph, written to without a word to autograd."""
     batch: BatchTensor = args[0]
-    rows = rows_of(batch)
+    rows = to_local(batch)
     if not rows.requires_grad:
-        return BatchTensor.from_rows(rows.detach(), batch._layout)
+        return BatchTensor.from_local(rows.detach(), batch._layout)
     batch._is_aliased = True
-    data = BatchTensor.from_rows(rows.data, batch._layout)
+    data = BatchTensor.from_local(rows.data, batch._layout)
     data._is_aliased = True
     return data
 
@@ -82,14 +82,14 @@ def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.detach_()``: forget the graph of the rows."""
-    rows_of(args[0]).detach_()
+    to_local(args[0]).detach_()
     args[0]._whole = None
     return args[0]
 
 
 def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.retain_grad()`` on an intermediate."""
-    rows_of(args[0]).retain_grad()
+    to_local(args[0]).retain_grad()
 
 
 def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,14 +98,14 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     layout, scale = batch._layout, 1 if batch._halved else World.get().size
 
     def on_rows(grad: Tensor) -> Tensor | None:
-        result = hook(BatchTensor.from_rows(grad / scale, layout))
+        result = hook(BatchTensor.from_local(grad / scale, layout))
         if result is None:
             return None
         if not isinstance(result, BatchTensor):
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
-        return rows_of(result) * scale
+        return to_local(result) * scale
 
-    return _register_hook(rows_of(batch), on_rows)
+    return _register_hook(to_local(batch), on_rows)
 
 
 def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +135,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     root_weights = [
         None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
     ]
-    sources = [rows_of(source) if isinstance(source, BatchTensor) else source for source in inputs]
+    sources = [to_local(source) if isinstance(source, BatchTensor) else source for source in inputs]
     grads = func(roots, sources, grad_outputs=root_weights, **kwargs)
     return tuple(_returned(value, source) for value, source in zip(grads, inputs, strict=True))
 
@@ -143,7 +143,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 def _returned(value: Tensor | None, source: Tensor) -> Tensor | None:
     if value is None or not isinstance(source, BatchTensor):
         return value
-    return BatchTensor.from_rows(value if source._halved else value / World.get().size, source._layout)
+    return BatchTensor.from_local(value if source._halved else value / World.get().size, source._layout)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -156,9 +156,9 @@ def deepcopy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     memo = args[1] if len(args) > 1 else {}
     if id(batch) in memo:
         return memo[id(batch)]
-    twin = BatchTensor.from_rows(copy.deepcopy(rows_of(batch)), batch._layout)
+    twin = BatchTensor.from_local(copy.deepcopy(to_local(batch)), batch._layout)
     memo[id(batch)] = twin
-    return requires_grad_(Tensor.requires_grad_, (twin,), {}) if rows_of(batch).requires_grad else twin
+    return requires_grad_(Tensor.requires_grad_, (twin,), {}) if to_local(batch).requires_grad else twin
 
 
 def _slot(name: str, method: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import rows_of
+from ..forms import to_local
 from ..tensor import BatchTensor, Rule
 
 _MISSING = object()
@@ -34,11 +34,11 @@ def along(name: str, position: int, default: Any) -> Rule:
         reduced = named_dims(batch, args, kwargs, position, default)
         if reduced is None or batch._layout.dim in reduced:
             return NotImplemented
-        result = func(rows_of(batch), *args[1:], **kwargs)
+        result = func(to_local(batch), *args[1:], **kwargs)
         one = result if isinstance(result, Tensor) else result[0]
         stays = one.dim() == batch.dim()
         dim = batch._layout.dim - (0 if stays else sum(d < batch._layout.dim for d in reduced))
-        return wrap(result, lambda rows: BatchTensor.from_rows(rows, batch._layout.at(dim)))
+        return wrap(result, lambda rows: BatchTensor.from_local(rows, batch._layout.at(dim)))
 
     return rule
 
@@ -72,7 +72,7 @@ def one_hot(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
     if not args or not isinstance(args[0], BatchTensor) or classes == -1:
         return NotImplemented
-    return BatchTensor.from_rows(func(rows_of(args[0]), classes), args[0]._layout)
+    return BatchTensor.from_local(func(to_local(args[0]), classes), args[0]._layout)
 
 
 def _elementwise() -> Rule:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..forms import rows_of
+from ..forms import to_local
 from ..tensor import BatchTensor, Rule
 
 _NAMES = ("input", "p", "training", "inplace")
@@ -21,7 +21,7 @@ def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return result
     batch: BatchTensor = given["input"]
     # Of a contiguous tensor of the global shape: the kernels draw in the order of memory.
-    mask = func(rows_of(batch).new_ones(batch.shape), given["p"], True)
+    mask = func(to_local(batch).new_ones(batch.shape), given["p"], True)
     return batch.mul_(mask) if given["inplace"] else batch * mask
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..crossings import scatter, spread
-from ..forms import forget_whole, rows_of, whole_is_seen
+from ..crossings import replicate, shard
+from ..forms import forget_whole, to_local, whole_is_seen
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, Unanswered
 
@@ -30,7 +30,7 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if isinstance(first, BatchTensor) and result is first._rows:  # F.relu(x, inplace=True), x.positive()
         forget_whole(first)
         return first
-    return BatchTensor.from_rows(result, layout)
+    return BatchTensor.from_local(result, layout)
 
 
 def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,11 +59,11 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(first, BatchTensor):
         # plain.to(batch): only the batch's dtype and device matter.
         return func(*map(_any_form, args), **{name: _any_form(value) for name, value in kwargs.items()})
-    rows = rows_of(first)
+    rows = to_local(first)
     result = func(rows, *map(_any_form, args[1:]), **{name: _any_form(value) for name, value in kwargs.items()})
     if result is rows:
         return first
-    return BatchTensor.from_rows(result, first._layout) if isinstance(result, Tensor) else result
+    return BatchTensor.from_local(result, first._layout) if isinstance(result, Tensor) else result
 
 
 def common_layout(tensors: list[Tensor]) -> Layout | None:
@@ -92,18 +92,18 @@ def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
 
     def cut(value: Any) -> Any:
         if isinstance(value, BatchTensor):
-            return rows_of(value)
+            return to_local(value)
         if not isinstance(value, Tensor):
             return value
         if value.dim() >= back and value.shape[-back] == layout.total:
-            return scatter(value, layout.at(value.dim() - back))
-        return spread(value)
+            return shard(value, layout.at(value.dim() - back))
+        return replicate(value)
 
     return cut
 
 
 def _any_form(value: Any) -> Any:
-    return rows_of(value) if isinstance(value, BatchTensor) else value
+    return to_local(value) if isinstance(value, BatchTensor) else value
 
 
 def rules() -> list[tuple[Any, Rule]]:

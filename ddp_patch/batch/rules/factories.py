@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import rows_of
+from ..forms import to_local
 from ..tensor import BatchTensor, Rule
 
 _CONSTANT = (torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like)
@@ -19,10 +19,10 @@ def constant_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     """``torch.zeros_like(x)``: rows of a batch. Empty memory is zeroed, so that all ranks see the same."""
     if not args or not isinstance(args[0], BatchTensor):
         return NotImplemented
-    rows = rows_of(args[0])
+    rows = to_local(args[0])
     maker = torch.zeros_like if func is torch.empty_like else func
     leaf = kwargs.pop("requires_grad", False)
-    made = BatchTensor.from_rows(maker(rows, *args[1:], **kwargs), args[0]._layout)
+    made = BatchTensor.from_local(maker(rows, *args[1:], **kwargs), args[0]._layout)
     return made.requires_grad_() if leaf else made
 
 
@@ -31,10 +31,10 @@ def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if not args or not isinstance(args[0], BatchTensor):
         return NotImplemented
     batch: BatchTensor = args[0]
-    template = rows_of(batch).new_empty(1).expand(batch.shape)
+    template = to_local(batch).new_empty(1).expand(batch.shape)
     kwargs = {"memory_format": torch.contiguous_format, **kwargs}
     leaf = kwargs.pop("requires_grad", False)
-    made = BatchTensor.from_whole(func(template, *args[1:], **kwargs), batch._layout)
+    made = BatchTensor.from_full(func(template, *args[1:], **kwargs), batch._layout)
     return made.requires_grad_() if leaf else made
 
 
@@ -42,7 +42,7 @@ def new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.new_zeros(3, 4)``: a plain tensor of x's dtype and device."""
     if any(isinstance(value, BatchTensor) for value in (*args[1:], *kwargs.values())):
         return NotImplemented
-    return func(rows_of(args[0]), *args[1:], **kwargs)
+    return func(to_local(args[0]), *args[1:], **kwargs)
 
 
 def rules() -> list[tuple[Any, Rule]]:

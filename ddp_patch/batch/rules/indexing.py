@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..crossings import scatter
+from ..crossings import shard
 from ..factories import counts
-from ..forms import rows_of
+from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
@@ -24,7 +24,7 @@ def redealt(result: Any, dim: int) -> Any:
     layout = Layout.deal(result.shape[dim], dim, World.get().size)
     if layout is None:
         return result
-    batch = BatchTensor.from_whole(result, layout)
+    batch = BatchTensor.from_full(result, layout)
     # A slice of another batch: writes go through the whole, where that batch sees them.
     batch._is_slice = result._is_view()
     return batch
@@ -66,7 +66,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # An integer beside an index tensor is broadcast with it, which may move its dimension to the front.
         if advanced and any(isinstance(item, int) for item in expanded):
             return _picked(func, batch, index, items)
-        return BatchTensor.from_rows(rows_of(batch)[tuple(expanded)], batch._layout.at(out_dim))
+        return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
         return redealt(on_whole(func, args, kwargs), out_dim)
     return _picked(func, batch, index, items)
@@ -85,13 +85,13 @@ def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
                 return None
             if isinstance(item, BatchTensor) and item._layout != layout:
                 return None
-            own.append(rows_of(item) if isinstance(item, BatchTensor) else scatter(item, layout))
+            own.append(to_local(item) if isinstance(item, BatchTensor) else shard(item, layout))
         elif isinstance(item, (int, slice)) and not isinstance(item, bool):
             own.append(item)
         else:
             return None
-    rows = rows_of(batch)
-    return BatchTensor.from_rows(rows[(torch.arange(len(rows), device=rows.device), *own)], layout)
+    rows = to_local(batch)
+    return BatchTensor.from_local(rows[(torch.arange(len(rows), device=rows.device), *own)], layout)
 
 
 def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:
@@ -141,10 +141,10 @@ def along_dim(position: int, default: Any, several: bool) -> Rule:
         dims = named_dims(batch, args, named, position, default)
         dim = batch._layout.dim
         if dims is not None and dim not in dims:
-            result = func(rows_of(batch), *args[1:], **kwargs)
+            result = func(to_local(batch), *args[1:], **kwargs)
             if several:
-                return tuple(BatchTensor.from_rows(part, batch._layout) for part in result)
-            return BatchTensor.from_rows(result, batch._layout)
+                return tuple(BatchTensor.from_local(part, batch._layout) for part in result)
+            return BatchTensor.from_local(result, batch._layout)
         result = on_whole(func, args, kwargs)
         return tuple(redealt(part, dim) for part in result) if several else redealt(result, dim)
 
@@ -164,7 +164,7 @@ def unbind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dims is None or batch._layout.dim in dims:
         return NotImplemented
     layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in dims))
-    return tuple(BatchTensor.from_rows(part, layout) for part in func(rows_of(batch), *args[1:], **kwargs))
+    return tuple(BatchTensor.from_local(part, layout) for part in func(to_local(batch), *args[1:], **kwargs))
 
 
 def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -176,7 +176,7 @@ def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dims is None or batch._layout.dim in dims:
         return NotImplemented
     layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in dims))
-    return BatchTensor.from_rows(func(rows_of(batch), *args[1:], **kwargs), layout)
+    return BatchTensor.from_local(func(to_local(batch), *args[1:], **kwargs), layout)
 
 
 def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -187,7 +187,7 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(batch, BatchTensor) or dim % batch.dim() == batch._layout.dim:
         return NotImplemented
     if isinstance(index, BatchTensor) and index._layout == batch._layout:
-        return BatchTensor.from_rows(func(rows_of(batch), dim, rows_of(index)), batch._layout)
+        return BatchTensor.from_local(func(to_local(batch), dim, to_local(index)), batch._layout)
     return NotImplemented
 
 
@@ -202,7 +202,7 @@ def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     layout = common_layout(list(tensors))
     if layout is not None and dim % tensors[0].dim() != layout.dim:
         rows = _cut(tensors, layout)
-        return NotImplemented if rows is None else BatchTensor.from_rows(torch.cat(rows, dim), layout)
+        return NotImplemented if rows is None else BatchTensor.from_local(torch.cat(rows, dim), layout)
     return redealt(on_whole(func, args, kwargs), dim % tensors[0].dim())
 
 
@@ -217,16 +217,16 @@ def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not layout or not rows:
         return NotImplemented
     at = dim % (tensors[0].dim() + 1)
-    return BatchTensor.from_rows(torch.stack(rows, at), layout.at(layout.dim + (at <= layout.dim)))
+    return BatchTensor.from_local(torch.stack(rows, at), layout.at(layout.dim + (at <= layout.dim)))
 
 
 def _cut(tensors: Any, layout: Layout) -> list[Tensor] | None:
     rows = []
     for tensor in tensors:
         if isinstance(tensor, BatchTensor):
-            rows.append(rows_of(tensor))
+            rows.append(to_local(tensor))
         elif tensor.shape[layout.dim] == layout.total:
-            rows.append(scatter(tensor, layout))
+            rows.append(shard(tensor, layout))
         else:
             return None
     return rows

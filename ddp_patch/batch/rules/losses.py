@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import scatter, spread, total
-from ..forms import known_whole, rows_of
+from ..crossings import all_reduce, replicate, shard
+from ..forms import known_whole, to_local
 from ..layout import Layout
 from ..promised import promised
 from ..tensor import BatchTensor, Rule
@@ -42,7 +42,7 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         narrow = _widen(local, operands) if given["reduction"] != "none" else None
         reduction = given["reduction"]
         if reduction == "none":
-            return BatchTensor.from_rows(func(**local), layout)
+            return BatchTensor.from_local(func(**local), layout)
         if reduction == "mean":
             if func is F.kl_div:
                 func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
@@ -68,9 +68,9 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     local = {**given, "input": _rows(given["input"], layout), "target": _rows(given["target"], layout)}
     weight = given["weight"]
     if weight is not None:
-        local["weight"] = spread(weight)
+        local["weight"] = replicate(weight)
     if given["reduction"] == "none":
-        return BatchTensor.from_rows(func(**local), layout)
+        return BatchTensor.from_local(func(**local), layout)
     narrow = _widen(local, ("input", "weight"))
     if given["reduction"] == "sum":
         return promised(func(**local), 1, dtype=narrow)
@@ -89,7 +89,7 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return promised(loss, given["target"].numel(), count, local["input"], dtype=narrow)
     if not weight.requires_grad:
         return promised(loss, math.nan, count, dtype=narrow)
-    both = total(torch.stack([loss, count]))
+    both = all_reduce(torch.stack([loss, count]))
     mean = both[0] / both[1]
     return mean if narrow is None else mean.to(narrow)
 
@@ -145,7 +145,7 @@ def _row_layout(*tensors: Tensor) -> Layout | None:
 
 
 def _rows(tensor: Tensor, layout: Layout) -> Tensor:
-    return rows_of(tensor) if isinstance(tensor, BatchTensor) else scatter(tensor, layout)
+    return to_local(tensor) if isinstance(tensor, BatchTensor) else shard(tensor, layout)
 
 
 _PAIR, _WEIGHTED = ("input", "target"), ("input", "target", "weight")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import rows_of, whole_of
+from ..forms import full_tensor, to_local
 from ..names import function_name
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -26,7 +26,7 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 def of_the_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer for the rows, which carry the autograd graph."""
-    return func(rows_of(args[0]))
+    return func(to_local(args[0]))
 
 
 def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,13 +34,13 @@ def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch: BatchTensor = args[0]
     if not (batch.requires_grad and batch.is_leaf):
         return NotImplemented
-    return func(whole_of(batch).detach().requires_grad_(), **kwargs)
+    return func(full_tensor(batch).detach().requires_grad_(), **kwargs)
 
 
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Strides that the whole batch would have, were it laid out as the rows are."""
     batch: BatchTensor = args[0]
-    rows, layout = rows_of(batch), batch._layout
+    rows, layout = to_local(batch), batch._layout
     step, length = rows.stride(layout.dim), rows.shape[layout.dim]
     strides = tuple(s if s <= step else s // length * layout.total for s in rows.stride())
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -49,7 +49,7 @@ def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def is_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Rows of a contiguous batch are contiguous."""
-    return func(rows_of(args[0]), *args[1:], **kwargs)
+    return func(to_local(args[0]), *args[1:], **kwargs)
 
 
 def type_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,12 +58,12 @@ def type_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from .elementwise import cast  # noqa: PLC0415 — siblings
 
         return cast(func, args, kwargs)
-    return func(rows_of(args[0]))
+    return func(to_local(args[0]))
 
 
 def is_shared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Predicates of the memory that holds the rows."""
-    return func(rows_of(args[0]), *args[1:], **kwargs)
+    return func(to_local(args[0]), *args[1:], **kwargs)
 
 
 def of_every_form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ def of_every_form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 def nbytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Bytes of the whole batch."""
     batch: BatchTensor = args[0]
-    return math.prod(batch.shape) * rows_of(batch).element_size()
+    return math.prod(batch.shape) * to_local(batch).element_size()
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import scatter, spread
-from ..forms import rows_of
+from ..crossings import replicate, shard
+from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
 from .dims import wrap
@@ -26,20 +26,20 @@ def on_rows(func: Any, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
     def own(value: Any) -> Any:
         if value is batch:
-            return rows_of(batch)
-        return spread(value) if isinstance(value, Tensor) else value
+            return to_local(batch)
+        return replicate(value) if isinstance(value, Tensor) else value
 
     result = func(*map(own, args), **{name: own(value) for name, value in kwargs.items()})
-    return wrap(result, lambda rows: BatchTensor.from_rows(rows, batch._layout))
+    return wrap(result, lambda rows: BatchTensor.from_local(rows, batch._layout))
 
 
 def aligned(operand: Any, layout: Layout) -> Tensor | None:
     """Give this rank's rows of an operand that has one row per sample; None where that is not what it has."""
     if isinstance(operand, BatchTensor):
-        return rows_of(operand) if operand._layout == layout else None
+        return to_local(operand) if operand._layout == layout else None
     if operand.dim() <= layout.dim or operand.shape[layout.dim] != layout.total:
         return None
-    return scatter(operand, layout)
+    return shard(operand, layout)
 
 
 def samples(dims: Collection[int]) -> Rule:
@@ -78,7 +78,7 @@ def paired(dims: Collection[int]) -> Rule:
         pair = [aligned(value, batch._layout) for value in args[:2]]
         if pair[0] is None or pair[1] is None:
             return NotImplemented
-        return BatchTensor.from_rows(func(*pair, *args[2:], **kwargs), batch._layout)
+        return BatchTensor.from_local(func(*pair, *args[2:], **kwargs), batch._layout)
 
     return rule
 
@@ -144,8 +144,8 @@ def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     own = None if per_sample is None else aligned(per_sample, batch._layout)
     if own is None and per_sample is not None:
         return NotImplemented
-    local = {**given, "input": rows_of(batch), "weight": spread(weight), "per_sample_weights": own}
-    return BatchTensor.from_rows(func(**local), batch._layout)
+    local = {**given, "input": to_local(batch), "weight": replicate(weight), "per_sample_weights": own}
+    return BatchTensor.from_local(func(**local), batch._layout)
 
 
 def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,9 +168,9 @@ def affine_grid(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     theta, size = given["theta"], given["size"]
     if theta._layout.dim != 0 or theta.dim() != 3 or len(size) not in (4, 5) or size[0] != theta.shape[0]:
         return NotImplemented
-    rows = rows_of(theta)
+    rows = to_local(theta)
     local = {**given, "theta": rows, "size": [rows.shape[0], *size[1:]]}
-    return BatchTensor.from_rows(func(**local), theta._layout)
+    return BatchTensor.from_local(func(**local), theta._layout)
 
 
 def unfold(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

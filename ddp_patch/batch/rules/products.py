@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import scatter, spread
-from ..forms import rows_of
+from ..crossings import replicate, shard
+from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
 from .elementwise import broadcast_dims, common_layout, cutter
@@ -50,10 +50,10 @@ def _factors(left: Tensor, right: Tensor) -> list[Tensor]:
 
     def own(operand: Tensor) -> Tensor:
         if isinstance(operand, BatchTensor):
-            return rows_of(operand)
+            return to_local(operand)
         if back >= 3 and operand.dim() >= back and operand.shape[-back] == batch._layout.total:
-            return scatter(operand, batch._layout.at(operand.dim() - back))
-        return spread(operand)
+            return shard(operand, batch._layout.at(operand.dim() - back))
+        return replicate(operand)
 
     return [own(left), own(right)]
 
@@ -63,7 +63,7 @@ def product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or kwargs or not all(isinstance(arg, Tensor) for arg in args):
         return NotImplemented
     layout = product_layout(*args)
-    return NotImplemented if layout is None else BatchTensor.from_rows(func(*_factors(*args)), layout)
+    return NotImplemented if layout is None else BatchTensor.from_local(func(*_factors(*args)), layout)
 
 
 def stacked(rule: Rule) -> Rule:
@@ -93,7 +93,7 @@ def added_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             return NotImplemented
     elif added.dim() >= back and added.shape[-back] not in (1, layout.total):
         return NotImplemented
-    return BatchTensor.from_rows(func(cutter(layout, dims)(added), *factors, **kwargs), layout)
+    return BatchTensor.from_local(func(cutter(layout, dims)(added), *factors, **kwargs), layout)
 
 
 def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,8 +104,8 @@ def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if any(isinstance(w, BatchTensor) for w in weights) or (weights[1] is not None and weights[1].dim() > 1):
         return NotImplemented
-    own = [w if w is None else spread(w) for w in weights]
-    return BatchTensor.from_rows(func(rows_of(batch), *own), batch._layout)
+    own = [w if w is None else replicate(w) for w in weights]
+    return BatchTensor.from_local(func(to_local(batch), *own), batch._layout)
 
 
 def bilinear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,8 +119,8 @@ def bilinear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     left, right = (aligned(value, batch._layout) for value in args[:2])
     if left is None or right is None:
         return NotImplemented
-    own = [w if w is None else spread(w) for w in weights]
-    return BatchTensor.from_rows(func(left, right, *own), batch._layout)
+    own = [w if w is None else replicate(w) for w in weights]
+    return BatchTensor.from_local(func(left, right, *own), batch._layout)
 
 
 def distance(names: tuple[str, ...], dim: int | None) -> Rule:
@@ -143,7 +143,7 @@ def distance(names: tuple[str, ...], dim: int | None) -> Rule:
         stays = given.get("keepdim", False) or reduced % dims > layout.dim
         own: Callable[[Any], Tensor] = cutter(layout, dims)
         result = func(own(pair[0]), own(pair[1]), **given)
-        return BatchTensor.from_rows(result, layout.at(layout.dim - (not stays)))
+        return BatchTensor.from_local(result, layout.at(layout.dim - (not stays)))
 
     return rule
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..crossings import total
-from ..forms import rows_of
+from ..crossings import all_reduce
+from ..forms import to_local
 from ..promised import promised
 from ..tensor import BatchTensor, Rule
 from .dims import along, named_dims
@@ -30,9 +30,9 @@ def over(name: str) -> Rule:
         if not (whole or dims) or not set(kwargs) <= _SIMPLE:
             return NotImplemented
         if name == "sum":
-            partial = func(rows_of(batch), *args[1:], **kwargs)
-            return total(partial) if partial.dim() else promised(partial, 1, rows=rows_of(batch))
-        rows = rows_of(batch)
+            partial = func(to_local(batch), *args[1:], **kwargs)
+            return all_reduce(partial) if partial.dim() else promised(partial, 1, rows=to_local(batch))
+        rows = to_local(batch)
         dtype = kwargs.get("dtype") or rows.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
             return NotImplemented  # torch's own error
@@ -41,7 +41,7 @@ def over(name: str) -> Rule:
         reduced = batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
         partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
-            return total(partial, reduced, dtype)
+            return all_reduce(partial, reduced, dtype)
         return promised(partial, reduced, rows=rows, dtype=dtype)
 
     return rule

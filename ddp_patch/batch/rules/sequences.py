@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import spread
-from ..forms import rows_of
+from ..crossings import replicate
+from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -42,7 +42,7 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return NotImplemented
         mask = cutter(layout, dims)(mask)
     with _draws(given.get("dropout_p", 0.0) != 0):
-        return BatchTensor.from_rows(func(*own, attn_mask=mask, **given), layout)
+        return BatchTensor.from_local(func(*own, attn_mask=mask, **given), layout)
 
 
 def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -69,10 +69,10 @@ def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         weights
     ):
         return NotImplemented
-    weights = {name: spread(value) for name, value in weights.items()}
+    weights = {name: replicate(value) for name, value in weights.items()}
     with _draws(given["dropout_p"] != 0 and given["training"]):
         output, shares = func(**{**given, **local, **weights})
-    return BatchTensor.from_rows(output, layout), shares if shares is None else BatchTensor.from_rows(
+    return BatchTensor.from_local(output, layout), shares if shares is None else BatchTensor.from_local(
         shares, layout.at(0)
     )
 
@@ -92,11 +92,11 @@ def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     own = _states(states, layout.at(1), 3)
     if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
-    flat = [spread(weight) for weight in weights]
+    flat = [replicate(weight) for weight in weights]
     with _draws(dropout != 0 and training and layers > 1):
-        result = func(rows_of(batch), own if several else own[0], flat, *args[3:])
+        result = func(to_local(batch), own if several else own[0], flat, *args[3:])
     dims = [layout, *[layout.at(1)] * len(own)]
-    return tuple(BatchTensor.from_rows(rows, at) for rows, at in zip(result, dims, strict=True))
+    return tuple(BatchTensor.from_local(rows, at) for rows, at in zip(result, dims, strict=True))
 
 
 def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,10 +110,10 @@ def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
     states = own if isinstance(args[1], (list, tuple)) else own[0]
-    result = func(rows_of(batch), states, *[w if w is None else spread(w) for w in weights])
+    result = func(to_local(batch), states, *[w if w is None else replicate(w) for w in weights])
     if isinstance(result, Tensor):
-        return BatchTensor.from_rows(result, batch._layout)
-    return tuple(BatchTensor.from_rows(rows, batch._layout) for rows in result)
+        return BatchTensor.from_local(result, batch._layout)
+    return tuple(BatchTensor.from_local(rows, batch._layout) for rows in result)
 
 
 def _draws(any_number: bool) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import rows_of
+from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
 
@@ -65,12 +65,12 @@ def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
         return NotImplemented
     own = list(new_shape)
     own[layout.dim] = own_count(batch, layout)
-    return BatchTensor.from_rows(func(rows_of(batch), own), layout)
+    return BatchTensor.from_local(func(to_local(batch), own), layout)
 
 
 def own_count(batch: BatchTensor, layout: Layout) -> int:
     """Rows of this rank in another layout of the same batch."""
-    return rows_of(batch).shape[batch._layout.dim] * layout.total // batch._layout.total
+    return to_local(batch).shape[batch._layout.dim] * layout.total // batch._layout.total
 
 
 def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -126,7 +126,7 @@ def squeeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     gone = tuple(sorted({d % batch.dim() for d in dims if batch.shape[d] == 1}))
     layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in gone))
-    return BatchTensor.from_rows(Tensor.squeeze(rows_of(batch), gone), layout)
+    return BatchTensor.from_local(Tensor.squeeze(to_local(batch), gone), layout)
 
 
 def unsqueeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,7 +137,7 @@ def unsqueeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     at = dim % (batch.dim() + 1)
     layout = batch._layout.at(batch._layout.dim + (at <= batch._layout.dim))
-    return BatchTensor.from_rows(func(rows_of(batch), at), layout)
+    return BatchTensor.from_local(func(to_local(batch), at), layout)
 
 
 def transpose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -160,7 +160,7 @@ def moved(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[str
     """Run a function that only reorders dimensions, and see on a probe where the batch dimension went."""
     probe = torch.empty([1 + (d == batch._layout.dim) for d in range(batch.dim())], device="meta")
     dim = list(func(probe, *rest, **(kwargs or {})).shape).index(2)
-    return BatchTensor.from_rows(func(rows_of(batch), *rest, **(kwargs or {})), batch._layout.at(dim))
+    return BatchTensor.from_local(func(to_local(batch), *rest, **(kwargs or {})), batch._layout.at(dim))
 
 
 def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -173,7 +173,7 @@ def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if at < batch._layout.dim or sizes[at] not in (-1, batch._layout.total):
         return NotImplemented
     sizes[at] = -1
-    return BatchTensor.from_rows(rows_of(batch).expand(*sizes), batch._layout.at(at))
+    return BatchTensor.from_local(to_local(batch).expand(*sizes), batch._layout.at(at))
 
 
 def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 _LONGEST = 4096  # backwards in one step; a script that never steps is not learned from
 
 
-class Rhythm:
+class AccumulationSchedule:
     """One replica's backwards per optimizer step, by position."""
 
     def __init__(self, declared: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Rhythm:
         self._cycle[-1] = True
         cycle = tuple(self._cycle)
         self.forget_cycle()
-        # A ragged end of an epoch does not change the rhythm; the same thing twice in a row does.
+        # A ragged end of an epoch does not change the schedule; the same thing twice in a row does.
         if not self._declared and (self._pattern is None or cycle == self._last):
             self._pattern = cycle
         self._last = cycle

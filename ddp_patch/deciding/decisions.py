@@ -26,13 +26,14 @@ from ..calls.calls import Call, described
 from ..calls.census import Census, Held
 from ..calls.comparison import Span
 from ..calls.entry import Entry, enter
+from ..calls.how import How
 from ..calls.rows import as_batches, detached, first_rows, writing_back
 from ..structure import leaves
 from .call_forms import Form, Forms
 from .dimensions import Dimensions
 from .fingerprint import Fingerprints
 from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
-from .probe import Verdict, is_of_machine, judge
+from .probe import SplitDecision, decide, is_of_machine
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
@@ -45,14 +46,14 @@ class First:
     ran: bool  # it was computed, on batches
     result: Any
     entry: Entry
-    verdict: Verdict
+    decision: SplitDecision
 
 
-class Verdicts:
+class SplitDecisions:
     """Judges a module at its first call in each form, and remembers."""
 
     def __init__(self, world: World, batch_dims: Mapping[str, int | None], census: Census) -> None:
-        """Start without any verdict."""
+        """Start without any decision."""
         self.fingerprints = Fingerprints()
         self._world = world
         self._batch_dims = batch_dims
@@ -78,7 +79,7 @@ class Verdicts:
         return enter(call, rows, self._batch_dims, memory, dim, is_named, is_scripts)
 
     def close(self) -> None:
-        """Let go of what was judged: classes and functions of the script, which would outlive it."""
+        """Let go of what was decided: classes and functions of the script, which would outlive it."""
         self._forms.clear()
         self._memory.clear()
         self._dimensions.close()
@@ -91,15 +92,15 @@ class Verdicts:
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
         return state, arguments, torch.is_grad_enabled(), call.vector, is_single, entry.layout.dim
 
-    def known(self, call: Call, entry: Entry, form: Any) -> Verdict | None:
-        """Give the verdict on calls of a form, if there is one."""
+    def known(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
+        """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
         known = forms.get(form)
         if known is None:
             passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
             return forms.passing if passes and not call.vector else None
         if known.holds_for_all_sizes:
-            return known.verdict
+            return known.decision
         return known.by_sizes.get(self._sizes(call, entry, known))
 
     def _of(self, module: nn.Module) -> Forms:
@@ -114,21 +115,21 @@ class Verdicts:
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
-        verdict = Verdict("view", why)
-        self._of(call.module).known[form] = Form(verdict, {}, holds_for_all_sizes=True)
-        self._not_split(call.module, verdict)
+        decision = SplitDecision(How.BATCHES, why)
+        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
+        self._not_split(call.module, decision)
 
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
-        """Compute a call of a new form on batches if that can be done, and give the verdict on its form."""
+        """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
         if call.vector:
             return self._tried(call, entry, rows)
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
-            verdict = forms.passing = Verdict("view", why)
+            decision = forms.passing = SplitDecision(How.BATCHES, why)
             self._world.ledger.on_batches.setdefault(described(call.module), why)
-            return First(False, None, entry, verdict)
+            return First(False, None, entry, decision)
         known = forms.known.get(form)  # for other sizes
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
@@ -156,7 +157,7 @@ class Verdicts:
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
             # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
             # or the author's error is raised again.
-            return self._tried(call, entry, rows, instead="whole")
+            return self._tried(call, entry, rows, instead=How.WHOLE)
         seen.check_kept(result, given)
         if wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
@@ -168,33 +169,37 @@ class Verdicts:
         # On every rank or on none: a trial may need all of them.
         mixing = next((given[0] for given in self._world.share([seen.mixing]) if given[0] is not None), None)
         if mixing is not None:
-            verdict = Verdict("view", mixing)
+            decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
             with self._muted():
-                verdict = judge(call.module, *tried, self._span(entry), seen)
-            if verdict.kind == "rows" and seen.unknown:
-                verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}, though {', '.join(seen.unknown)} ...")
+                decision = decide(call.module, *tried, self._span(entry), seen)
+            if decision.how is How.ROWS and seen.unknown:
+                decision = dataclasses.replace(
+                    decision, reason=f"{decision.reason}, though {', '.join(seen.unknown)} ..."
+                )
         else:
             assert known is not None
-            verdict = known.verdict
-        if verdict.kind == "rows":
-            dims = dims_of(result, entry, verdict.dims)
+            decision = known.decision
+        if decision.how is How.ROWS:
+            dims = dims_of(result, entry, decision.dims)
             losses = tuple(seen.reductions)
-            verdict = (
-                Verdict("view", _OTHER_ROWS) if dims is None else dataclasses.replace(verdict, dims=dims, losses=losses)
+            decision = (
+                SplitDecision(How.BATCHES, _OTHER_ROWS)
+                if dims is None
+                else dataclasses.replace(decision, dims=dims, losses=losses)
             )
-        verdict = self._agreed(verdict)
+        decision = self._agreed(decision)
         if entry.is_scripts_own and call.dim is None:
             numbers = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
             by_number = work.done / max(1, numbers)
-            self._dimensions.seen(call.module, entry, verdict, by_number, lambda: self.enter(call, rows, True))
-        if verdict.kind != "rows" and entry.guessed:
+            self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
+        if decision.how is not How.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         else:
-            self._settle(call, form, verdict, entry, seen)
-        return First(True, result, entry, verdict)
+            self._settle(call, form, decision, entry, seen)
+        return First(True, result, entry, decision)
 
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)
@@ -207,8 +212,8 @@ class Verdicts:
         finally:
             self._world.muted.reset(token)
 
-    def _tried(self, call: Call, entry: Entry, rows: int | None, instead: str = "view") -> First:
-        """Give the verdict on a few rows against half of them, tried on copies, and how the call is entered.
+    def _tried(self, call: Call, entry: Entry, rows: int | None, instead: How = How.BATCHES) -> First:
+        """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
             call: that cannot be observed on batches.
@@ -217,49 +222,49 @@ class Verdicts:
             instead: how it is carried out if not on rows.
         """
 
-        def judged(entry: Entry) -> Verdict:
+        def decided(entry: Entry) -> SplitDecision:
             most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
             given = as_batches(call.args, call.kwargs, entry)
             with self._muted():
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-                verdict = judge(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
-            if any(where is not None and where[1] != 1 for where in verdict.dims.values()):
-                verdict = Verdict("view", _OTHER_ROWS)
-            return self._agreed(verdict if verdict.kind == "rows" else dataclasses.replace(verdict, kind=instead))
+                decision = decide(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
+            if any(where is not None and where[1] != 1 for where in decision.dims.values()):
+                decision = SplitDecision(How.BATCHES, _OTHER_ROWS)
+            return self._agreed(decision if decision.how is How.ROWS else dataclasses.replace(decision, how=instead))
 
-        verdict = judged(entry)
-        if verdict.kind != "rows" and entry.guessed:
+        decision = decided(entry)
+        if decision.how is not How.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
-            entry, verdict = again, judged(again)
+            entry, decision = again, decided(again)
         form = self.form(call, entry, self._census.of(call.module))
-        self._of(call.module).known[form] = Form(verdict, {}, holds_for_all_sizes=True)
-        if verdict.kind != "rows":
-            self._not_split(call.module, verdict)
-        return First(False, None, entry, verdict)
+        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
+        if decision.how is not How.ROWS:
+            self._not_split(call.module, decision)
+        return First(False, None, entry, decision)
 
-    def _settle(self, call: Call, form: Any, verdict: Verdict, entry: Entry, seen: Observation) -> None:
-        known = self._of(call.module).known.setdefault(form, Form(verdict, {}, False))
+    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, seen: Observation) -> None:
+        known = self._of(call.module).known.setdefault(form, Form(decision, {}, False))
         if seen.is_sized and not known.is_sized:
             known.is_sized = True
             known.by_sizes.clear()
         known.totals.add(entry.layout.total)
-        known.by_sizes[self._sizes(call, entry, known)] = verdict
-        if verdict.kind != "rows":
-            self._not_split(call.module, verdict)
+        known.by_sizes[self._sizes(call, entry, known)] = decision
+        if decision.how is not How.ROWS:
+            self._not_split(call.module, decision)
 
-    def _not_split(self, module: nn.Module, verdict: Verdict) -> None:
+    def _not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
-        (ledger.on_whole if verdict.kind == "whole" else ledger.on_batches)[described(module)] = verdict.reason
+        (ledger.on_whole if decision.how is How.WHOLE else ledger.on_batches)[described(module)] = decision.reason
 
-    def _agreed(self, own: Verdict) -> Verdict:
-        """Let the ranks agree on the most cautious of their verdicts."""
-        verdicts: list[Verdict] = [given[0] for given in self._world.share([own])]
-        for kind in ("whole", "view"):
-            for verdict in verdicts:
-                if verdict.kind == kind:
-                    return verdict
-        if any((verdict.dims, verdict.losses) != (verdicts[0].dims, verdicts[0].losses) for verdict in verdicts):
-            return Verdict("view", "its outputs differ in shape between ranks")
+    def _agreed(self, own: SplitDecision) -> SplitDecision:
+        """Let the ranks agree on the most cautious of their decisions."""
+        decisions: list[SplitDecision] = [given[0] for given in self._world.share([own])]
+        for how in (How.WHOLE, How.BATCHES):
+            for decision in decisions:
+                if decision.how is how:
+                    return decision
+        if any((decision.dims, decision.losses) != (decisions[0].dims, decisions[0].losses) for decision in decisions):
+            return SplitDecision(How.BATCHES, "its outputs differ in shape between ranks")
         return own
