@@ -21,13 +21,13 @@ from .earlier import find_used, remember_used
 from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands
 from .effects.console import Console
-from .effects.entropy import Entropy
+from .effects.device_map import DeviceMap
 from .effects.file_objects import flush_all
 from .effects.files import Files
 from .effects.folders import Folders
 from .effects.ownership import Ownership
-from .effects.places import Places
 from .effects.shared import ANY, Library, SharedObjects
+from .effects.system_random import SystemRandom
 from .effects.turns import Turns
 from .errors import PatchError
 from .launch.frozen import Frozen
@@ -72,14 +72,14 @@ class Session:
         self.discovery = Discovery(self.replicas, self._patcher)
         self.scalars = Scalars(self.replicas, self.world)
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
-        self.places = Places(job.device)
+        self.device_map = DeviceMap(job.device)
         self.turns = Turns(job.attendance, self.world)
         self.owners = Ownership()
         self.files = Files(self.turns, self.owners)
         self.folders = Folders(self.turns, self.owners, self.files)
         self.commands = Commands(self.turns, self.owners, self.files)
         self.checkpoints = Checkpoints(self.world, self.turns, self.owners, self.files)
-        self.entropy = Entropy(self.turns, self.owners)
+        self.system_random = SystemRandom(self.turns, self.owners)
         self.console = Console(self.world, self.turns, job.crash)
         self._shared: dict[Library, SharedObjects] = {}
 

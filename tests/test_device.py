@@ -9,7 +9,7 @@ import torch
 from accelerator_habits import HABITS, TOLERANCES
 from parity.test_scripts import compare_text
 
-from ddp_patch.effects.places import Places
+from ddp_patch.effects.device_map import DeviceMap
 from ddp_patch.errors import BatchError
 from ddp_patch.patcher import Patcher
 from ddp_patch.patches import device, on_accelerators, without_cuda
@@ -108,13 +108,13 @@ def test_hard_coded_devices_end_on_the_host_without_cuda(ranks, tmp_path, nproc)
 
 
 def test_names_of_accelerators_are_redirected_and_nothing_else():
-    places = Places(torch.device("cuda", 3))
+    places = DeviceMap(torch.device("cuda", 3))
     mine = torch.device("cuda", 3)
     assert [places.of(name) for name in ("cuda", "cuda:0", "cuda:7")] == ["cuda:3"] * 3
     assert [places.of(device) for device in (torch.device("cuda"), torch.device("cuda:1"), 0, 5)] == [mine] * 4
     for left in ("cpu", torch.device("cpu"), torch.device("meta"), "meta", None, True, torch.float32, "cudart"):
         assert places.of(left) is left
-    assert Places(torch.device("cpu", 0)).of("cuda:1") == "cpu"
+    assert DeviceMap(torch.device("cpu", 0)).of("cuda:1") == "cpu"
 
 
 def consumed(place):
@@ -179,7 +179,7 @@ def test_only_calls_that_are_given_a_device_are_intercepted():
         optimizer.step()
 
     step()
-    patcher = Patcher(SimpleNamespace(places=Places(torch.device("cpu"))))
+    patcher = Patcher(SimpleNamespace(device_map=DeviceMap(torch.device("cpu"))))
     patcher.apply(noted(patch) for patch in (*device.PATCHES, *without_cuda.PATCHES))
     try:
         step()
@@ -219,7 +219,9 @@ def on_second_of_three(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     drawn.notes = []
     ledger = SimpleNamespace(warn=drawn.notes.append)
-    patcher = Patcher(SimpleNamespace(places=Places(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own]))
+    patcher = Patcher(
+        SimpleNamespace(device_map=DeviceMap(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own])
+    )
     patcher.apply((*device.PATCHES, *on_accelerators.PATCHES))
     yield drawn
     patcher.undo()
@@ -268,7 +270,7 @@ def measured_by_a_stand_in():
 
     own = World.get().rank
     session = SimpleNamespace(
-        places=Places(torch.device("cuda", own)),
+        device_map=DeviceMap(torch.device("cuda", own)),
         agreed=lambda value: [given[0] for given in World.get().share([value])],
     )
     asked = []

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from .file_objects import Watched, in_step
+from .null_file import Open, before, opener_of, null_file
 from .ownership import Ownership
 from .scratch import make_scratch
-from .stand_ins import Open, before, opener_of, stand_in
 from .turns import Turns
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
@@ -65,7 +65,7 @@ class Files:
             return real(file, mode, **options)
         if is_silent:
             with before(os.path.abspath(os.fsdecode(file)), mode) as held:
-                return stand_in(real, file, mode, options, held)
+                return null_file(real, file, mode, options, held)
         return self._write(real, os.fspath(file), mode, options)
 
     def descriptor(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
@@ -223,7 +223,7 @@ class Files:
         else:
             with before(own, mode) as held:  # rank 0 has not begun
                 self._turns.take("open", lambda: None, [own])
-                plain = stand_in(real, file, mode, options, held)
+                plain = null_file(real, file, mode, options, held)
         self.goes_on(own)
         return in_step(plain, mode, options, Watched(self.closed, self._turns, own))
 

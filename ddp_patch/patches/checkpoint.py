@@ -33,7 +33,7 @@ def _save(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
 def _load(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
-        return wrapped(session.checkpoints.leaders(f), session.places.map_location(map_location), *rest, **options)
+        return wrapped(session.checkpoints.leaders(f), session.device_map.map_location(map_location), *rest, **options)
 
     return bind(*args, **kwargs)
 

@@ -104,7 +104,7 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 
 def _run(session: Session, module: nn.Module, args: Args, kwargs: Kwargs, dim: int, vector: bool, why: str) -> Any:
     if session.job.device.type != "cpu":  # DataParallel takes inputs from any device
-        args, kwargs = session.places.bring((args, kwargs))
+        args, kwargs = session.device_map.bring((args, kwargs))
     if session.replicas.replica_of(module) is None:
         session.replicas.make(module, why)
     call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)

@@ -32,30 +32,32 @@ def _with_device(session: Session, wrapped: Any, instance: Any, args: Args, kwar
         if isinstance(value, PromisedTensor):  # read below torch's overrides, as a number
             arrive(value)
     if "device" in kwargs:
-        kwargs["device"] = session.places.of(kwargs["device"])  # wrapt made the dict for this call
+        kwargs["device"] = session.device_map.of(kwargs["device"])  # wrapt made the dict for this call
     return wrapped(*args, **kwargs)
 
 
 def _to(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if args:
-        return wrapped(session.places.of(args[0]), *args[1:], **kwargs)
+        return wrapped(session.device_map.of(args[0]), *args[1:], **kwargs)
     return _with_device(session, wrapped, instance, args, kwargs)
 
 
 def _cuda(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
-        return instance.to(device=session.places.device, non_blocking=non_blocking, memory_format=memory_format)
+        return instance.to(device=session.device_map.device, non_blocking=non_blocking, memory_format=memory_format)
 
     return bind(*args, **kwargs)
 
 
 def _packed(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    return instance.to(device=session.places.device, **{name: kwargs[name] for name in kwargs if name != "device"})
+    return instance.to(device=session.device_map.device, **{name: kwargs[name] for name in kwargs if name != "device"})
 
 
 def where_named(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call a function with this rank's device for each that it is given."""
-    return wrapped(*map(session.places.of, args), **{name: session.places.of(value) for name, value in kwargs.items()})
+    return wrapped(
+        *map(session.device_map.of, args), **{name: session.device_map.of(value) for name, value in kwargs.items()}
+    )
 
 
 def _generator(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -67,7 +69,7 @@ def _generator(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 def _load(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(f: Any, map_location: Any = None, *rest: Any, **options: Any) -> Any:
         return wrapped(
-            f, session.places.of(map_location) if map_location else str(session.places.device), *rest, **options
+            f, session.device_map.of(map_location) if map_location else str(session.device_map.device), *rest, **options
         )
 
     return bind(*args, **kwargs)

@@ -32,27 +32,27 @@ _MEASURED = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max
 
 def _stream(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(kind: type, device: Any = None, *rest: Any, **options: Any) -> Any:
-        return wrapped(kind, None if device is None else session.places.of(device), *rest, **options)
+        return wrapped(kind, None if device is None else session.device_map.of(device), *rest, **options)
 
     return bind(*args, **kwargs)
 
 
 def _state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(new_state: Any, device: Any = "cuda") -> Any:
-        return wrapped(new_state, session.places.of(device))
+        return wrapped(new_state, session.device_map.of(device))
 
     return bind(*args, **kwargs)
 
 
 def _states(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> list[Any]:
-    own = torch.cuda.get_rng_state(session.places.device)
+    own = torch.cuda.get_rng_state(session.device_map.device)
     return [own.clone() for _ in range(torch.cuda.device_count())]
 
 
 def _set_states(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     def bind(new_states: Any) -> None:
         for first in itertools.islice(new_states, 1):  # one process draws on its first device
-            torch.cuda.set_rng_state(first, session.places.device)
+            torch.cuda.set_rng_state(first, session.device_map.device)
 
     bind(*args, **kwargs)
 
@@ -84,7 +84,7 @@ def measured(choose: Callable[..., Any]) -> Wrapper:
 
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         own = wrapped(
-            *map(session.places.of, args), **{name: session.places.of(value) for name, value in kwargs.items()}
+            *map(session.device_map.of, args), **{name: session.device_map.of(value) for name, value in kwargs.items()}
         )
         every = [own] if _is_torchs(sys._getframe(1)) else session.agreed(own)  # a compiler's, say
         return tuple(map(choose, zip(*every, strict=True))) if isinstance(own, tuple) else choose(every)

@@ -33,7 +33,7 @@ def _replicate(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 
 def _scatter(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
-        chunk = session.places.bring(inputs)
+        chunk = session.device_map.bring(inputs)
         # torch gives a tuple for a tensor and a list for everything else, which scatter_kwargs extends.
         return _OnlyTuple([chunk]) if isinstance(inputs, Tensor) else _OnlyList([chunk])
 
@@ -69,7 +69,7 @@ def _gather(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
         given = list(outputs)
         together = given[0] if len(given) == 1 else _together(given, dim)
         to_cpu = any(target_device == host for host in _TO_CPU)
-        return map_leaves(_on_host, together) if to_cpu else session.places.bring(together)
+        return map_leaves(_on_host, together) if to_cpu else session.device_map.bring(together)
 
     return bind(*args, **kwargs)
 

@@ -10,7 +10,7 @@ import torch
 from ..structure import map_leaves
 
 
-class Places:
+class DeviceMap:
     """Redirects the accelerators that a script names to this rank's."""
 
     def __init__(self, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from .turns import Turns
 _BITS = 128
 
 
-class Entropy:
+class SystemRandom:
     """Draws for the script, once."""
 
     def __init__(self, turns: Turns, ownership: Ownership) -> None:

@@ -60,7 +60,7 @@ def before(path: str, mode: str) -> IO[bytes]:
     return copy
 
 
-def stand_in(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO[bytes]) -> Any:
+def null_file(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO[bytes]) -> Any:
     """Make a file object that looks like rank 0's and writes to nowhere."""
     if "+" in mode or options.get("buffering", -1) == 0:
         own = os.dup(held.fileno())

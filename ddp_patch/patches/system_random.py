@@ -17,7 +17,7 @@ _SEEDED = "rank 0's seed, which may be its clock; without a seed, rank 0 draws o
 
 def _drawn(what: str) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        return session.entropy.shared(what, lambda: wrapped(*args, **kwargs))
+        return session.system_random.shared(what, lambda: wrapped(*args, **kwargs))
 
     return call
 
@@ -25,7 +25,7 @@ def _drawn(what: str) -> Wrapper:
 def _torch_seed(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> int:
     import torch  # noqa: PLC0415 — a name that is patched
 
-    seed = session.entropy.shared("torch.seed", lambda: wrapped(*args, **kwargs))
+    seed = session.system_random.shared("torch.seed", lambda: wrapped(*args, **kwargs))
     torch.manual_seed(seed)
     return int(seed)
 
@@ -33,7 +33,7 @@ def _torch_seed(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _manual(what: str, *, of_all: bool = False) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def bind(seed: Any) -> Any:
-            made = wrapped(session.entropy.given(what, seed))
+            made = wrapped(session.system_random.given(what, seed))
             if of_all:  # torch's generators
                 session.replicas.stream.reseeded()
             return made
@@ -49,8 +49,8 @@ def seeded(what: str, name: str = "seed", bits: int = 128) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def bind(seed: Any = None, *rest: Any, **options: Any) -> Any:
             if seed is not None:
-                return wrapped(session.entropy.given(what, seed), *rest, **options)
-            drawn = session.entropy.seed(what)
+                return wrapped(session.system_random.given(what, seed), *rest, **options)
+            drawn = session.system_random.seed(what)
             return wrapped(*rest, **options) if drawn is None else wrapped(drawn % (1 << bits), *rest, **options)
 
         if name in kwargs:
