@@ -5,7 +5,20 @@ import ddp_patch; ddp_patch.enable()
 
 from typing import TYPE_CHECKING, Any
 
-from .api import deal, disable, enable, is_enabled, is_main, per_rank, rank, report, whole, world_size
+from .api import (
+    deal,
+    disable,
+    enable,
+    is_enabled,
+    is_main,
+    per_rank,
+    rank,
+    read_once,
+    report,
+    shard_batch,
+    whole,
+    world_size,
+)
 from .errors import (
     BatchError,
     DdpPatchError,
@@ -43,10 +56,12 @@ __all__ = [
     "per_rank",
     "rank",
     "rank_zero",
+    "read_once",
     "register_reduction",
     "register_rowwise",
     "register_tracker",
     "report",
+    "shard_batch",
     "whole",
     "world_size",
 ]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -157,13 +158,14 @@ def per_rank() -> AbstractContextManager[None]:
     return contextlib.nullcontext() if _State.session is None else _State.session.per_rank()
 
 
-def deal(data: T, dim: int = 0) -> T:
+def shard_batch(data: T, dim: int = 0) -> T:
     """Make a batch of tensors that did not come from a DataLoader, so that each rank computes its own rows of them.
 
-    ``x, y = ddp_patch.deal(get_batch("train"))``. On one process, or while ddp_patch is not enabled, ``data`` itself.
+    ``x, y = ddp_patch.shard_batch(get_batch("train"))``. On one process, or while ddp_patch is not
+    enabled, ``data`` itself.
 
-    ``loader = ddp_patch.deal(loader)`` has every rank load its own rows where a ``collate_fn`` of the script's would
-    have them read by one rank of each host. It is called on every rank with the samples of the whole batch.
+    ``loader = ddp_patch.shard_batch(loader)`` has every rank load its own rows where a ``collate_fn`` of the script's
+    would have them read by one rank of each host. It is called on every rank with the samples of the whole batch.
 
     Args:
         data: a tensor ``[B, ...]``, or a structure (list, tuple, dict, dataclass) of tensors with one number of rows.
@@ -176,12 +178,12 @@ def deal(data: T, dim: int = 0) -> T:
         LockstepError: when the ranks hold different values.
     """
     if _is_loader(data):
-        _choose(data, "deal")
+        _choose(data, "shard_batch")
         return data
     return data if _State.session is None else _State.session.deal(data, dim)
 
 
-def whole(loader: T) -> T:
+def read_once(loader: T) -> T:
     """Have one rank of each host read a DataLoader, with all its workers, and hand the batches to the others.
 
     Its dataset then draws what it would draw on one process. Rows are computed apart as ever.
@@ -190,9 +192,25 @@ def whole(loader: T) -> T:
         loader: a ``torch.utils.data.DataLoader``. Itself is returned.
     """
     if not _is_loader(loader):
-        raise OptionError(f"ddp_patch.whole() got {type(loader).__name__}. Pass a torch.utils.data.DataLoader.")
-    _choose(loader, "whole")
+        raise OptionError(f"ddp_patch.read_once() got {type(loader).__name__}. Pass a torch.utils.data.DataLoader.")
+    _choose(loader, "read_once")
     return loader
+
+
+def deal(data: T, dim: int = 0) -> T:
+    """Do what ``shard_batch`` does, by its old name."""
+    _renamed("deal", "shard_batch")
+    return shard_batch(data, dim)
+
+
+def whole(loader: T) -> T:
+    """Do what ``read_once`` does, by its old name."""
+    _renamed("whole", "read_once")
+    return read_once(loader)
+
+
+def _renamed(old: str, new: str) -> None:
+    warnings.warn(f"ddp_patch.{old}() is ddp_patch.{new}() now; the old name goes", DeprecationWarning, stacklevel=3)
 
 
 def _is_loader(data: Any) -> bool:

@@ -54,10 +54,10 @@ def what_is_read(kind):
     data = CountedStream() if kind == "stream" else Counted()
     if kind == "default":
         loader = DataLoader(data, 6)
-    elif kind == "whole":
-        loader = ddp_patch.whole(DataLoader(data, 6))
-    elif kind == "deal":
-        loader = ddp_patch.deal(DataLoader(data, 6, collate_fn=collate))
+    elif kind == "read_once":
+        loader = ddp_patch.read_once(DataLoader(data, 6))
+    elif kind == "shard_batch":
+        loader = ddp_patch.shard_batch(DataLoader(data, 6, collate_fn=collate))
     else:
         loader = DataLoader(data, 6, collate_fn=collate)
     kinds = {type(batch).__qualname__ for batch in loader}
@@ -67,7 +67,7 @@ def what_is_read(kind):
 # --- who reads --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["default", "deal"])
+@pytest.mark.parametrize("kind", ["default", "shard_batch"])
 def test_each_rank_reads_its_own_rows(ranks, kind):
     results = ranks.call(what_is_read, 3, kind).ok().results
     assert sorted(i for loaded, _, _ in results for i in loaded) == list(range(23))
@@ -77,20 +77,20 @@ def test_each_rank_reads_its_own_rows(ranks, kind):
         assert how[0].startswith("rows dealt")
 
 
-@pytest.mark.parametrize("kind", ["collate", "whole", "stream"])
+@pytest.mark.parametrize("kind", ["collate", "read_once", "stream"])
 def test_one_rank_of_a_host_reads_what_cannot_be_loaded_apart(ranks, kind):
     results = ranks.call(what_is_read, 3, kind).ok().results
     assert [loaded for loaded, _, _ in results] == [list(range(23)), [], []]
     for _, kinds, how in results:
         assert kinds == ["BatchTensor"]  # and computed apart
         assert how[0].startswith("read by one rank of each host")
-    assert ("ddp_patch.deal(loader)" in results[0][2][0]) == (kind == "collate")
+    assert ("ddp_patch.shard_batch(loader)" in results[0][2][0]) == (kind == "collate")
 
 
 def workers_seen(collated):
     loader = DataLoader(Counted(), 6, num_workers=3, collate_fn=collate if collated else None)
     if not collated:
-        loader = ddp_patch.deal(loader)  # though it asks which worker it is
+        loader = ddp_patch.shard_batch(loader)  # though it asks which worker it is
     return sorted({int(row[1]) for batch in loader for row in batch.tolist()})
 
 
@@ -102,15 +102,15 @@ def test_the_reader_has_all_workers_and_dealt_loaders_their_share(ranks):
 def settled(kind):
     try:
         if kind == "stream":
-            ddp_patch.deal(DataLoader(CountedStream(), 6))
+            ddp_patch.shard_batch(DataLoader(CountedStream(), 6))
         elif kind == "no batches":
-            ddp_patch.deal(DataLoader(Counted(), None))
+            ddp_patch.shard_batch(DataLoader(Counted(), None))
         elif kind == "running":
             loader = DataLoader(Counted(), 6, collate_fn=collate, num_workers=1, persistent_workers=True)
             list(loader)
-            ddp_patch.deal(loader)
+            ddp_patch.shard_batch(loader)
         else:
-            ddp_patch.whole([1, 2])
+            ddp_patch.read_once([1, 2])
     except ddp_patch.DdpPatchError as error:
         return str(error)
     return ""
@@ -132,8 +132,8 @@ def test_what_cannot_be_settled_is_refused(ranks, kind, words):
 
 def test_settled_loaders_stay_themselves():
     loader = DataLoader(Counted(), 6)
-    assert ddp_patch.deal(loader) is loader
-    assert ddp_patch.whole(loader) is loader
+    assert ddp_patch.shard_batch(loader) is loader
+    assert ddp_patch.read_once(loader) is loader
     assert len(list(loader)) == 4
 
 
@@ -178,11 +178,13 @@ def random_loader(draw):
         options["sampler"] = Drawing(n, kind)
     if draw.random() < 0.15:
         options["num_workers"] = draw.randint(1, 3)
-    choice = draw.choice(["default", "collate", "deal", "whole"])
-    if choice in ("collate", "deal"):
+    choice = draw.choice(["default", "collate", "shard_batch", "read_once"])
+    if choice in ("collate", "shard_batch"):
         options["collate_fn"] = two
     loader = DataLoader(data, **options)
-    return {"deal": ddp_patch.deal, "whole": ddp_patch.whole}.get(choice, lambda loader: loader)(loader)
+    return {"shard_batch": ddp_patch.shard_batch, "read_once": ddp_patch.read_once}.get(choice, lambda loader: loader)(
+        loader
+    )
 
 
 def two(samples):
@@ -391,14 +393,14 @@ class Named(TensorDataset):
 def train_with_a_background_generator(kind):
     def background(data, batch_size):
         loader = DataLoader(data, batch_size, **options)
-        return Background(ddp_patch.deal(loader) if kind == "deal" else loader)
+        return Background(ddp_patch.shard_batch(loader) if kind == "shard_batch" else loader)
 
     torch.manual_seed(0)
     options = {
         "rows": {},
         "rows of workers": {"num_workers": 2},
         "collate": {"collate_fn": stacked},
-        "deal": {"collate_fn": stacked},
+        "shard_batch": {"collate_fn": stacked},
     }[kind]
     data = Named(torch.arange(38.0).view(19, 2).double())
     model = torch.nn.Linear(2, 1, dtype=torch.float64)
@@ -422,7 +424,7 @@ def stacked(samples):
     return torch.stack([row for row, _ in samples]), [name for _, name in samples]
 
 
-@pytest.mark.parametrize("kind", ["rows", "rows of workers", "collate", "deal"])
+@pytest.mark.parametrize("kind", ["rows", "rows of workers", "collate", "shard_batch"])
 def test_a_background_generator_changes_nothing(ranks, kind):
     wanted = train_with_a_background_generator(kind)
     for given in ranks.call(train_with_a_background_generator, 2, kind).ok().results:
@@ -451,7 +453,7 @@ def a_collate_that_calls_the_model():
 
 def test_a_collate_that_calls_the_model_is_an_error_with_the_line_to_write(ranks):
     for said in ranks.call(a_collate_that_calls_the_model, 2).ok().results:
-        assert "ddp_patch.deal(loader)" in said
+        assert "ddp_patch.shard_batch(loader)" in said
 
 
 def a_stream_that_cannot_be_opened():

@@ -138,8 +138,8 @@ def bad_target():
 
     import ddp_patch
 
-    x = ddp_patch.deal(torch.zeros(8, 3))
-    y = ddp_patch.deal(torch.tensor([0, 1, 2, 0, 1, 2, 7, 0]))
+    x = ddp_patch.shard_batch(torch.zeros(8, 3))
+    y = ddp_patch.shard_batch(torch.tensor([0, 1, 2, 0, 1, 2, 7, 0]))
     try:
         F.cross_entropy(x, y)
     except IndexError:

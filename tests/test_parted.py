@@ -504,7 +504,7 @@ def asks():
     end = 4
     begun = time.monotonic()
     for _ in range(100):
-        loss = model(ddp_patch.deal(torch.ones(4, 4))).sum()
+        loss = model(ddp_patch.shard_batch(torch.ones(4, 4))).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

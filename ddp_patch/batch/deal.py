@@ -30,13 +30,13 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
     sizes = {path: _rows(leaf, dim, path) for path, leaf in leaves(data) if isinstance(leaf, Tensor) and leaf.dim()}
     if not sizes:
         raise BatchError(
-            f"ddp_patch.deal() got {type(data).__name__} without a tensor that has rows. Pass the tensors."
+            f"ddp_patch.shard_batch() got {type(data).__name__} without a tensor that has rows. Pass the tensors."
         )
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} in data{path}" for path, size in sizes.items())
         raise BatchError(
-            f"ddp_patch.deal(data, dim={dim}): the tensors have different numbers of rows ({listed}), so they are not "
-            "one batch. Deal them in separate calls, each with its own dim."
+            f"ddp_patch.shard_batch(data, dim={dim}): the tensors have different numbers of rows ({listed}), so they "
+            "are not one batch. Pass them in separate calls, each with its own dim."
         )
     rows = next(iter(sizes.values()))
 
@@ -52,6 +52,6 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
 def _rows(leaf: Tensor, dim: int, path: str) -> int:
     if not -leaf.dim() <= dim < leaf.dim():
         raise BatchError(
-            f"ddp_patch.deal(data, dim={dim}): data{path} of shape {tuple(leaf.shape)} has no such dimension."
+            f"ddp_patch.shard_batch(data, dim={dim}): data{path} of shape {tuple(leaf.shape)} has no such dimension."
         )
     return leaf.shape[dim]

@@ -174,8 +174,8 @@ class World:
         if self.reading.get():
             raise BatchError(
                 "A dataset or a collate_fn that one rank of each host runs computes on batches, or calls the model, in "
-                "which all ranks take part. Write loader = ddp_patch.deal(loader), so that all run it, or do it after "
-                "the batch was loaded."
+                "which all ranks take part. Write loader = ddp_patch.shard_batch(loader), so that all run it, or do it "
+                "after the batch was loaded."
             )
 
     @contextmanager

@@ -139,7 +139,7 @@ def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:
     if others:
         path = next((path for entry in others for path in entry[0]), "")
         raise LockstepError(
-            f"{script_line()}: ddp_patch.deal(data): data{path} begins with "
+            f"{script_line()}: ddp_patch.shard_batch(data): data{path} begins with "
             f"{_by_rank([entry[1].get(path) for entry in others])}, and differs between ranks, so the batch would be "
             "of no rank's values. Draw it from torch, numpy or random, whose generators agree on all ranks, and from "
             "the same files."

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from .file_objects import Watched, in_step
-from .null_file import Open, before, opener_of, null_file
+from .null_file import Open, before, null_file, opener_of
 from .ownership import Ownership
 from .scratch import make_scratch
 from .turns import Turns

@@ -154,7 +154,7 @@ class Channel:
             raise self._world.one_thread.refuse(
                 f"A batch of {size:,} bytes could not be handed to the other ranks of this host, since neither "
                 f"{_SHARED} nor {tempfile.gettempdir()} has room for it ({error}). Make room there, or write "
-                "loader = ddp_patch.deal(loader), so that each rank loads its own rows."
+                "loader = ddp_patch.shard_batch(loader), so that each rank loads its own rows."
             ) from error
 
     # --- the others' end --------------------------------------------------------------------------------------------

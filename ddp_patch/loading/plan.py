@@ -17,7 +17,7 @@ from .held import asks_for_its_worker, shared_with_children
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
-_DEAL = "ddp_patch.deal(loader) has every rank load its own rows, and collates the whole of them on each"
+_SHARD_BATCH = "ddp_patch.shard_batch(loader) has every rank load its own rows, and collates the whole of them on each"
 
 
 class Read(Enum):
@@ -48,11 +48,12 @@ def choose(loader: DataLoader[Any], rows: str) -> None:
             f"{script_line()}: ddp_patch.{rows}(loader) came after the first epoch of a loader with "
             "persistent_workers=True, whose workers read already. Move the line to where the loader is made."
         )
-    if rows == "deal" and not _has_batches(loader):
+    if rows == "shard_batch" and not _has_batches(loader):
         what = "an iterable dataset" if isinstance(loader.dataset, IterableDataset) else "batch_size=None"
         raise BatchError(
-            f"{script_line()}: ddp_patch.deal(loader): the loader has {what}, so that only reading it tells which rows "
-            "a batch has. Leave the line out: one rank of each host reads it, and every rank computes its own rows."
+            f"{script_line()}: ddp_patch.shard_batch(loader): the loader has {what}, so that only reading it tells "
+            "which rows a batch has. Leave the line out: one rank of each host reads it, and every rank computes its "
+            "own rows."
         )
     vars(loader)[_CHOICE] = rows
 
@@ -71,30 +72,30 @@ def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
         return _per_host("an iterable dataset")
     if loader.batch_sampler is None:
         return _per_host("batch_size=None, the dataset makes the batches")
-    if choice == "whole":
-        return _per_host("as ddp_patch.whole(loader) says")
-    if not loader.in_order and loader.num_workers > 0 and is_one_host and choice != "deal":
+    if choice == "read_once":
+        return _per_host("as ddp_patch.read_once(loader) says")
+    if not loader.in_order and loader.num_workers > 0 and is_one_host and choice != "shard_batch":
         return _per_host(
             "in_order=False, the order in which its workers are done",
         )
-    if loader.num_workers == 0 and choice != "deal" and own_generators(loader):
+    if loader.num_workers == 0 and choice != "shard_batch" and own_generators(loader):
         return _per_host("its dataset or collate_fn holds a generator of its own")
-    shared = shared_with_children(loader) if choice != "deal" else []
+    shared = shared_with_children(loader) if choice != "shard_batch" else []
     if shared:
         what = type(shared[0]).__name__
         return _per_host(
-            f"it holds a multiprocessing {what} for its workers; {_DEAL}",
+            f"it holds a multiprocessing {what} for its workers; {_SHARD_BATCH}",
         )
-    if loader.num_workers > 0 and choice != "deal" and asks_for_its_worker(loader):
-        return _per_host(f"it asks which of its workers loads; {_DEAL}")
+    if loader.num_workers > 0 and choice != "shard_batch" and asks_for_its_worker(loader):
+        return _per_host(f"it asks which of its workers loads; {_SHARD_BATCH}")
     if loader.collate_fn is default_collate:
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
-    if choice == "deal":
+    if choice == "shard_batch":
         return Plan(
             Read.OWN_SAMPLES,
-            "rows dealt, as ddp_patch.deal(loader) says: each rank loads its own, all collate all",
+            "rows dealt, as ddp_patch.shard_batch(loader) says: each rank loads its own, all collate all",
         )
-    return _per_host(f"its collate_fn may look at the whole batch; {_DEAL}")
+    return _per_host(f"its collate_fn may look at the whole batch; {_SHARD_BATCH}")
 
 
 def _per_host(why: str) -> Plan:

@@ -247,7 +247,13 @@ def padded(samples):
 
 def padding_to_the_longest():
     said = []
-    for workers, choose in ((0, None), (2, None), (0, ddp_patch.deal), (2, ddp_patch.deal), (0, ddp_patch.whole)):
+    for workers, choose in (
+        (0, None),
+        (2, None),
+        (0, ddp_patch.shard_batch),
+        (2, ddp_patch.shard_batch),
+        (0, ddp_patch.read_once),
+    ):
         loader = DataLoader(Sentences(), 6, shuffle=True, collate_fn=padded, num_workers=workers)
         said += epochs(choose(loader) if choose else loader)
     return said
@@ -267,13 +273,13 @@ def mixing_while_collating():
         share = np.random.beta(0.4, 0.4)
         return share * rows + (1 - share) * rows[torch.randperm(len(rows))], random.random()
 
-    dealt = ddp_patch.deal(DataLoader(Rows(), 6, shuffle=True, collate_fn=mixed))
+    dealt = ddp_patch.shard_batch(DataLoader(Rows(), 6, shuffle=True, collate_fn=mixed))
     return epochs(DataLoader(Rows(), 6, shuffle=True, collate_fn=mixed)) + epochs(dealt)
 
 
 def augmented_where_one_rank_reads():
-    plain = ddp_patch.whole(DataLoader(Noisy(), 6, shuffle=True))
-    workers = ddp_patch.whole(DataLoader(Noisy(), 6, shuffle=True, num_workers=2))
+    plain = ddp_patch.read_once(DataLoader(Noisy(), 6, shuffle=True))
+    workers = ddp_patch.read_once(DataLoader(Noisy(), 6, shuffle=True, num_workers=2))
     return epochs(plain) + epochs(workers) + epochs(DataLoader(Noisy(), 6, collate_fn=padded_rows, num_workers=1))
 
 

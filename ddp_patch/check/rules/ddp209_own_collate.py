@@ -10,10 +10,12 @@ from ...source import Facts
 from ..literals import brief
 from ..rule import Finding, Rule, World
 
+_CHOOSING = [f"ddp_patch.{name}" for name in ("shard_batch", "read_once", "deal", "whole")]
+
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find loaders with a ``collate_fn`` that is not torch's, and that ``ddp_patch.deal`` is not told of."""
-    if facts.calls("ddp_patch.deal", "ddp_patch.whole"):
+    """Find loaders with a ``collate_fn`` that is not torch's, and that ``ddp_patch.shard_batch`` is not told of."""
+    if facts.calls(*_CHOOSING):
         return
     for call in facts.calls("torch.utils.data.DataLoader"):
         collate = facts.argument(call, "collate_fn", 6)
@@ -24,7 +26,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             collate,
             f"collate_fn={brief(facts, collate, 40)} makes the batches of this loader",
             "one rank of each host loads for all of them, as the function may look at the whole batch",
-            "Write ddp_patch.deal(loader) where each rank may load its own rows.",
+            "Write ddp_patch.shard_batch(loader) where each rank may load its own rows.",
         )
 
 

@@ -1,9 +1,10 @@
-"""ddp_patch.deal: a batch out of tensors that no loader made."""
+"""ddp_patch.shard_batch: a batch out of tensors that no loader made."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
 
 import ddp_patch
 
@@ -20,7 +21,7 @@ def train():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     said = []
     for size in (10, 10, 7, 1):
-        batch = ddp_patch.deal({k: v for k, v in get_batch(g, size).items() if k != "t"})
+        batch = ddp_patch.shard_batch({k: v for k, v in get_batch(g, size).items() if k != "t"})
         loss = F.mse_loss(model(batch["x"]).squeeze(1), batch["y"]) * batch["scale"]
         optimizer.zero_grad()
         loss.backward()
@@ -36,20 +37,20 @@ def rows_computed():
 
 def sequence_first():
     g = torch.Generator().manual_seed(1)
-    x = ddp_patch.deal(get_batch(g)["t"], dim=1)[0]
+    x = ddp_patch.shard_batch(get_batch(g)["t"], dim=1)[0]
     return [list(x.shape), type(x).__qualname__, x.sum(0).tolist()]
 
 
 def refused(kind):
     try:
         if kind == "sizes":
-            ddp_patch.deal([torch.zeros(4, 2), torch.zeros(5, 2)])
+            ddp_patch.shard_batch([torch.zeros(4, 2), torch.zeros(5, 2)])
         elif kind == "ranks":
-            ddp_patch.deal({"x": torch.zeros(4), "y": torch.full((4, 2), float(ddp_patch.rank()))})
+            ddp_patch.shard_batch({"x": torch.zeros(4), "y": torch.full((4, 2), float(ddp_patch.rank()))})
         elif kind == "dim":
-            ddp_patch.deal(torch.zeros(4), dim=1)
+            ddp_patch.shard_batch(torch.zeros(4), dim=1)
         else:
-            ddp_patch.deal(["text", torch.tensor(1.0)])
+            ddp_patch.shard_batch(["text", torch.tensor(1.0)])
     except ddp_patch.DdpPatchError as error:
         return str(error)
     return ""
@@ -57,7 +58,7 @@ def refused(kind):
 
 def test_alone_it_gives_back_what_it_got():
     data = [torch.zeros(4, 2), "text"]
-    assert ddp_patch.deal(data) is data
+    assert ddp_patch.shard_batch(data) is data
 
 
 @pytest.mark.parametrize("nproc", [2, 3, 4])
@@ -92,3 +93,10 @@ def test_the_batch_dimension_can_be_another(ranks):
 def test_what_is_no_batch_is_refused(ranks, kind, words):
     for result in ranks.call(refused, 2, kind).ok().results:
         assert words in result
+
+
+@pytest.mark.parametrize(("old", "new"), [("deal", "shard_batch"), ("whole", "read_once")])
+def test_old_names_still_do_it_and_say_so(old, new):
+    loader = DataLoader(torch.arange(4))
+    with pytest.warns(DeprecationWarning, match=f"ddp_patch.{old}.* is ddp_patch.{new}"):
+        assert getattr(ddp_patch, old)(loader) is loader
