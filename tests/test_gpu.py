@@ -226,7 +226,7 @@ import torch, torch.distributed as dist, torch.nn.functional as F
 from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.world import World
 from ddp_patch.gradients.averages import align
-from ddp_patch.calls.batch_norm import batch_norm_by_kernels
+from ddp_patch.calling.batch_norm import batch_norm_by_kernels
 
 dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore(), device_id=torch.device("cuda", 0))
 world = World.current = World(0, 1, dist.group.WORLD, torch.device("cuda", 0), accelerated=True)

@@ -10,7 +10,7 @@ FLOORS = (
     {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
     {"api", "batch", "bindings", "earlier", "testing"},  # batch: tensors that hold a rank's rows
     {"__init__", "__main__", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
-    {"calls", "gradients", "verify"},  # of models: what one call is; gradients of all rows
+    {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP
     {"loading"},  # loading: which rank reads which rows

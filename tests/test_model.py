@@ -66,7 +66,7 @@ class Kernels:
 
 def with_kernels(by_kernels):
     """Normalise as on CUDA, with functions that stand in for its kernels."""
-    from ddp_patch.calls import batch_norm
+    from ddp_patch.calling import batch_norm
 
     if by_kernels:
         for name in [name for name in vars(Kernels) if name.startswith("batch_norm_")]:

@@ -22,12 +22,12 @@ from ..batch.observation import Observation
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls.calls import Call, described
-from ..calls.census import Census, Held
-from ..calls.comparison import Span
-from ..calls.entry import Entry, enter
-from ..calls.how import How
-from ..calls.rows import as_batches, detached, first_rows, writing_back
+from ..calling.calls import Call, described
+from ..calling.census import Census, Held
+from ..calling.comparison import Span
+from ..calling.entry import Entry, enter
+from ..calling.how import How
+from ..calling.rows import as_batches, detached, first_rows, writing_back
 from ..structure import leaves
 from .call_forms import Form, Forms
 from .dimensions import Dimensions

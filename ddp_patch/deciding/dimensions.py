@@ -8,9 +8,9 @@ from collections.abc import Callable
 from torch import nn
 
 from ..batch.world import World
-from ..calls.entry import Entry
-from ..calls.how import How
-from ..calls.swap import original_class
+from ..calling.entry import Entry
+from ..calling.how import How
+from ..calling.swap import original_class
 from .probe import SplitDecision
 
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better

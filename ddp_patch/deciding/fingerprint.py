@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
-from ..calls.calls import Call
-from ..calls.census import Held
-from ..calls.entry import Entry
-from ..calls.swap import original_class
+from ..calling.calls import Call
+from ..calling.census import Held
+from ..calling.entry import Entry
+from ..calling.swap import original_class
 from .guards import OF_TORCH, PLAIN, Guards
 
 _MOST_STATES = 256  # of modules that are remembered

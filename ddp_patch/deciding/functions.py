@@ -15,7 +15,7 @@ from ..batch.forms import to_local
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls.comparison import close
+from ..calling.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .probe import is_of_machine

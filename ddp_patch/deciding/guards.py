@@ -12,7 +12,6 @@ import collections
 import enum
 import functools
 import itertools
-import operator
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable
@@ -20,12 +19,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..calls.own import NAMESPACES, OURS, is_own, is_own_file
-from ..calls.swap import MARK
+from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
+from ..calling.swap import MARK
+from .code import content_of, names_in, slots_of
+from .standing import MISSING, Standing
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
-_MISSING = object()
 _MOST = 4096  # things that are looked at
 _DEPTH = 12
 _PASSES = 4  # in which names are gathered: a function that is found may name further attributes
@@ -58,7 +58,7 @@ class Guards:
         Args:
             layers_did: attributes of layers were set.
         """
-        if not layers_did and self._is_as_read():
+        if not layers_did and self._standing.is_as_found():
             return False
         before = self.content
         self._read()
@@ -74,12 +74,7 @@ class Guards:
             vars(self).update(held)
 
     def _begin(self) -> None:
-        self._places: list[tuple[Callable[..., Any], Any, Any]] = []
-        self._sizes: list[tuple[Any, int]] = []
-        self._containers: list[tuple[Any, Any]] = []
-        self._numbers: list[tuple[Any, bytes]] = []
-        self._flags: list[tuple[Tensor, bool]] = []
-        self._is_endless = False
+        self._standing = Standing()
         self._found: dict[int, Any] = {}  # what was walked, and stays alive
 
     def _read(self) -> None:
@@ -89,28 +84,13 @@ class Guards:
             for name, value in vars(layer).items():
                 if name not in OF_TORCH and not isinstance(value, PLAIN):
                     content.append((name, self._walk(value, 0)))
-            self._flags += [(buffer, buffer.requires_grad) for buffer in layer._buffers.values() if buffer is not None]
+            for buffer in layer._buffers.values():
+                if buffer is not None:
+                    self._standing.flag(buffer)
             for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
                 if not kind.__module__.startswith("torch.") and kind is not object:
                     content.append(self._walk(kind, 0))
         self.content = tuple(filter(None, content))
-
-    def _is_as_read(self) -> bool:
-        if self._is_endless:
-            return False
-        for get, name, seen in self._places:
-            if get(name, _MISSING) is not seen:
-                return False
-        for thing, size in self._sizes:
-            if len(thing) != size:
-                return False
-        for thing, copy in self._containers:
-            if not _holds(thing, copy):
-                return False
-        for tensor, flag in self._flags:
-            if tensor.requires_grad is not flag:
-                return False
-        return all(array.tobytes() == seen for array, seen in self._numbers)
 
     # --- the walk ---------------------------------------------------------------------------------------------------
 
@@ -131,13 +111,13 @@ class Guards:
             if isinstance(thing, kinds):
                 return walk(self, thing, depth + 1)
         if hasattr(thing, "dtype") and hasattr(thing, "tobytes"):  # NumPy's
-            self._numbers.append((thing, thing.tobytes()))
+            self._standing.number(thing, thing.tobytes())
             return str(thing.dtype), getattr(thing, "shape", ()), thing.tobytes()
         return self._object(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:
         if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
-            self._flags.append((thing, thing.requires_grad))
+            self._standing.flag(thing)
             return Tensor, thing.requires_grad and thing.is_leaf
         return Tensor
 
@@ -152,23 +132,23 @@ class Guards:
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
-            self._containers.append((thing, type(thing)(thing) if isinstance(thing, (list, set)) else list(thing)))
+            self._standing.container(thing, type(thing)(thing) if isinstance(thing, (list, set)) else list(thing))
         items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
         return type(thing).__name__, tuple(self._walk(item, depth) for item in items)
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
-        self._containers.append((thing, dict(thing)))
+        self._standing.container(thing, dict(thing))
         return tuple((self._walk(key, depth), self._walk(item, depth)) for key, item in thing.items())
 
     def _endless(self, thing: Any, depth: int) -> Any:
-        self._is_endless = True
+        self._standing.is_endless = True
         return repr(thing) if isinstance(thing, itertools.count) else object()
 
     def _function(self, thing: types.FunctionType, depth: int) -> Any:
         code = thing.__code__
         if code.co_filename.startswith(OURS):
             return None
-        names, attributes = _names_in(code)
+        names, attributes = names_in(code)
         held = [self._number(code)]
         own = is_own_file(code.co_filename)
         if own:
@@ -177,8 +157,8 @@ class Guards:
             if name in thing.__globals__:
                 held.append((name, self._held(thing.__globals__, name, depth, own)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
-            value = _content_of(cell)
-            self._places.append((functools.partial(_content_of, cell), name, value))
+            value = content_of(cell)
+            self._standing.place(functools.partial(content_of, cell), name, value)
             held.append((name, self._followed(value, depth, own)))
         if own:
             held.append(self._walk(thing.__defaults__, depth))
@@ -186,8 +166,8 @@ class Guards:
         return tuple(held)
 
     def _held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
-        value = namespace.get(name, _MISSING)
-        self._places.append((namespace.get, name, value))
+        value = namespace.get(name, MISSING)
+        self._standing.place(namespace.get, name, value)
         return self._followed(value, depth, follow)
 
     def _followed(self, value: Any, depth: int, follow: bool) -> Any:
@@ -202,20 +182,15 @@ class Guards:
         return tuple(self._walk(part, depth) for part in (thing.func, thing.args, thing.keywords))
 
     def _wrapped(self, thing: Any, depth: int) -> Any:
-        return self._walk(thing.__func__, depth)
-
-    def _cached(self, thing: Any, depth: int) -> Any:
-        return self._walk(thing.__wrapped__, depth)
-
-    def _property(self, thing: Any, depth: int) -> Any:
-        return self._walk(thing.fget if isinstance(thing, property) else thing.func, depth)
+        names = ("__func__", "fget", "func", "__wrapped__")
+        return self._walk(next(getattr(thing, name) for name in names if hasattr(thing, name)), depth)
 
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
             return self._number(thing)
         own = is_own(thing)
         namespace = vars(thing)
-        self._sizes.append((namespace, len(namespace)))
+        self._standing.size(namespace)
         held: list[Any] = []
         for name, value in [*namespace.items()]:
             if name == MARK or (name[:2] == "__" and not isinstance(value, types.FunctionType)):
@@ -225,7 +200,7 @@ class Guards:
             elif own or type(value) in PLAIN:
                 held.append((name, self._held(namespace, name, depth)))
             else:
-                self._places.append((namespace.get, name, value))
+                self._standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
         above = [self._walk(base, depth) for base in bases]
         return (*(content for content in held if not _is_empty(content)), *above)
@@ -243,16 +218,16 @@ class Guards:
         held: list[Any] = [kind.__qualname__]
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
-            self._sizes.append((namespace, len(namespace)))
+            self._standing.size(namespace)
             for name in [*namespace]:
                 if own and name in self._names:
                     held.append((name, self._held(namespace, name, depth)))
                 elif not own and name[:2] != "__":
                     held.append((name, self._held(namespace, name, depth, follow=False)))
-        for name in {name for base in kind.__mro__ for name in _slots_of(base)} if own else ():
+        for name in {name for base in kind.__mro__ for name in slots_of(base)} if own else ():
             get = functools.partial(getattr, thing)
-            value = get(name, _MISSING)
-            self._places.append((get, name, value))
+            value = get(name, MISSING)
+            self._standing.place(get, name, value)
             held.append((name, self._walk(value, depth)))
         return tuple(held), self._walk(kind, depth) if own else None
 
@@ -264,9 +239,7 @@ _WALKS: list[tuple[Any, Callable[[Guards, Any, int], Any]]] = [
     (types.FunctionType, Guards._function),
     (types.MethodType, Guards._bound),
     (functools.partial, Guards._partial),
-    ((staticmethod, classmethod), Guards._wrapped),
-    ((property, functools.cached_property), Guards._property),
-    (type(functools.lru_cache(int)), Guards._cached),
+    ((staticmethod, classmethod, property, functools.cached_property, type(functools.lru_cache(int))), Guards._wrapped),
     (type, Guards._class),
     (types.ModuleType, Guards._file),
     (_ENDLESS, Guards._endless),
@@ -274,39 +247,6 @@ _WALKS: list[tuple[Any, Callable[[Guards, Any, int], Any]]] = [
 _WRITTEN_IN_C = (object, type, nn.Module)
 
 
-def _holds(thing: Any, copy: Any) -> bool:
-    if len(thing) != len(copy):
-        return False
-    if isinstance(thing, set):
-        return bool(thing == copy)
-    if isinstance(thing, dict):
-        return all(map(operator.is_, thing, copy)) and all(map(operator.is_, thing.values(), copy.values()))
-    return all(map(operator.is_, thing, copy))
-
-
 def _is_empty(content: Any) -> bool:
     """Tell functions of ours, which say nothing about the script."""
     return content is None or (isinstance(content, tuple) and len(content) == 2 and content[1] is None)
-
-
-def _content_of(cell: Any, *_: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return _MISSING
-
-
-def _slots_of(kind: type) -> Iterable[str]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else [name for name in slots if name[:2] != "__"]
-
-
-@functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names that a function and those inside it may look up in its module, and all that they mention."""
-    codes = [code]
-    for inner in codes:
-        codes += [constant for constant in inner.co_consts if isinstance(constant, types.CodeType)]
-    names = dict.fromkeys(itertools.chain.from_iterable(inner.co_names for inner in codes))
-    texts = (constant for inner in codes for constant in inner.co_consts if isinstance(constant, str))
-    return tuple(names), frozenset(names) | frozenset(text for text in texts if text.isidentifier())

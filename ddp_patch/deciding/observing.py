@@ -15,10 +15,10 @@ from ..batch.layout import Layout
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls.calls import Call
-from ..calls.comparison import Dims
-from ..calls.compiled import stance
-from ..calls.entry import Entry
+from ..calling.calls import Call
+from ..calling.comparison import Dims
+from ..calling.compiled import stance
+from ..calling.entry import Entry
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws
 from ..gradients.graphs import comes_from

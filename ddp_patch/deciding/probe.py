@@ -27,10 +27,10 @@ from ..batch.promised import PromisedTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls import module_hooks
-from ..calls.comparison import Dims, Span, compare
-from ..calls.how import How
-from ..calls.rows import Arguments, detached
+from ..calling import module_hooks
+from ..calling.comparison import Dims, Span, compare
+from ..calling.how import How
+from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, states
 from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves

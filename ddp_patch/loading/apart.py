@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..batch.world import World
-from ..calls.streams import RankStream
+from ..calling.streams import RankStream
 from .batches import as_batch, as_dealt
 from .generators import in_main_thread
 from .sampler import DealtBatches

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..calls.streams import rank_seed
+from ..calling.streams import rank_seed
 
 
 class RankSeeds:

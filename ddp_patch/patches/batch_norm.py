@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch.crossings import replicate
 from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
-from ..calls.batch_norm import over_all_rows
+from ..calling.batch_norm import over_all_rows
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 

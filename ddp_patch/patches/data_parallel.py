@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch.world import World
-from ..calls.calls import Call
-from ..calls.swap import original_class
+from ..calling.calls import Call
+from ..calling.swap import original_class
 from ..errors import BatchError
 from ..launch.job import Job
 from ..patch import Args, Kwargs, Patch

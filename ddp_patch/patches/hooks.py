@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
-from ..calls.module_hooks import is_torchs
+from ..calling.module_hooks import is_torchs
 from ..deciding.trial import note_hook
 from ..errors import BatchError
 from ..patch import Args, Kwargs, Patch

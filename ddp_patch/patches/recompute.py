@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.tensor import BatchTensor
-from ..calls.recall import Ran
+from ..calling.recall import Ran
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 

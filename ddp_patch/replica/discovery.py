@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..calls.calls import Call
+from ..calling.calls import Call
 from ..patch import Args, Kwargs, Patch
 from ..patcher import Patcher
 from .replicas import Replicas

@@ -10,14 +10,14 @@ from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls import compiled
-from ..calls.calls import Call, described
-from ..calls.census import Held
-from ..calls.entry import Entry, plain_targets
-from ..calls.how import How
-from ..calls.recall import Recall
-from ..calls.rows import as_batches, leave, whole_arguments, writing_back
-from ..calls.streams import RankStream
+from ..calling import compiled
+from ..calling.calls import Call, described
+from ..calling.census import Held
+from ..calling.entry import Entry, plain_targets
+from ..calling.how import How
+from ..calling.recall import Recall
+from ..calling.rows import as_batches, leave, whole_arguments, writing_back
+from ..calling.streams import RankStream
 from ..deciding.probe import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves

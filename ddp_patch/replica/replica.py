@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
-from ..calls import compiled
-from ..calls.calls import Call
-from ..calls.census import Census, Held
-from ..calls.entry import Entry
+from ..calling import compiled
+from ..calling.calls import Call
+from ..calling.census import Census, Held
+from ..calling.entry import Entry
 from ..diagnosis.lockstep import compare_parameters
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.backwards import Backwards

@@ -18,13 +18,13 @@ from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
-from ..calls import compiled, module_hooks, swap
-from ..calls.calls import Call, described
-from ..calls.census import Census, Held
-from ..calls.entry import Entry
-from ..calls.how import How
-from ..calls.recall import Recall
-from ..calls.streams import RankStream
+from ..calling import compiled, module_hooks, swap
+from ..calling.calls import Call, described
+from ..calling.census import Census, Held
+from ..calling.entry import Entry
+from ..calling.how import How
+from ..calling.recall import Recall
+from ..calling.streams import RankStream
 from ..deciding.decisions import First, SplitDecisions
 from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError

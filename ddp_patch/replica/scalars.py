@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calls.rows import detached, whole_arguments
+from ..calling.rows import detached, whole_arguments
 from ..deciding.probe import trial_copy, undisturbed
 from ..deciding.trial import Trial
 from ..errors import BatchError

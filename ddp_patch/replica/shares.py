@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..batch.layout import Layout
 from ..batch.world import World
-from ..calls.calls import described
+from ..calling.calls import described
 from .forwards import Forwards
 
 
