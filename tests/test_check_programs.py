@@ -168,3 +168,73 @@ def test_a_file_that_cannot_be_read_tells_the_others_nothing(tmp_path):
     (tmp_path / "c.ipynb").write_text("{")
     programs = Programs([tmp_path / "a.py", tmp_path / "b.py", tmp_path / "c.ipynb"])
     assert not programs.elsewhere(tmp_path / "b.py").words
+
+
+SAVES = "    torch.save(1, 'x')\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "engine.py": TRAIN,
+            "main.py": "import torch\nfrom engine import train_one_epoch\ntrain_one_epoch(m, l, c, o)\n",
+        },
+        {"engine.py": TRAIN, "main.py": "import torch, engine\nengine.train_one_epoch(m, l, c, o)\n"},
+        {
+            "solver.py": "import torch\nclass Solver:\n    def train(self):\n        self.loss().backward()\n",
+            "main.py": "import torch\nfrom solver import Solver\nsolver = Solver()\nsolver.train()\n",
+        },
+        {
+            "base.py": "class Base:\n    def run(self):\n        self.one_batch()\n",
+            "soft.py": "import base\nclass Soft(base.Base):\n    def one_batch(self):\n        self.loss().backward()\n",
+            "main.py": "import torch\nfrom soft import Soft\nengine = build(Soft)\nengine.run()\n",
+        },
+        {"model.py": MODEL + "import torch\n", "main.py": "from model import *\ntorch.tensor(1.0).backward()\n"},
+    ],
+    ids=["function", "module", "object", "base", "star"],
+)
+def test_a_script_that_trains_by_another_file_is_one_that_trains(found, files):
+    files["main.py"] += "if True:\n" + SAVES
+    assert ("main.py", "DDP106") in found(files, "DDP106")
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "import torch\nfrom part import Net\nnet = Net()\nnet.train()\n",
+        "import torch, subprocess, part\nsubprocess.fit()\n",
+        "import torch, part\nfrom sklearn import Encoder\nencoder = Encoder()\nencoder.fit(x)\n",
+        "import torch\nfrom part import fit\ndef fit(x):\n    pass\nfit(1)\n",
+    ],
+    ids=["module's own train", "another package", "another package's object", "own function"],
+)
+def test_a_script_that_only_evaluates_is_not_taken_for_training(found, main):
+    part = MODEL + "def fit(x):\n    x.backward()\nclass Solver:\n    def train(self):\n        fit(1)\n"
+    assert found({"part.py": part, "main.py": main + "if True:\n" + SAVES}, "DDP106") == []
+
+
+def test_what_a_star_brings_along_is_known_by_its_name(found):
+    files = {
+        "model.py": MODEL + "import torch\n",
+        "main.py": "from model import *\nmodel = nn.DataParallel(Net())\ntorch.tensor(1.0).backward()\n",
+    }
+    assert ("main.py", "DDP143") in found(files)
+
+
+def test_files_in_a_folder_of_tests_are_tests_at_any_depth(found):
+    files = {"main.py": TRAIN, "tests/distributed/sums.py": TRAIN, "tools/sums.py": TRAIN}
+    assert found(files, "DDP103") == [("main.py", "DDP103"), ("tools/sums.py", "DDP103")]
+
+
+def test_a_rank_that_is_kept_under_its_name_is_a_rank_in_other_files_as_well(found):
+    part = TRAIN + "def save(model):\n    torch.save(model, 'x')\n"
+    main = "import part\nif config['rank'] == 0:\n    part.save(model)\n"
+    assert found({"part.py": part, "main.py": main}, "DDP106") == []
+
+
+def test_augmentation_in_another_file_is_drawn_alike_with_one_seed(found):
+    main = "import torch\nfrom data import load\ntorch.manual_seed(0)\nloss.backward()\n"
+    data = "from torchvision.transforms import RandomCrop\ndef load():\n    return RandomCrop(32)\n"
+    assert found({"data.py": data, "main.py": main}, "DDP118") == [("main.py", "DDP118")]
+    assert found({"data.py": "def load():\n    pass\n", "main.py": main}, "DDP118") == []

@@ -56,15 +56,20 @@ class Rule:
         trains = facts.is_trained if self.of_parts else facts.trains
         if world not in self.worlds or (self.training and not trains):
             return False
-        path = facts.source.path
-        tests = facts.modules & _TESTS or path.name.startswith("test_") or path.parent.name in ("test", "tests")
-        return not (tests and self.code.startswith("DDP1"))
+        return not (self.code.startswith("DDP1") and _is_test(facts))
 
     def message(self, finding: Finding, world: World) -> str:
         """Write what to show: what was found, why it cannot be right, and the line to write."""
         supposed = self.code.startswith("DDP1") and world is World.PLAIN and not self.breaks_alone
         under = "under DDP " if supposed else ""
         return f"{finding.found}: {under}{finding.why}. {finding.write}"
+
+
+def _is_test(facts: Facts) -> bool:
+    """Tell whether a file tests something else: by what it imports, its name, or a folder of the project around it."""
+    path = facts.source.path
+    folders = {folder.name for folder in facts.elsewhere.folders} or {path.parent.name}
+    return bool(facts.modules & _TESTS or path.name.startswith("test_") or folders & {"test", "tests"})
 
 
 _MANAGED = {Role.ACCELERATE, Role.LIGHTNING, Role.TRAINER, Role.HOROVOD, Role.DEEPSPEED, Role.IGNITE, Role.RPC} | {

@@ -49,7 +49,7 @@ class Facts:
         self.source = source
         self.elsewhere = elsewhere or Elsewhere()
         self.tree: Tree = grow([part.module for part in source.parts])
-        self.imported = names.imports(self.tree)  # local name to qualified name
+        self.imported = {**self.elsewhere.bound, **names.imports(self.tree)}  # local name to qualified name
         self.modules = names.modules(self.tree)  # every module that is imported, with its packages
         self.scopes = Scopes(self.tree)
         self._calls: dict[str, list[cst.Call]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Facts:
 
     @cached_property
     def _loops(self) -> Loops:
-        return Loops(self.tree, self.scopes, self.inference)
+        return Loops(self.tree, self.scopes, self.inference, self.elsewhere.training)
 
     @cached_property
     def roles(self) -> frozenset[Role]:
@@ -88,13 +88,16 @@ class Facts:
 
     @property
     def uses_torch(self) -> bool:
-        """The file imports torch, or a library that is built on it."""
-        return any(name.partition(".")[0] in _TORCH for name in self.modules)
+        """The file imports torch, or a library that is built on it, or trains by files that do."""
+        imported = {*self.modules, *self.elsewhere.bound.values()}
+        own = any(name.partition(".")[0] in _TORCH for name in imported)
+        return own or (self.trains and self.elsewhere.uses_torch)
 
     @cached_property
     def trains(self) -> bool:
-        """Somewhere in the file a backward runs, other than inside of an autograd function's own."""
-        return any(not self._in_backward(call) for call in self._methods.get("backward", ()))
+        """A backward runs in the file, other than inside of an autograd function's own, or where it calls another."""
+        own = any(not self._in_backward(call) for call in self._methods.get("backward", ()))
+        return own or bool(self.elsewhere.training)
 
     @property
     def is_trained(self) -> bool:

@@ -73,7 +73,7 @@ class Guards:
 
     def _differs(self, test: cst.CSTNode) -> bool:
         for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript):
-            name = dotted(part)
+            name = dotted(part) or _key(part)
             if name is not None and names_rank(name) and not self._is_check(part):
                 return True
             if Kind.RANK in self._inference.kinds(part) and not self._is_check(part):
@@ -132,27 +132,43 @@ class Guards:
         simple = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
         return isinstance(simple, (cst.Return, cst.Continue))
 
-    def _is_imported(self, call: cst.Call) -> bool:
-        """``subprocess.run`` and ``torch.save`` are no calls of the file's own ``run`` and ``save``."""
+    def _is_of_others(self, call: cst.Call) -> bool:
+        """``subprocess.run`` and ``super().run`` are no calls of the file's own ``run``."""
+        receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if isinstance(receiver, cst.Call) and dotted(receiver.func) == "super":
+            return True
         name = dotted(call.func) or ""
         return "." in name and name.partition(".")[0] in self._imported
 
     def _callers(self, function: cst.FunctionDef) -> cst.CSTNode | None:
         """A function is guarded when all of its calls are. One that calls itself is not.
 
-        A method is as well when all objects of its class are made under a test.
+        A method is as well when all objects of its class are made under a test. What Python calls by itself,
+        ``__iter__``, is not known by its calls.
         """
         if function not in self._called_under:
             self._called_under[function] = None
-            self._called_under[function] = self._test_of_calls(function, function.name.value)
+            name = function.name.value
+            if not (name.startswith("__") and name.endswith("__")):
+                self._called_under[function] = self._test_of_calls(function, name)
             made = self._tree.enclosing(function, cst.FunctionDef, cst.ClassDef)
             if self._called_under[function] is None and isinstance(made, cst.ClassDef):
                 self._called_under[function] = self._test_of_calls(function, made.name.value)
         return self._called_under[function]
 
     def _test_of_calls(self, function: cst.FunctionDef, name: str) -> cst.CSTNode | None:
-        calls = [call for call in self._scopes.calls.get(name, ()) if not self._is_imported(call)]
+        calls = [call for call in self._scopes.calls.get(name, ()) if not self._is_of_others(call)]
         tests = [next(self._guards(call), None) for call in calls]
         if not tests:
             return function.name if name in self._elsewhere else None
         return tests[0] if all(test is not None for test in tests) else None
+
+
+def _key(node: cst.CSTNode) -> str | None:
+    """``config["rank"]``: what a value is kept under."""
+    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+        return None
+    index = node.slice[0].slice
+    text = index.value if isinstance(index, cst.Index) else None
+    key = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+    return key if isinstance(key, str) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,9 +38,18 @@ class BatchLoop:
 class Loops:
     """All batch and epoch loops of a file."""
 
-    def __init__(self, tree: Tree, scopes: Scopes, inference: Inference) -> None:
+    def __init__(self, tree: Tree, scopes: Scopes, inference: Inference, elsewhere: Collection[str] = ()) -> None:
+        """Find the loops of a file.
+
+        Args:
+            tree: of the file.
+            scopes: of it.
+            inference: of its kinds.
+            elsewhere: functions that it calls and that train in other files.
+        """
         self._tree, self._scopes, self._inference = tree, scopes, inference
         self._training: set[str] = set()
+        self._elsewhere = elsewhere
         self._training = self._training_functions()
         self.batches = [loop for node in tree.all(cst.For, cst.While) if (loop := self._batch_loop(node))]  # type: ignore[arg-type]
         self._by_node: dict[cst.CSTNode, BatchLoop] = {loop.node: loop for loop in self.batches}
@@ -126,12 +135,15 @@ class Loops:
         name = called(call)
         if name == "step" and isinstance(call.func, cst.Attribute):
             return Kind.OPTIMIZER in self._inference.kinds(call.func.value)
+        if name in self._elsewhere:
+            return isinstance(call.func, cst.Name) or Kind.MODULE not in self._inference.kinds(call.func.value)  # type: ignore[attr-defined]
         return name == "backward" or name in self._training
 
     def _training_functions(self) -> set[str]:
         """Name the functions of this file that train: by themselves, or by calling one that does."""
         training: set[str] = set()
-        found = [call for name in ("backward", "step") for call in self._scopes.calls[name] if self._is_training(call)]
+        starts = ("backward", "step", *self._elsewhere)
+        found = [call for name in starts for call in self._scopes.calls[name] if self._is_training(call)]
         while found:
             functions = (self._tree.enclosing(call, cst.FunctionDef) for call in found)
             names = {function.name.value for function in functions if function is not None} - training

@@ -1,26 +1,23 @@
 """What the other files of a program say: ``main.py`` calls ``set_epoch`` for the sampler that ``data.py`` makes.
 
-A program is a script and all files of the same call that it imports, in turn. Files are read by Python's own parser
-here, which takes a tenth of the time that their facts do.
+A program is a script and all files of the same call that it imports, in turn.
 """
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from os.path import commonpath
 from pathlib import Path
 
-from .guards import is_of_one_rank, names_rank
-from .notebooks import NotANotebook, cells, mask
-from .reading import LARGEST
-from .roles import Role, roles
-from .text import NotText, decode
+from .roles import Role
+from .saying import Called, Said, heard
 
-_BY_HAND = {Role.TENSOR_PARALLEL, Role.RPC}
 _ROUNDS = 4  # calls of functions in functions that are called under a test on the rank
+# Methods that every module or optimizer has: a call of one runs the project's own only on an object of its class.
+_COMMON = {"train", "eval", "forward", "step", "apply", "zero_grad", "backward", "close", "reset", "update"}
 
 
 @dataclass(frozen=True)
@@ -31,18 +28,10 @@ class Elsewhere:
     words: frozenset[str] = frozenset()  # names, attributes, keywords, and strings that could be one
     guarded: frozenset[str] = frozenset()  # functions and classes that are called there under a test on the rank only
     trains: bool = False  # one that imports this file runs a backward
-    seeds_by_rank: bool = False
-
-
-@dataclass
-class _Said:
-    """What one file says."""
-
-    imports: set[Path] = field(default_factory=set)
-    roles: frozenset[Role] = frozenset()
-    words: set[str] = field(default_factory=set)
-    calls: list[tuple[str, bool, tuple[str, ...]]] = field(default_factory=list)  # name, is guarded, functions around
-    trains: bool = False
+    training: frozenset[str] = frozenset()  # functions and methods called here that run a backward in another file
+    uses_torch: bool = False  # one that this file imports does
+    bound: Mapping[str, str] = field(default_factory=dict)  # what ``from other import *`` brings of other's imports
+    folders: tuple[Path, ...] = ()  # of the call's files, from theirs all down to this one's
     seeds_by_rank: bool = False
 
 
@@ -52,7 +41,8 @@ class Programs:
     def __init__(self, files: Sequence[Path]) -> None:
         """Read all files, if there are several: one has nothing else to hear of."""
         self._places = {file.resolve(): file for file in files}
-        self._said = {place: _read(place, self._places.keys()) for place in self._places} if len(files) > 1 else {}
+        self._said = {place: heard(place, self._places.keys()) for place in self._places} if len(files) > 1 else {}
+        self._training: dict[Path, frozenset[str]] = {}
 
     def elsewhere(self, path: Path) -> Elsewhere:
         """Tell what the other files of this file's programs say."""
@@ -60,17 +50,25 @@ class Programs:
         if place not in self._said:
             return Elsewhere()
         above = self._reached(place, self._importers)
-        around = {other for top in (place, *above) for other in self._reached(top, self._imports)} | above
+        below = self._reached(place, self._imports)
+        around = {other for top in above for other in self._reached(top, self._imports)} | below | above
         others = [self._said[other] for other in around - {place}]
         calls = [call for said in others for call in said.calls]
-        importers = [self._said[other] for other in self._importers.get(place, ())]
         return Elsewhere(
             frozenset().union(*(said.roles for said in others)),
             frozenset().union(*(said.words for said in others)),
             _guarded(calls),
-            any(said.trains for said in importers),
+            any(self._said[other].trains or self._called_training(other) for other in above),
+            self._called_training(place),
+            any(self._said[other].uses_torch for other in below),
+            self._brought(place, {place}),
+            tuple(folder for folder in place.parents if folder != self._root and folder.is_relative_to(self._root)),
             any(said.seeds_by_rank for said in others),
         )
+
+    @cached_property
+    def _root(self) -> Path:
+        return Path(commonpath([place.parent for place in self._places]))
 
     @cached_property
     def _imports(self) -> dict[Path, set[Path]]:
@@ -94,142 +92,87 @@ class Programs:
             left.extend(new)
         return found
 
+    def _brought(self, place: Path, seen: set[Path]) -> dict[str, str]:
+        """What the imports of files that are imported by ``*`` bind, and theirs: ``torch``, ``nn`` for ``torch.nn``."""
+        found: dict[str, str] = {}
+        for other in self._said[place].stars - seen:
+            if "__all__" not in self._said[other].words:
+                found |= {**self._brought(other, seen | {other}), **self._said[other].bound}
+        return found
 
-def _guarded(calls: Iterable[tuple[str, bool, tuple[str, ...]]]) -> frozenset[str]:
+    def _called_training(self, place: Path) -> frozenset[str]:
+        """Name what a file calls that runs a backward in a file that it imports, in turn."""
+        if place not in self._training:
+            below = self._reached(place, self._imports) - {place}
+            said = [self._said[other] for other in below]
+            training = _training(said) if any(each.trains for each in said) else set()
+            makers = {name for each in said for name, methods in each.classes.items() if methods & training}
+            own = self._said[place]
+            self._training[place] = frozenset(
+                call.name
+                for call in own.calls
+                if _runs(call, own, training - own.functions, makers) or _may_run(call, own, training)
+            )
+        return self._training[place]
+
+
+def _training(files: Iterable[Said]) -> set[str]:
+    """Name the functions of some files that run a backward, by themselves or by calling one that does."""
+    files = [*files]
+    found: set[str] = {
+        name
+        for said in files
+        for call in said.calls
+        if call.name == "backward" and "backward" not in call.around
+        for name in call.around
+    }
+    while True:
+        makers = {name for said in files for name, methods in said.classes.items() if methods & found}
+        new = set(_callers(files, found, makers)) - found
+        if not new:
+            return found
+        found |= new
+
+
+def _callers(files: Iterable[Said], training: Collection[str], makers: Collection[str]) -> Iterator[str]:
+    for said in files:
+        for call in said.calls:
+            if call.around and _runs(call, said, training, makers):
+                yield from call.around
+
+
+def _runs(call: Called, said: Said, training: Collection[str], makers: Collection[str]) -> bool:
+    """Tell whether a call is of one of these functions, or of such a method of an object of these classes."""
+    if call.name not in training:
+        return False
+    if not call.receiver or call.receiver == "self":
+        return True
+    if said.made.get(call.receiver, call.receiver).rpartition(".")[2] in makers:
+        return True
+    return call.receiver in said.bound and call.receiver not in said.foreign
+
+
+def _may_run(call: Called, said: Said, training: Collection[str]) -> bool:
+    """Tell whether it is of such a method of an object that came from elsewhere: ``engine = build(); engine.run()``."""
+    if call.name not in training or call.name in _COMMON or not call.receiver:
+        return False
+    roots = {name.partition(".")[0] for name in (call.receiver, said.made.get(call.receiver, ""))}
+    return not roots & said.foreign
+
+
+def _guarded(calls: Iterable[Called]) -> frozenset[str]:
     """Name what is called under a test on the rank only, there or where the function around is called."""
-    by_name: dict[str, list[tuple[bool, tuple[str, ...]]]] = defaultdict(list)
-    for name, is_guarded, around in calls:
-        by_name[name].append((is_guarded, around))
+    by_name: dict[str, list[Called]] = defaultdict(list)
+    for call in calls:
+        by_name[call.name].append(call)
     found: set[str] = set()
     for _ in range(_ROUNDS):
         before = len(found)
         found |= {
             name
             for name, made in by_name.items()
-            if all(is_guarded or found.intersection(around) for is_guarded, around in made)
+            if all(call.is_guarded or found.intersection(call.around) for call in made)
         }
         if len(found) == before:
             break
     return frozenset(found)
-
-
-def _read(place: Path, known: Collection[Path]) -> _Said:
-    said = _Said()
-    modules: set[str] = set()
-    called: set[str] = set()
-    imported: dict[str, str] = {}
-    calls: list[ast.Call] = []
-    for node, is_guarded, around in (entry for tree in _trees(place) for entry in _walk(tree)):
-        kind = type(node)
-        if isinstance(node, ast.Name):
-            said.words.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            said.words.add(node.attr)
-        elif isinstance(node, ast.Call):
-            calls.append(node)
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            said.calls.append((name, is_guarded, around))
-            said.trains |= name == "backward" and name not in around
-            said.seeds_by_rank |= "seed" in name.lower() and "rank" in "".join(map(ast.dump, node.args)).lower()
-        elif isinstance(node, ast.keyword):
-            said.words.add(node.arg or "")
-        elif kind is ast.Constant and isinstance(node.value, str) and node.value.isidentifier():  # type: ignore[attr-defined]
-            said.words.add(node.value)  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-            imported.update({alias.asname or alias.name.partition(".")[0]: _bound(alias) for alias in node.names})
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            joint = "" if module.endswith(".") else "."
-            modules.update([module, *(f"{module}{joint}{alias.name}" for alias in node.names)])
-            imported.update({alias.asname or alias.name: f"{module}{joint}{alias.name}" for alias in node.names})
-            said.words.update(alias.name for alias in node.names)
-    for call in calls:
-        root, dot, rest = _dotted(call.func).partition(".")
-        called.add(f"{imported.get(root, root)}{dot}{rest}")
-    # What is imported to do it by hand distributes nothing by itself: who joins a group calls something.
-    packages = {parent for name in modules for parent in _upwards(name)} - {"torch.distributed"}
-    said.roles = roles(packages, called, ()) - _BY_HAND
-    said.imports = {found for name in modules for found in _resolved(name, place, known)} - {place}
-    return said
-
-
-def _trees(place: Path) -> Iterator[ast.Module]:
-    try:
-        if place.stat().st_size > LARGEST:
-            return
-        text = decode(place.read_bytes()).content
-        texts = [text] if place.suffix != ".ipynb" else [mask(cell.text) for cell in cells(text)]
-    except (OSError, NotText, NotANotebook):
-        return  # said where the file itself is read
-    for each in texts:
-        try:
-            yield ast.parse(each)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-
-
-def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
-    """Go through the nodes of a file: whether each is under a test on the rank, and in which functions."""
-    stack: list[tuple[ast.AST, bool, tuple[str, ...]]] = [(tree, False, ())]
-    while stack:
-        node, is_guarded, around = entry = stack.pop()
-        yield entry
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            is_guarded = any(is_of_one_rank(_dotted(each)) for each in node.decorator_list)
-            around = (*around, node.name)
-        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and _is_rank_test(node.test))
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                left = tests
-                for child in value:
-                    if isinstance(child, ast.AST):
-                        stack.append((child, left, around))
-                        left = left or (isinstance(child, ast.If) and _leaves(child))
-            elif isinstance(value, ast.AST) and name not in ("ctx", "op"):
-                stack.append((value, is_guarded if name == "test" else tests, around))
-
-
-def _leaves(node: ast.If) -> bool:
-    """``if rank != 0: return``: what comes behind it runs on some ranks."""
-    leaves = isinstance(node.body[-1], (ast.Return, ast.Continue))
-    return leaves and not node.orelse and _is_rank_test(node.test)
-
-
-def _is_rank_test(test: ast.expr) -> bool:
-    return any(isinstance(part, (ast.Name, ast.Attribute)) and names_rank(_dotted(part)) for part in ast.walk(test))
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Call):
-        return _dotted(node.func)
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if isinstance(node, ast.Name):
-        parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def _bound(alias: ast.alias) -> str:
-    return alias.name if alias.asname else alias.name.partition(".")[0]
-
-
-def _upwards(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-
-
-def _resolved(name: str, place: Path, known: Collection[Path]) -> Iterator[Path]:
-    """Find the files of this call that an import may mean: beside the file, or below a folder above it."""
-    level = len(name) - len(name.lstrip("."))
-    parts = name.lstrip(".").replace(".", "/")
-    above = list(place.parents)
-    for base in above[level - 1 : level] if level else above:
-        found = [path for end in (".py", "/__init__.py") if (path := Path(f"{base}/{parts}{end}")) in known]
-        yield from found
-        if found:
-            return
