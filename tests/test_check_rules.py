@@ -82,6 +82,7 @@ NO = [
         DDP + LOOP + "master_process = rank == 0\nif step % 10 == 0 and master_process:\n    torch.save(1, 'x')\n",
     ),
     ("DDP106", DDP + LOOP + "torch.save(1, f'x{rank}.pt')\n"),
+    ("DDP107", DDP + LOOP + "if config['rank'] == 0:\n    open('x', 'w')\n"),
     ("DDP107", HEAD + LOOP + "open('x').read()\nopen('y', 'rb')\n"),
     (
         "DDP107",
@@ -121,15 +122,34 @@ NO = [
     ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(seed + dist.get_rank())\n"),
     ("DDP118", DDP + LOOP + "nn.Dropout()\nseed = args.seed + utils.get_rank()\ntorch.manual_seed(seed)\n"),
     ("DDP118", HEAD + LOOP + "torch.manual_seed(0)\n"),
+    ("DDP118", HEAD + LOOP + "nn.Dropout()\nargs.seed = random.randint(1, 99)\ntorch.manual_seed(args.seed)\n"),
+    ("DDP118", HEAD + LOOP + "net = Net(dropout=0)\ntorch.manual_seed(0)\n"),
+    (
+        "DDP118",
+        HEAD
+        + LOOP
+        + "parser.add_argument('--dropout', type=float, default=0.0)\nargs = parser.parse_args()\n"
+        + "dropout = args.dropout\nnet = Net(dropout=dropout)\ntorch.manual_seed(0)\n",
+    ),
+    ("DDP118", HEAD + LOOP + "m.weight.data.normal_(0, 1)\nnn.init.normal_(m.bias)\ntorch.manual_seed(0)\n"),
+    ("DDP118", HEAD + LOOP + "DataLoader(d, sampler=randomSequentialSampler(d))\ntorch.manual_seed(0)\n"),
     ("DDP119", HEAD + LOOP + "torch.manual_seed(0)\na, b = torch.utils.data.random_split(d, [1, 2])\n"),
     ("DDP119", HEAD + LOOP + "np.random.shuffle(names)\n"),
     ("DDP120", HEAD + LOOP + "if epoch > best_epoch:\n    pass\n"),
     ("DDP120", HEAD + "def f(loss):\n    if loss.item() < best:\n        pass\n    loss.backward()\n"),
     ("DDP121", HEAD + LOOP + "        if i > 100:\n            break\n"),
     ("DDP121", HEAD + LOOP + "        if torch.isnan(reduced_loss):\n            break\n"),
+    ("DDP121", HEAD + LOOP + "        if x.size()[0] != args.batch_size:\n            continue\n"),
     ("DDP122", HEAD + LOOP + "scheduler.step()\nscheduler.step(epoch)\n"),
     ("DDP123", DDP + "if rank != 0:\n    dist.barrier()\nprepare()\nif rank == 0:\n    dist.barrier()\n"),
     ("DDP123", DDP + "if dist.is_initialized():\n    dist.barrier()\n"),
+    (
+        "DDP123",
+        DDP
+        + "class S(Base):\n    def __iter__(self):\n        if get_rank() == 0:\n            save(super().__iter__())\n"
+        + "        dist.barrier()\n",
+    ),
+    ("DDP123", DDP + "def run(self):\n    if rank == 0:\n        super().run()\n    dist.barrier()\n"),
     ("DDP124", DDP + "if world_size > 1:\n    dist.all_reduce(x)\n"),
     ("DDP124", DDP + "if rank == 0:\n    dist.send(x, 1)\n"),
     ("DDP125", DDP + "m = DDP(nn.BatchNorm1d(3))\nif rank == 0:\n    m.module(x)\n"),
@@ -172,6 +192,7 @@ NO = [
     ("DDP141", HEAD + LOOP + "DataLoader(d, num_workers=4)\nDataLoader(d, num_workers=os.cpu_count() // 8)\n"),
     ("DDP142", HEAD + "n = torch.cuda.device_count()\nnames = n * ['gpu']\n"),
     ("DDP143", DDP + "if single:\n    m = nn.DataParallel(n)\nelse:\n    m = DDP(n)\n"),
+    ("DDP143", HEAD + "if torch.cuda.is_available():\n    m.cuda()\nelse:\n    m = nn.DataParallel(m)\n"),
     ("DDP144", DDP + "if a:\n    m = DDP(n)\nelse:\n    m.cuda()\n"),
     ("DDP145", DDP + "p.add_argument('--local_rank', default=os.environ['LOCAL_RANK'])\n"),
     (
@@ -192,6 +213,12 @@ NO = [
     ("DDP204", HEAD + LOOP + "        if time.time() - start > 10:\n            print(1)\n"),
     ("DDP205", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x * self.scale.item()\n"),
     ("DDP206", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x + torch.rand(3)\n"),
+    ("DDP207", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        print('here', self.scale)\n"),
+    (
+        "DDP207",
+        HEAD
+        + "class N(nn.Module):\n    def forward(self, x):\n        print(x.shape)\n        return x * x.max().item()\n",
+    ),
     ("DDP209", HEAD + "DataLoader(d, collate_fn=None)\n"),
     (
         "DDP211",
@@ -258,13 +285,31 @@ YES = [
     ("DDP116", HEAD + "def contrastive(z):\n    return torch.matmul(z, z.T)\nloss.backward()\n"),
     ("DDP117", HEAD + "criterion = nn.CrossEntropyLoss(size_average=False)\nloss = criterion(a, b)\nloss.backward()\n"),
     ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(args.seed)\n"),
+    ("DDP118", HEAD + LOOP + "net = Net(dropout=0.1)\ntorch.manual_seed(args.seed)\n"),
+    (
+        "DDP118",
+        HEAD
+        + LOOP
+        + "parser.add_argument('--dropout', default=0.5)\nNet(dropout=args.dropout)\ntorch.manual_seed(0)\n",
+    ),
+    (
+        "DDP118",
+        HEAD + LOOP + "z.normal_(0, 1)\nif args.seed is None:\n    args.seed = 2809\ntorch.manual_seed(args.seed)\n",
+    ),
+    ("DDP121", HEAD + LOOP + "        if len(y) == 0:\n            continue\n"),
     ("DDP121", HEAD + LOOP + "        if not torch.isfinite(loss):\n            sys.exit(1)\n"),
     ("DDP123", DDP + "if is_main_process():\n    dist.barrier()\n"),
     ("DDP124", DDP + "def f(x):\n    if dist.get_rank() == 0:\n        dist.all_gather(y, x)\n"),
+    ("DDP123", DDP + "def run():\n    dist.barrier()\nif is_main_process():\n    run()\n"),
     ("DDP130", DDP + "m = DDP(n)\nif rank == 0:\n    torch.save({'model': m.state_dict()}, 'x')\n"),
     ("DDP136", HEAD + LOOP + "os.mkdir('x')\n"),
     ("DDP202", HEAD + "local_rank = int(os.environ['LOCAL_RANK'])\nimport torch.distributed\n"),
     ("DDP204", HEAD + LOOP + "end = time.time() + 10\nwhile time.time() < end:\n    train(m, l, c, o)\n"),
+    ("DDP143", HEAD + "if torch.cuda.is_available():\n    m = nn.DataParallel(m)\n"),
+    (
+        "DDP207",
+        HEAD + "class N(nn.Module):\n    def forward(self, x):\n        print(f'{x.mean()}')\n        return x\n",
+    ),
     ("DDP209", "import ddp_patch; ddp_patch.enable()\n" + HEAD + "DataLoader(d, collate_fn=lambda x: x)\n"),
 ]
 
@@ -288,6 +333,16 @@ def test_a_message_names_what_was_found_and_the_line_to_write():
     assert found_.message.startswith("torch.save(net.state_dict(), ...) is under no test on the rank: ")
     assert found_.message.endswith("Write if dist.get_rank() == 0: torch.save(...)")
     assert (found_.place.line, found_.place.column) == (15, 1)
+
+
+def test_a_print_in_a_forward_is_told_by_what_it_shows():
+    head = HEAD + "class N(nn.Module):\n    def forward(self, x):\n        "
+    sizes, values = (
+        check_source(facts_of_text(f"{head}print({shown})\n        return x\n").source, {"DDP207"})[0].message
+        for shown in ("x.size(), len(x)", "'%.3f' % x.mean()")
+    )
+    assert "the size that it shows is of rank 0's rows" in sizes
+    assert "runs on whole batches, on every rank" in values
 
 
 def test_one_dict_of_two_loaders_is_found_once():

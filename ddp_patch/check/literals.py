@@ -35,6 +35,11 @@ def is_false(node: cst.CSTNode | None) -> bool:
     return isinstance(node, cst.Name) and node.value == "False"
 
 
+def is_zero(node: cst.CSTNode | None) -> bool:
+    """Tell whether an argument is the literal 0 or 0.0."""
+    return isinstance(node, (cst.Integer, cst.Float)) and float(ast.literal_eval(node.value)) == 0
+
+
 def brief(facts: Facts, node: cst.CSTNode, most: int = 60) -> str:
     """Write a node as it stands, on one line, shortened where it is long."""
     text = facts.code(node)

@@ -14,6 +14,8 @@ from ..sharding import is_of_rows
 
 # What reads a batch's values or size. Counters beside the batch (``i > 100``) are the same on all ranks.
 _READS = re.compile(r"is_?(nan|inf|finite)|loss|\.(item|sum|any|all|size|numel)\(|len\(|\.shape", re.I)
+# The last, shorter batch: a DistributedSampler gives all ranks as many rows, so that they all have it at once.
+_SHORT = re.compile(r"^(len\(\w+\)|\w+\.(size\(0\)|size\(\)\[0\]|shape\[0\]))(!=|<)[\w.]*batch_?size$", re.I)
 _LEAVES = ("sys.exit", "exit", "quit", "os._exit")
 
 
@@ -23,7 +25,8 @@ def find(facts: Facts) -> Iterator[Finding]:
         loop = facts.batch_loop(node)
         if loop is None or not loop.trains or not _leaves(facts, node) or facts.on_some_ranks(node):
             continue
-        if _READS.search(facts.code(node.test)) and is_of_rows(facts, node.test):
+        test = facts.code(node.test)
+        if _READS.search(test) and not _SHORT.search(test.replace(" ", "")) and is_of_rows(facts, node.test):
             yield Finding(
                 node.test,
                 f"if {brief(facts, node.test)}: leaves the step",

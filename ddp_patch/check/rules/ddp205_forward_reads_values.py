@@ -17,16 +17,21 @@ READERS = (World.PLAIN, World.DDP_PATCH)
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``.item()``, ``.tolist()`` and ``.numpy()`` in the ``forward`` of a module."""
     for call in facts.methods(*_READS):
-        if call.args or not in_forward(facts, call):
-            continue
         receiver = call.func.value if isinstance(call.func, cst.Attribute) else None
-        if receiver is not None and (facts.kinds(receiver) & OF_ROWS or _is_argument(facts, receiver)):
+        if receiver is None or not reads(facts, call) or not in_forward(facts, call):
+            continue
+        if facts.kinds(receiver) & OF_ROWS or is_argument(facts, receiver):
             yield Finding(
                 call,
                 f"{brief(facts, call)} reads a value of the batch in a forward",
                 "this module runs on whole batches, on every rank: exact, and no faster than one process",
                 "Keep it a tensor (torch.where, masks), or read the value outside of the model.",
             )
+
+
+def reads(facts: Facts, call: cst.Call) -> bool:
+    """Tell whether a call reads values: ``x.item()``, ``self.scale.tolist()``."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in _READS and not call.args
 
 
 def in_forward(facts: Facts, node: cst.CSTNode) -> bool:
@@ -39,7 +44,8 @@ def in_forward(facts: Facts, node: cst.CSTNode) -> bool:
     return Kind.MODULE in kinds and not any("Function" in (dotted(base.value) or "") for base in owner.bases)
 
 
-def _is_argument(facts: Facts, node: cst.BaseExpression) -> bool:
+def is_argument(facts: Facts, node: cst.BaseExpression) -> bool:
+    """Tell whether an expression is of an argument of the function around it, other than ``self``."""
     roots = facts.tree.within(node, cst.Name)
     function = facts.tree.enclosing(node, cst.FunctionDef)
     if function is None or not roots:
