@@ -238,3 +238,29 @@ def test_augmentation_in_another_file_is_drawn_alike_with_one_seed(found):
     data = "from torchvision.transforms import RandomCrop\ndef load():\n    return RandomCrop(32)\n"
     assert found({"data.py": data, "main.py": main}, "DDP118") == [("main.py", "DDP118")]
     assert found({"data.py": "def load():\n    pass\n", "main.py": main}, "DDP118") == []
+
+
+PARTS = {
+    "DDP106": "def save(state):\n    torch.save(state, 'x')\n",
+    "DDP107": "class Log:\n    def __init__(self):\n        self.file = open('log.txt', 'w')\n",
+    "DDP108": "def load(model):\n    model.load_state_dict(torch.load('x'))\n",
+    "DDP132": "from tensorboardX import SummaryWriter\nclass Log:\n    def start(self):\n        return SummaryWriter('x')\n",
+    "DDP136": "def make(path):\n    if not os.path.exists(path):\n        os.makedirs(path)\n",
+    "DDP137": "from torchvision import datasets\ndef data():\n    return datasets.MNIST('x', download=True)\n",
+    "DDP138": "from torch.utils.data import DataLoader, WeightedRandomSampler\n"
+    "def data(d):\n    s = WeightedRandomSampler(w, 9)\n    return DataLoader(d, sampler=s)\n",
+}
+
+
+@pytest.mark.parametrize("code", PARTS)
+def test_what_a_training_calls_in_another_file_is_checked_there(found, code):
+    part = "import os\nimport torch\n" + PARTS[code]
+    main = "import torch, part\nfor thing in (part.save, part.load, part.Log, part.make, part.data):\n    thing()\n"
+    trained = "loss.backward()\n"
+    assert found({"part.py": part, "main.py": main + trained}, code) == [("part.py", code)]
+    assert found({"part.py": part, "main.py": main}, code) == []  # nothing trains
+    assert found({"part.py": part, "main.py": "import torch, part\n" + trained}, code) == []  # nobody calls it
+    assert (
+        found({"part.py": part, "main.py": DDP + "dist.init_process_group('gloo')\n" + main + trained}, code) == []
+    )  # on one rank, perhaps
+    assert found({"part.py": part}, code) == []

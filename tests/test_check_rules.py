@@ -58,6 +58,7 @@ NO = [
     ("DDP102", HEAD + LOOP + "    fraction = i / len(train_loader.dataset)\n"),
     ("DDP102", HEAD + LOOP + "n = 100 / len(names)\n"),
     ("DDP103", HEAD + LOOP + "        step += 1\n"),
+    ("DDP103", HEAD + LOOP + "        seen[x.shape[0]] += x.sum()\n        parts['n'] += 1\n"),
     ("DDP103", HEAD + LOOP + "        text += f'{loss.item()}'\n"),
     ("DDP103", HEAD + LOOP.replace("loss = criterion(output, y)", "loss = 0\n        loss += criterion(output, y)")),
     (
@@ -83,6 +84,7 @@ NO = [
     ),
     ("DDP106", DDP + LOOP + "torch.save(1, f'x{rank}.pt')\n"),
     ("DDP107", DDP + LOOP + "if config['rank'] == 0:\n    open('x', 'w')\n"),
+    ("DDP107", HEAD + LOOP + "null = open(os.devnull, 'w')\n"),
     ("DDP107", HEAD + LOOP + "open('x').read()\nopen('y', 'rb')\n"),
     (
         "DDP107",
@@ -103,6 +105,12 @@ NO = [
     ("DDP113", HEAD + LOOP + "m = nn.LayerNorm(3)\n"),
     ("DDP114", HEAD + LOOP + "val_loader = DataLoader(d, batch_size=32)\n"),
     ("DDP114", DDP + LOOP + "l = DataLoader(d, batch_size=32)\ntrain(m, l, c, o)\n"),
+    (
+        "DDP114",
+        HEAD
+        + LOOP
+        + "val = DataLoader(d, batch_size=8)\nbatches = iter(val)\nfor i in range(9):\n    show(next(batches))\n",
+    ),
     ("DDP114", HEAD + LOOP + "k = {'batch_size': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     ("DDP114", HEAD + LOOP + "l = DataLoader(d, **unknown())\ntrain(m, l, c, o)\n"),
     ("DDP133", HEAD + LOOP + "from tqdm import tqdm\noptions = dict(disable=rank != 0)\ntqdm(d, **options)\n"),
@@ -168,6 +176,10 @@ NO = [
     ("DDP129", DDP + "for p in n.parameters():\n    p.requires_grad = False\nm = DDP(n)\nloss.backward()\n"),
     ("DDP130", DDP + "m = DDP(n)\nraw = m.module if hasattr(m, 'module') else m\ntorch.save(raw.state_dict(), 'x')\n"),
     ("DDP130", HEAD + "m = nn.Linear(1, 1)\ntorch.save(m.state_dict(), 'x')\n"),
+    (
+        "DDP131",
+        HEAD + "m = nn.Linear(1, 1)\nloss.backward()\ntorch.save({'model': m.state_dict(), 'step': {'m': m}}, 'x')\n",
+    ),
     ("DDP131", HEAD + LOOP + "torch.save(state, 'x')\ntorch.save({'a': 1}, 'x')\n"),
     ("DDP132", DDP + LOOP + "import wandb\nif rank == 0:\n    wandb.init()\n"),
     ("DDP132", DDP + LOOP + "from torch.utils.tensorboard import SummaryWriter\nSummaryWriter(f'runs/{rank}')\n"),
@@ -241,6 +253,7 @@ YES = [
         HEAD + LOOP + "    correct = output.eq(y).sum()\n    return 100.0 * correct / len(train_loader.dataset)\n",
     ),
     ("DDP103", HEAD + LOOP + "        correct += (output.argmax(1) == y).sum().item()\n"),
+    ("DDP103", HEAD + "sums = {'loss': 0}\n" + LOOP + "        sums['loss'] += loss.item()\n"),
     (
         "DDP103",
         HEAD + LOOP.replace("enumerate(train_loader)", "enumerate(tqdm(train_loader))") + "        n += len(x)\n",
@@ -258,6 +271,18 @@ YES = [
     ("DDP110", HEAD + LOOP + "d = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')\n"),
     ("DDP110", HEAD + LOOP + "m.cuda(0)\n"),
     ("DDP114", HEAD + LOOP + "l = DataLoader(d, batch_size=args.bs)\ntrain(m, l, c, o)\n"),
+    (
+        "DDP114",
+        HEAD
+        + "l = DataLoader(d, batch_size=8)\nbatches = iter(l)\nfor i in range(9):\n    model(next(batches)).sum().backward()\n",
+    ),
+    (
+        "DDP114",
+        HEAD
+        + "def train(loader):\n    for i in range(9):\n        if i % len(loader) == 0:\n            batches = iter(loader)\n"
+        + "        model(batches.next()).sum().backward()\nl = DataLoader(d, batch_size=8)\ntrain(l)\n",
+    ),
+    ("DDP131", HEAD + "m = nn.Linear(1, 1)\nloss.backward()\ntorch.save({'model': m, 'epoch': 1}, 'x')\n"),
     ("DDP114", HEAD + LOOP + "k = {'batch_size': args.bs}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     ("DDP114", HEAD + LOOP + "k = dict(batch_size=32) if cuda else {}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     (

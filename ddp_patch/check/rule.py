@@ -44,6 +44,7 @@ class Rule:
     worlds: tuple[World, ...] = (World.PLAIN, World.DDP)
     training: bool = True  # only in files where a backward runs
     of_parts: bool = False  # about what a training is made of: also where the backward runs in a file that imports it
+    of_plain_parts: bool = False  # the same, where the program is of one process: else callers look after the ranks
     breaks_alone: bool = False  # also as one process, so that a message does not begin with "under DDP"
 
     @property
@@ -53,7 +54,8 @@ class Rule:
 
     def applies(self, facts: Facts, world: World) -> bool:
         """Tell whether the rule means anything for this file."""
-        trains = facts.is_trained if self.of_parts else facts.trains
+        with_parts = self.of_parts or (self.of_plain_parts and world is World.PLAIN)
+        trains = facts.is_trained if with_parts else facts.trains
         if world not in self.worlds or (self.training and not trains):
             return False
         return not (self.code.startswith("DDP1") and _is_test(facts))

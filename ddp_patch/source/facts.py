@@ -197,6 +197,13 @@ class Facts:
         """Tell whether a node is under a test on the rank."""
         return bool(self.guards.of(node))
 
+    def is_run(self, node: cst.CSTNode) -> bool:
+        """Tell whether a node of a file that others import is in a function or class that one of them names."""
+        if self.trains:
+            return True
+        around = [outer for outer in self.tree.ancestors(node) if isinstance(outer, (cst.FunctionDef, cst.ClassDef))]
+        return any(outer.name.value in self.elsewhere.words for outer in around)
+
     def named_test(self, test: cst.CSTNode) -> str:
         """Write a test on the rank, or say that it is where the function is called in other files."""
         outer = self.tree.parents.get(test)

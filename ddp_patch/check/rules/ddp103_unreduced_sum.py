@@ -16,7 +16,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     """Find ``total += ...`` of a batch's values, in a loop over a loader, that is never reduced."""
     seen: set[tuple[int, str]] = set()
     for node in facts.tree.all(cst.AugAssign):
-        name = dotted(node.target)
+        name = dotted(_base(node.target))
         loop = facts.batch_loop(node)
         if name is None or loop is None or not isinstance(node.operator, cst.AddAssign):
             continue
@@ -27,20 +27,30 @@ def find(facts: Facts) -> Iterator[Finding]:
             or not ranks_differ(facts, node)
             or variable is None
             or Kind.REDUCED in variable.kinds
-            or (id(variable), name) in seen
+            or (id(variable), facts.code(node.target)) in seen
         ):
             continue
         if _is_text(node.value) or "world_size" in facts.code(node.value):
             continue
         if _starts_inside(facts, variable.values, loop.node) or _is_trained(facts, name, node):
             continue
-        seen.add((id(variable), name))
+        shown = facts.code(node.target)
+        seen.add((id(variable), shown))
         yield Finding(
             node,
-            f"{name} += {brief(facts, node.value, 40)} adds up over batches and is never reduced",
+            f"{shown} += {brief(facts, node.value, 40)} adds up over batches and is never reduced",
             "each rank adds its own rows, so what is shown and decided by it is one rank's share",
-            f"Write dist.all_reduce of {name} as a tensor, once, behind the loop.",
+            f"Write dist.all_reduce of {shown} as a tensor, once, behind the loop.",
         )
+
+
+def _base(target: cst.BaseAssignTargetExpression) -> cst.CSTNode:
+    """``sums["loss"]`` is kept in ``sums``; one that is counted by a value of the batch is another for each row."""
+    if isinstance(target, cst.Subscript) and len(target.slice) == 1:
+        index = target.slice[0].slice
+        if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
+            return target.value
+    return target
 
 
 def _is_text(node: cst.BaseExpression) -> bool:

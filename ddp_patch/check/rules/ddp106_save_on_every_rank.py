@@ -12,7 +12,12 @@ from ..rule import Finding, Rule
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torch.save`` under no test on the rank."""
     for call in facts.calls("torch.save"):
-        if call.args and not facts.on_some_ranks(call) and "rank" not in facts.code(call).lower():
+        if (
+            call.args
+            and facts.is_run(call)
+            and not facts.on_some_ranks(call)
+            and "rank" not in facts.code(call).lower()
+        ):
             yield Finding(
                 call,
                 f"torch.save({brief(facts, call.args[0].value, 40)}, ...) is under no test on the rank",
@@ -21,4 +26,4 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("DDP106", "save-on-every-rank", "torch.save is under no test on the rank", find)
+RULE = Rule("DDP106", "save-on-every-rank", "torch.save is under no test on the rank", find, of_plain_parts=True)

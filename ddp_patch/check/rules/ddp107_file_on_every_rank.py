@@ -23,18 +23,21 @@ _WRITERS = (
     "logging.FileHandler",
     "scipy.io.savemat",
 )
+_NOWHERE = ("os.devnull", "'/dev/null'", '"/dev/null"')
 _MODE = re.compile(r"[wax]")
 
 
 def find(facts: Facts) -> Iterator[Finding]:
     """Find calls that open a file for writing, or write one, under no test on the rank."""
     for call in facts.calls(*_WRITERS):
-        if not facts.on_some_ranks(call) and not _in_memory(facts, call):
+        if facts.is_run(call) and not facts.on_some_ranks(call) and not _in_memory(facts, call):
             yield _finding(facts, call)
     for call in facts.calls("open", "io.open", "codecs.open"):
         mode = string(facts.argument(call, "mode", 1))
-        if "rank" in facts.code(call).lower():
-            continue  # a file for each
+        if not facts.is_run(call) or "rank" in facts.code(call).lower():
+            continue  # or a file for each
+        if call.args and facts.code(call.args[0].value) in _NOWHERE:
+            continue
         if mode is not None and _MODE.search(mode) and not facts.on_some_ranks(call):
             yield _finding(facts, call)
     for call in facts.calls("logging.basicConfig"):
@@ -58,4 +61,4 @@ def _finding(facts: Facts, call: cst.Call) -> Finding:
     )
 
 
-RULE = Rule("DDP107", "file-on-every-rank", "A file is written under no test on the rank", find)
+RULE = Rule("DDP107", "file-on-every-rank", "A file is written under no test on the rank", find, of_plain_parts=True)

@@ -19,6 +19,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             facts.argument(call, "map_location", 1) is not None
             or facts.has_stars(call)
             or infers(facts, call)
+            or not facts.is_run(call)
             or "bytes" in facts.code(call).lower()
         ):
             continue
@@ -46,4 +47,6 @@ def _comes_from(facts: Facts, call: cst.Call, loading: cst.Call) -> bool:
     return name is not None and name.partition(".")[0] in facts.code(loading.args[0].value)
 
 
-RULE = Rule("DDP108", "load-without-map-location", "torch.load of a checkpoint has no map_location", find)
+RULE = Rule(
+    "DDP108", "load-without-map-location", "torch.load of a checkpoint has no map_location", find, of_plain_parts=True
+)

@@ -14,7 +14,7 @@ from ..rule import Finding, Rule, World
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the batch size of loaders that are trained on."""
     trained = [loop.loader for loop in facts.batch_loops if loop.trains and loop.loader is not None]
-    names = {dotted(loader) for loader in trained}
+    names = {dotted(loader) for loader in trained} | set(_pulled(facts))
     for call in facts.calls("torch.utils.data.DataLoader"):
         size = facts.argument(call, "batch_size", 1)
         if size is None or number(size) == 1 or not _is_trained(facts, call, names):
@@ -25,6 +25,20 @@ def find(facts: Facts) -> Iterator[Finding]:
             "each rank loads as many, so a step sees N times the rows, and the learning rate no longer fits",
             f"Write batch_size={brief(facts, size, 30)} // dist.get_world_size(), or scale the learning rate.",
         )
+
+
+def _pulled(facts: Facts) -> Iterator[str]:
+    """Name the loaders that a training loop pulls from: ``it = iter(loader)``, ``next(it)``, ``it.next()``."""
+    for call in (*facts.calls("next"), *facts.methods("next")):
+        source = call.args[0].value if call.args else call.func.value if isinstance(call.func, cst.Attribute) else None
+        name = dotted(source) if source is not None else None
+        loop = facts.tree.enclosing(call, cst.For, cst.While)
+        variable = facts.scopes.find(name, facts.scopes.of(call)) if name is not None else None
+        if loop is None or variable is None or not facts.trains_in(loop):
+            continue
+        for value in variable.values:
+            if isinstance(value.node, cst.Call) and facts.name(value.node.func) == "iter" and value.node.args:
+                yield dotted(value.node.args[0].value) or ""
 
 
 def _is_trained(facts: Facts, call: cst.Call, names: set[str | None]) -> bool:

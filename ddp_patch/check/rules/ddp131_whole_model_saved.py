@@ -13,17 +13,26 @@ from ..rule import Finding, Rule
 def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torch.save(model, ...)``."""
     for call in facts.calls("torch.save"):
-        model = call.args[0].value if call.args else None
-        if not isinstance(model, (cst.Name, cst.Attribute)):
-            continue
-        kinds = facts.kinds(model)
-        if Kind.MODULE in kinds and not kinds & {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.OPTIMIZER}:
+        saved = call.args[0].value if call.args else None
+        for model in _parts(saved):
+            kinds = facts.kinds(model)
+            if Kind.MODULE not in kinds or kinds & {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.OPTIMIZER}:
+                continue
             yield Finding(
                 call,
                 f"torch.save({facts.code(model)}, ...) pickles the whole module",
                 "the file holds a DistributedDataParallel object, which loads only inside a process group",
                 f"Write torch.save({facts.code(model)}.module.state_dict(), ...).",
             )
+
+
+def _parts(saved: cst.BaseExpression | None) -> Iterator[cst.BaseExpression]:
+    """Give the names that are saved: what is given, or what a dict that is given holds."""
+    if isinstance(saved, (cst.Name, cst.Attribute)):
+        yield saved
+    if isinstance(saved, cst.Dict):
+        for element in saved.elements:
+            yield from _parts(element.value if not isinstance(element.value, cst.Dict) else None)
 
 
 RULE = Rule("DDP131", "whole-model-saved", "A module is saved whole", find)

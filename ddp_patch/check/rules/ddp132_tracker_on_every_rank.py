@@ -27,7 +27,7 @@ _TRACKERS = (
 def find(facts: Facts) -> Iterator[Finding]:
     """Find trackers that are started under no test on the rank."""
     for call in facts.calls(*_TRACKERS):
-        if not facts.on_some_ranks(call) and not _is_of_rank(facts, call):
+        if facts.is_run(call) and not facts.on_some_ranks(call) and not _is_of_rank(facts, call):
             yield Finding(
                 call,
                 f"{brief(facts, call)} is under no test on the rank",
@@ -44,4 +44,6 @@ def _is_of_rank(facts: Facts, call: cst.Call) -> bool:
     return any("rank" in text.lower() for text in (*names, *made))
 
 
-RULE = Rule("DDP132", "tracker-on-every-rank", "A tracker is started under no test on the rank", find)
+RULE = Rule(
+    "DDP132", "tracker-on-every-rank", "A tracker is started under no test on the rank", find, of_plain_parts=True
+)

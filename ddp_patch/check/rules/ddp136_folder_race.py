@@ -22,6 +22,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             is_true(facts.argument(call, "exist_ok"))
             or facts.tree.enclosing(call, cst.Try)
             or facts.on_some_ranks(call)
+            or not facts.is_run(call)
         ):
             continue
         yield Finding(
@@ -38,4 +39,4 @@ def _is_path(facts: Facts, call: cst.Call) -> bool:
     return method and "pathlib" in facts.modules and facts.argument(call, "parents") is not None
 
 
-RULE = Rule("DDP136", "folder-race", "A folder is made without exist_ok", find)
+RULE = Rule("DDP136", "folder-race", "A folder is made without exist_ok", find, of_plain_parts=True)

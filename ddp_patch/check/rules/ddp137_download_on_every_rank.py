@@ -16,7 +16,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     for call in facts.tree.all(cst.Call):
         name = facts.name(call.func) or ""
         known = name.startswith(("torchvision.datasets.", "torchaudio.datasets."))
-        if known and is_true(facts.argument(call, "download")) and not facts.on_some_ranks(call):
+        if known and is_true(facts.argument(call, "download")) and facts.is_run(call) and not facts.on_some_ranks(call):
             yield Finding(
                 call,
                 f"{facts.code(call.func)}(download=True) is under no test on the rank",
@@ -26,4 +26,4 @@ def find(facts: Facts) -> Iterator[Finding]:
             return
 
 
-RULE = Rule("DDP137", "download-on-every-rank", "A dataset is downloaded by every process", find)
+RULE = Rule("DDP137", "download-on-every-rank", "A dataset is downloaded by every process", find, of_plain_parts=True)

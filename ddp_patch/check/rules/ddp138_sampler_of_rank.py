@@ -22,7 +22,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         kinds = facts.kinds(sampler)
         if Kind.SAMPLER not in kinds or Kind.DISTRIBUTED_SAMPLER in kinds or not _draws(facts, sampler):
             continue
-        if not facts.says("DistributedSampler") and not _knows_ranks(facts, sampler):
+        if facts.is_run(call) and not facts.says("DistributedSampler") and not _knows_ranks(facts, sampler):
             yield Finding(
                 sampler,
                 f"{brief(facts, sampler)} knows nothing of ranks",
@@ -51,4 +51,4 @@ def _knows_ranks(facts: Facts, sampler: cst.BaseExpression) -> bool:
     return any(word in f"{text} {made}" for word in ("rank", "distributed", "world", "replicas"))
 
 
-RULE = Rule("DDP138", "sampler-of-rank", "A sampler knows nothing of ranks", find)
+RULE = Rule("DDP138", "sampler-of-rank", "A sampler knows nothing of ranks", find, of_plain_parts=True)
