@@ -59,6 +59,7 @@ NO = [
     ("DDP102", HEAD + LOOP + "n = 100 / len(names)\n"),
     ("DDP103", HEAD + LOOP + "        step += 1\n"),
     ("DDP103", HEAD + LOOP + "        seen[x.shape[0]] += x.sum()\n        parts['n'] += 1\n"),
+    ("DDP103", HEAD + LOOP + "        rows[k : k + len(x)] = output\n        k += len(x)\n"),
     ("DDP103", HEAD + LOOP + "        text += f'{loss.item()}'\n"),
     ("DDP103", HEAD + LOOP.replace("loss = criterion(output, y)", "loss = 0\n        loss += criterion(output, y)")),
     (
@@ -141,6 +142,12 @@ NO = [
     ),
     ("DDP118", HEAD + LOOP + "m.weight.data.normal_(0, 1)\nnn.init.normal_(m.bias)\ntorch.manual_seed(0)\n"),
     ("DDP118", HEAD + LOOP + "DataLoader(d, sampler=randomSequentialSampler(d))\ntorch.manual_seed(0)\n"),
+    (
+        "DDP118",
+        DDP
+        + LOOP
+        + "def work(i):\n    nn.Dropout()\ndef main():\n    torch.manual_seed(0)\n    torch.multiprocessing.spawn(work)\n",
+    ),
     ("DDP119", HEAD + LOOP + "torch.manual_seed(0)\na, b = torch.utils.data.random_split(d, [1, 2])\n"),
     ("DDP119", HEAD + LOOP + "np.random.shuffle(names)\n"),
     ("DDP120", HEAD + LOOP + "if epoch > best_epoch:\n    pass\n"),
@@ -310,6 +317,19 @@ YES = [
     ("DDP116", HEAD + "def contrastive(z):\n    return torch.matmul(z, z.T)\nloss.backward()\n"),
     ("DDP117", HEAD + "criterion = nn.CrossEntropyLoss(size_average=False)\nloss = criterion(a, b)\nloss.backward()\n"),
     ("DDP118", DDP + LOOP + "nn.Dropout()\ntorch.manual_seed(args.seed)\n"),
+    (
+        "DDP118",
+        DDP
+        + LOOP
+        + "def work(i):\n    torch.manual_seed(0)\n    nn.Dropout()\ntorch.multiprocessing.spawn(work, args=(1,))\n",
+    ),
+    (
+        "DDP138",
+        HEAD
+        + LOOP
+        + "class Own(torch.utils.data.Sampler):\n    def __iter__(self):\n        return iter(torch.randperm(9))\n"
+        + "s = Own()\nDataLoader(d, sampler=s)\n",
+    ),
     ("DDP118", HEAD + LOOP + "net = Net(dropout=0.1)\ntorch.manual_seed(args.seed)\n"),
     (
         "DDP118",

@@ -77,7 +77,7 @@ _FAMILIES = (
     ),
     (re.compile(r"transformers\.(optimization\.)?get_\w*schedule\w*$"), {Kind.SCHEDULER}),
     (re.compile(r"transformers\.(optimization\.)?(AdamW|Adafactor)$"), {Kind.OPTIMIZER}),
-    (re.compile(r"torch\.utils\.data\.[A-Z]\w*Sampler$"), {Kind.SAMPLER}),
+    (re.compile(r"torch\.utils\.data\.\w*Sampler$"), {Kind.SAMPLER}),
     (re.compile(r"torch\.utils\.data\.\w*(Dataset|Subset)$"), {Kind.DATASET}),
     (re.compile(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*$"), {Kind.DATASET}),
     (re.compile(r"torchvision\.models\.([a-z]\w*\.)*[a-z]\w+$"), {Kind.MODULE}),

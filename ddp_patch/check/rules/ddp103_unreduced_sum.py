@@ -34,6 +34,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             continue
         if _starts_inside(facts, variable.values, loop.node) or _is_trained(facts, name, node):
             continue
+        if _is_place(facts, name, loop.node):
+            continue
         shown = facts.code(node.target)
         seen.add((id(variable), shown))
         yield Finding(
@@ -61,6 +63,12 @@ def _starts_inside(facts: Facts, values: list, loop: cst.CSTNode) -> bool:  # ty
     """A sum within one batch (``loss += term``) is no metric."""
     starts = [value.statement for value in values if isinstance(value.statement, (cst.Assign, cst.AnnAssign))]
     return bool(starts) and all(facts.tree.inside(start, loop) for start in starts)
+
+
+def _is_place(facts: Facts, name: str, loop: cst.CSTNode) -> bool:
+    """``rows[k : k + len(x)] = ...; k += len(x)`` counts where the next rows go."""
+    indices = [index for subscript in facts.tree.within(loop, cst.Subscript) for index in subscript.slice]
+    return any(dotted(part) == name for index in indices for part in facts.tree.within(index, cst.Name))
 
 
 def _is_trained(facts: Facts, name: str, node: cst.CSTNode) -> bool:

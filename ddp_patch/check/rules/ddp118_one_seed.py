@@ -22,8 +22,9 @@ _SEEDS = re.compile(r"(^|[._])(rand\w*|getrandbits|urandom|seed|time|time_ns|cho
 def find(facts: Facts) -> Iterator[Finding]:
     """Find the first ``torch.manual_seed`` of a file where no seed depends on the rank."""
     calls = facts.calls("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
-    if facts.calls("torch.multiprocessing.spawn"):
-        return  # what is seeded above it, the spawned processes do not inherit
+    spawned = {facts.name(call.args[0].value) for call in facts.calls("torch.multiprocessing.spawn") if call.args}
+    if spawned:  # what is seeded outside of them, the processes do not inherit
+        calls = [call for call in calls if _function(facts, call) in spawned]
     if not calls or facts.elsewhere.seeds_by_rank or not _draws(facts) or any(_differs(facts, call) for call in calls):
         return
     yield Finding(
@@ -32,6 +33,11 @@ def find(facts: Facts) -> Iterator[Finding]:
         "all ranks draw the same dropout masks and augment their rows alike",
         "Write torch.manual_seed(seed + dist.get_rank()) behind DistributedDataParallel(model).",
     )
+
+
+def _function(facts: Facts, call: cst.Call) -> str:
+    function = facts.tree.enclosing(call, cst.FunctionDef)
+    return function.name.value if function is not None else ""
 
 
 def _differs(facts: Facts, call: cst.Call) -> bool:
