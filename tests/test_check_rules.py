@@ -112,6 +112,17 @@ NO = [
         + LOOP
         + "val = DataLoader(d, batch_size=8)\nbatches = iter(val)\nfor i in range(9):\n    show(next(batches))\n",
     ),
+    (
+        "DDP114",
+        HEAD
+        + LOOP
+        + "l = {'train': make(d), 'val': DataLoader(d, batch_size=8)}\ntrain(m, l['train'], c, o)\nfor x in l:\n    pass\n",
+    ),
+    (
+        "DDP114",
+        HEAD
+        + "l = {'train': make(d), 'val': DataLoader(d, batch_size=8)}\nfor x in l['train']:\n    model(x).sum().backward()\n",
+    ),
     ("DDP114", HEAD + LOOP + "k = {'batch_size': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     ("DDP114", HEAD + LOOP + "l = DataLoader(d, **unknown())\ntrain(m, l, c, o)\n"),
     ("DDP133", HEAD + LOOP + "from tqdm import tqdm\noptions = dict(disable=rank != 0)\ntqdm(d, **options)\n"),
@@ -240,6 +251,12 @@ NO = [
     ),
     ("DDP209", HEAD + "DataLoader(d, collate_fn=None)\n"),
     (
+        "DDP209",
+        HEAD
+        + "from torch.utils.data.dataloader import default_collate\n"
+        + "def load(d, collate=default_collate):\n    return DataLoader(d, collate_fn=collate)\n",
+    ),
+    (
         "DDP211",
         HEAD
         + "class S(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        torch.utils.data.get_worker_info()\n",
@@ -290,6 +307,11 @@ YES = [
         + "        model(batches.next()).sum().backward()\nl = DataLoader(d, batch_size=8)\ntrain(l)\n",
     ),
     ("DDP131", HEAD + "m = nn.Linear(1, 1)\nloss.backward()\ntorch.save({'model': m, 'epoch': 1}, 'x')\n"),
+    (
+        "DDP114",
+        HEAD + "l = {'train': DataLoader(d, batch_size=8)}\nfor x in l['train']:\n    model(x).sum().backward()\n",
+    ),
+    ("DDP209", HEAD + "def load(d, collate=None):\n    return DataLoader(d, collate_fn=collate)\nload(d, own)\n"),
     ("DDP114", HEAD + LOOP + "k = {'batch_size': args.bs}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     ("DDP114", HEAD + LOOP + "k = dict(batch_size=32) if cuda else {}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n"),
     (

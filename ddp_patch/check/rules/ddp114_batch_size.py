@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ...source import Facts, Kind, dotted
-from ..literals import brief, number
+from ..literals import brief, number, string
 from ..rule import Finding, Rule, World
+
+_EVALUATES = re.compile(r"(val|test|eval|dev)", re.I)
 
 
 def find(facts: Facts) -> Iterator[Finding]:
@@ -43,7 +46,8 @@ def _pulled(facts: Facts) -> Iterator[str]:
 
 def _is_trained(facts: Facts, call: cst.Call, names: set[str | None]) -> bool:
     name = facts.assigned(call)
-    if name is None:
+    entry = facts.tree.enclosing(call, cst.DictElement)
+    if name is None or (entry is not None and _EVALUATES.match(string(entry.key) or "")):
         return False
     if name in names:
         return True

@@ -19,8 +19,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         return
     for call in facts.calls("torch.utils.data.DataLoader"):
         collate = facts.argument(call, "collate_fn", 6)
-        name = facts.name(collate) or ""
-        if collate is None or name == "None" or name.startswith("torch.") or isinstance(collate, cst.IfExp):
+        if collate is None or isinstance(collate, cst.IfExp) or _is_of_torch(facts, collate):
             continue
         yield Finding(
             collate,
@@ -28,6 +27,16 @@ def find(facts: Facts) -> Iterator[Finding]:
             "one rank of each host loads for all of them, as the function may look at the whole batch",
             "Write ddp_patch.shard_batch(loader) where each rank may load its own rows.",
         )
+
+
+def _is_of_torch(facts: Facts, collate: cst.BaseExpression) -> bool:
+    """None, torch's own, or a variable that is never anything else: ``def load(d, collate_fn=default_collate)``."""
+    name = facts.name(collate) or ""
+    if name == "None" or name.startswith("torch."):
+        return True
+    variable = facts.scopes.find(name, facts.scopes.of(collate)) if name else None
+    values = [facts.name(value.node) or "" for value in variable.values] if variable is not None else []
+    return bool(values) and all(value == "None" or value.startswith("torch.") for value in values)
 
 
 RULE = Rule(
