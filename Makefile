@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough collections libraries kills gpu check docs bench matrix format clean
+.PHONY: demo test thorough collections libraries launchers kills gpu check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -84,6 +84,17 @@ matrix: .venv/with-matrix
 # What people do with transformers, torchmetrics, ignite, Lightning, peft, MONAI, ... on 2 and 3 ranks.
 libraries: .venv/with-libraries
 	$(BIN)/python -m pytest -q tests/libraries
+
+# Debian packages of launchers that can be had. OpenMPI and MPICH stand side by side; SLURM runs on this host alone.
+DEBIAN := openmpi-bin mpich slurmctld slurmd slurm-client munge
+
+.venv/with-launchers: .venv/with-test
+	dpkg -s $(DEBIAN) > /dev/null 2>&1 || apt-get install --yes --no-install-recommends $(DEBIAN)
+	touch $@
+
+# The real mpirun of Open MPI and MPICH, and srun, on 2 and 3 ranks. Debian's packages are installed as root.
+launchers: .venv/with-launchers
+	$(BIN)/python -m pytest -q tests/launchers
 
 format: .venv/with-check
 	$(BIN)/ruff check --fix .

@@ -22,12 +22,13 @@ from .options import Options, format_value, meant, parse, usage, variable
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
-       python -m ddp_patch (check | migrate | patches | verify) ...
+       python -m ddp_patch (check | env | migrate | patches | verify) ...
 
 Runs a script on several processes as if it were one. The script needs no change.
 
 commands (each with a --help of its own):
   check               what in a script breaks under DDP, and what ddp_patch cannot follow
+  env                 who started this process, as which rank, where, and what was set by whom
   migrate             rewrite a script for ddp_patch, Accelerate or plain DDP
   patches             what ddp_patch patches, and what becomes of it
   verify              run a script alone and on several ranks, and compare all numbers
@@ -37,6 +38,7 @@ options (each also as a variable, for instance DDP_PATCH_NPROC):
 """
 COMMANDS = (
     "check",
+    "env",
     "migrate",
     "patches",
     "verify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import os
@@ -30,6 +31,17 @@ def address() -> str:
         return _address_of(name) if name else socket.gethostbyname(socket.gethostname())
     except OSError:
         return "" if name else "127.0.0.1"
+
+
+def named() -> str:
+    """Name the interface that gloo uses, with its address, for people."""
+    where = address()
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):
+            if name == chosen or (not chosen and _address_of(name) == where):
+                return f"{name} {where}"
+    return where or chosen
 
 
 def misnamed() -> str:

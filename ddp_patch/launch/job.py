@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import gc
 import os
-import socket
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from . import accelerate_quietly  # noqa: F401 — before anybody imports it
 # isort: split
 from accelerate.state import PartialState
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in its __all__
-from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, LockstepError, OrderError
@@ -31,7 +30,8 @@ from . import hosts
 from .attendance import Attendance
 from .crash import CrashHook
 from .joining import Joining
-from .launcher import Told, started_by
+from .launcher import Told
+from .meeting import meet
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
@@ -43,26 +43,6 @@ _OWN_STORE = "ddp-patch://"
 
 
 _stores: list[Any] = []  # that the ranks met at, for their process group
-
-
-def _meet(told: Told, timeout: float) -> Any:
-    """Come to the store of the job, which rank 0 makes if the launcher made none.
-
-    Raises:
-        LaunchError: if the others do not come.
-    """
-    try:
-        store, _, _ = next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))
-    except dist.DistError as error:
-        at = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        why = str(error).partition("\n")[0].rstrip(".")
-        raise LaunchError(
-            f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()}, did not meet the others at {at} "
-            f"(MASTER_ADDR, MASTER_PORT): {why}. Start every rank, rank 0 on the host of that name, and let them "
-            "through to its port."
-        ) from None
-    _stores.append(store)
-    return store
 
 
 def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[Any, int, int]]:
@@ -107,10 +87,13 @@ class Job:
             LaunchError: when something was asked of the launcher that is not applied, or a rank has no device.
         """
         end_with_launcher()
-        self.launcher = started_by(os.environ)
+        self.launcher = told.launcher.name
         self.is_announced = False
         used = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-        store = _meet(told, timeout)
+        environ = dict(os.environ)  # as the launcher left them
+        os.environ.update(told.variables())
+        store = meet(told, timeout)
+        _stores.append(store)
         seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)
         place = hosts.place(told, seen, may_share)
         _check_order(place, used)
@@ -120,7 +103,6 @@ class Job:
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
-        environ = dict(os.environ)  # Accelerate adds to them
         with Joining(store, told):
             self._connect(place, timeout, environ)
             self.attendance = Attendance(placement.rank, placement.world_size, timeout)

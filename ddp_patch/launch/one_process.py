@@ -14,16 +14,7 @@ import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 
 from .frozen import Frozen
-
-# What a launcher tells each process apart by. MPI's own variables are left to MPI's libraries.
-VARIABLES = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "NODE_RANK"),
-        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "JSM_NAMESPACE_RANK"),
-    )
-)
+from .table import VARIABLES
 
 
 class OneProcess:

@@ -1,0 +1,122 @@
+"""What one process knows of its job before it has met anybody."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from ..launch.launcher import Told, found
+from ..launch.table import TORCH, Launcher
+from ..options import PREFIX
+from ..version import __version__
+
+_OURS = ("DDP_PATCH_AGENT", "DDP_PATCH_ASKING")
+_MARKS = {  # beginnings of variables, by who leaves them
+    "mpirun (Open MPI)": ("OMPI_COMM_WORLD_",),
+    "mpirun (MVAPICH2)": ("MV2_COMM_WORLD_",),
+    "mpirun (MPICH, Intel MPI)": ("PMI_", "MPI_LOCAL"),
+    "srun": ("SLURM_",),
+    "PyTorchJob": ("PET_",),
+    "TrainJob (Kubeflow)": ("PET_",),
+    "torchrun": ("TORCHELASTIC_", "GROUP_", "ROLE_"),
+    "ddp_patch": ("TORCHELASTIC_", "GROUP_", "ROLE_"),
+    "accelerate launch": ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
+    "horovodrun": ("HOROVOD_",),
+}
+_CHOSEN = (PREFIX, "GLOO_", "NCCL_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONHASHSEED", "ACCELERATE_")
+
+
+def set_by(environ: Mapping[str, str], told: Told | None) -> dict[str, dict[str, str]]:
+    """Tell who set what, as far as names tell: launchers, ddp_patch for torch, and whoever set the rest.
+
+    Args:
+        environ: variables as they were found.
+        told: by the launcher, if one started ranks.
+
+    Returns:
+        variables and their values, by who set them.
+    """
+    by: dict[str, dict[str, str]] = {}
+    left = dict(environ)
+
+    def take(who: str, names: list[str]) -> None:
+        taken = {name: left.pop(name) for name in names if name in left}
+        by.setdefault(who, {}).update(taken)
+
+    take("ddp_patch", [name for name in _OURS if name in left])
+    for row in found(environ):
+        own = [name for name in row.ranks if name] + ([] if row.completes else [row.address, row.port])
+        take(row.name, own + sorted(name for name in left if name.startswith(_MARKS.get(row.name, ("-",)))))
+    take("the environment", sorted(name for name in left if name.startswith((*_CHOSEN, "MASTER_", *TORCH))))
+    if told is not None and told.launcher.completes:
+        by["ddp_patch, for torch"] = {
+            f"{name} (from {source})": value
+            for name, value in told.variables().items()
+            if (source := _source(told.launcher, name)) and name not in environ
+        }
+    return {who: values for who, values in by.items() if values}
+
+
+def _source(row: Launcher, name: str) -> str:
+    if name in TORCH:
+        return row.ranks[TORCH.index(name)]
+    return {"MASTER_ADDR": row.address if row.address != name else row.nodes or "one host"}.get(
+        name, row.port if row.port != name else "+".join(row.job) or "default"
+    )
+
+
+def started_by(environ: Mapping[str, str]) -> str:
+    """Name who started this process, without asking whether that fits together."""
+    rows = found(environ)
+    return rows[0].name if rows else "nobody"
+
+
+def versions() -> dict[str, str]:
+    """Give what has to be the same on all hosts."""
+    return {
+        "ddp_patch": __version__,
+        "torch": str(torch.__version__),
+        "accelerate": version("accelerate"),
+        "Python": platform.python_version(),
+    }
+
+
+def own(told: Told | None) -> dict[str, Any]:
+    """Give what this process knows, as JSON may hold it."""
+    environ = dict(os.environ)
+    return {
+        "pid": os.getpid(),
+        "folder": os.getcwd(),
+        "versions": versions(),
+        "set_by": set_by(environ, told),
+        "launchers": [row.name for row in found(environ)],
+    }
+
+
+def backend(kind: str, shares: bool) -> str:
+    """Name what ranks on such devices talk by."""
+    return "gloo" if kind == "cpu" or shares else torch.distributed.get_default_backend_for_device(kind)
+
+
+def port_by(told: Told) -> str:
+    """Say who chose where rank 0 is."""
+    row = told.launcher
+    if told.address is None:
+        return "a free port of this host, chosen by ddp_patch"
+    given = [name for name in (row.address, row.port) if name in os.environ]
+    return " and ".join([*given, *(["derived from the job by ddp_patch"] if len(given) < 2 else [])])
+
+
+def different_versions(ranks: list[dict[str, Any]]) -> str:
+    """Name the first rank that has other versions than rank 0."""
+    for its in ranks:
+        for name, number in its["versions"].items():
+            other = ranks[0]["versions"][name]
+            if number != other:
+                return f"rank {its['rank']} on {its['host']} has {name} {number}, and rank 0 {other}"
+    return ""

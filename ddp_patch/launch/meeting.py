@@ -1,0 +1,212 @@
+"""Where the ranks of a job first meet: a store, which rank 0 makes if the launcher made none.
+
+A launcher that tells no port has ranks that share a host. Rank 0 takes a port that is free, and leaves it under the
+job's name in a folder of its user's own, so that no port is chosen before it is taken.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+from torch.distributed.rendezvous import rendezvous
+
+from ..errors import LaunchError
+from .launcher import Told
+from .waiting import Waiting
+
+_LOOK = 0.05  # seconds between two looks for rank 0's note
+_ANSWER_WAIT = 30.0  # seconds, in which a store answers that accepts connections
+_LOOPBACK = "127.0.0.1"
+
+
+def meet(told: Told, timeout: float) -> Any:
+    """Come to the store of the job.
+
+    Args:
+        told: by the launcher.
+        timeout: seconds to wait for the others.
+
+    Raises:
+        LaunchError: if they do not come, or something else has the port.
+    """
+    if told.address is None and told.launcher.completes:
+        return _meet_on_one_host(told, timeout)
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    at = f"{address}:{port} ({told.launcher.address}, {told.launcher.port})"
+    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        if told.rank and not is_agents:
+            return _answered(lambda: _store(told, timeout), told, address, int(port), at, timeout)
+        return _store(told, timeout)
+    except dist.DistError as error:
+        why = str(error).partition("\n")[0].rstrip(".")
+        if "EADDRINUSE" in why:
+            raise LaunchError(
+                f"{_named(told)} cannot take the port {at}: another program "
+                f"has it, or an earlier run of this one. Name a free one: export MASTER_PORT={int(port) % 60000 + 1}"
+            ) from None
+        raise LaunchError(
+            f"{_named(told)} did not meet the others at {at}: {why}. Start every rank, rank 0 on the host of "
+            "that name, and let them through to its port."
+        ) from None
+
+
+def _store(told: Told, timeout: float) -> Any:
+    return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
+
+
+def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: float) -> Any:
+    """Connect to a store; raise where something else listens, which torch's would wait for without end (torch 2.13)."""
+    found: list[Any] = []
+    done = _thread.allocate_lock()  # not threading's: the script counts its own threads
+    done.acquire()
+
+    def connect() -> None:
+        try:
+            found.append(make())
+        except BaseException as error:  # noqa: BLE001 — it is raised where it is waited for
+            found.append(error)
+        finally:
+            done.release()
+
+    end = time.monotonic() + timeout + 1
+    _thread.start_new_thread(connect, ())
+    accepted_at = None
+    while not done.acquire(timeout=_LOOK if accepted_at is None else 1.0):
+        now = time.monotonic()
+        if accepted_at is None:
+            with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
+                accepted_at = now
+        elif now - accepted_at > min(_ANSWER_WAIT, timeout) or now > end:
+            raise LaunchError(
+                f"{_named(told)} found at {at} something that does not answer as rank 0 of this job. Name a port "
+                f"that is free on that host: export MASTER_PORT={port % 60000 + 1}"
+            )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+# --- on one host ------------------------------------------------------------------------------------------------------
+
+
+def _meet_on_one_host(told: Told, timeout: float) -> Any:
+    note = _folder() / hashlib.sha256(f"{told.launcher.name} {told.job or _origin(told)}".encode()).hexdigest()[:24]
+    end = time.monotonic() + timeout
+    store = _opened(told, note, timeout) if told.rank == 0 else _found(told, note, end)
+    try:
+        if store.add("ddp_patch/met", 1) == told.world_size:
+            store.set("ddp_patch/met/all", "1")
+        waiting = Waiting(store)
+        try:
+            if waiting.get("ddp_patch/met/all", max(end - time.monotonic(), 0.0)) is None:
+                _refuse_missing(told, note)
+        finally:
+            waiting.close()
+    finally:
+        if told.rank == 0:
+            note.unlink(missing_ok=True)
+    return store
+
+
+def _opened(told: Told, note: Path, timeout: float) -> Any:
+    listening = socket.create_server((_LOOPBACK, 0), backlog=max(128, told.world_size))
+    port, mark = listening.getsockname()[1], secrets.token_hex(8)
+    store = TCPStore(
+        *(_LOOPBACK, port, told.world_size),
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+    store.set("ddp_patch/mark", mark)
+    os.environ.update(MASTER_ADDR=_LOOPBACK, MASTER_PORT=str(port))
+    left = note.with_suffix(f".{os.getpid()}")
+    left.write_text(f"{port} {mark}")
+    left.replace(note)
+    return store
+
+
+def _found(told: Told, note: Path, end: float) -> Any:
+    seen = ""
+    while time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError):
+            text = note.read_text()
+            if text != seen and (store := _marked(text, told, end)) is not None:
+                return store
+            seen = text
+        time.sleep(_LOOK)
+    return _refuse_missing(told, note)
+
+
+def _marked(text: str, told: Told, end: float) -> Any:
+    """Connect to whom a note names; None where that is over: an earlier program of the same job ended before it met."""
+    port, mark = text.split()
+    with contextlib.suppress(OSError), socket.create_connection((_LOOPBACK, int(port)), timeout=1.0):
+        at, left = f"{_LOOPBACK}:{port}", max(end - time.monotonic(), 1.0)
+        with contextlib.suppress(dist.DistError, LaunchError):
+            store = _answered(
+                lambda: TCPStore(_LOOPBACK, int(port), None, False, timeout=timedelta(seconds=left)),
+                *(told, _LOOPBACK, int(port), at, left),
+            )
+            if store.check(["ddp_patch/mark"]) and store.get("ddp_patch/mark").decode() == mark:
+                os.environ.update(MASTER_ADDR=_LOOPBACK, MASTER_PORT=port)
+                return store
+    return None
+
+
+def _refuse_missing(told: Told, note: Path) -> Any:
+    raise LaunchError(
+        f"{_named(told)} did not meet the others of {told.launcher.name} by {note}. If they share no folder or "
+        "network, as containers of their own, tell them where rank 0 is: export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+    )
+
+
+def _named(told: Told) -> str:
+    return f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()},"
+
+
+def _folder() -> Path:
+    """Give a folder that nobody but this user can read or write.
+
+    Raises:
+        LaunchError: if somebody else made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"ddp_patch-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise LaunchError(
+            f"{folder} is not a folder of this user's alone, so what the ranks leave there could be somebody else's. "
+            "Remove it, or name another place: export TMPDIR=/some/folder"
+        )
+    return folder
+
+
+def _origin(told: Told) -> str:
+    """Name the process that started all ranks of this host: the nearest above this one that is no rank itself."""
+    mark = f"{told.launcher.ranks[0]}=".encode()
+    pid = os.getpid()
+    while True:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        parent, started = int(fields[1]), fields[19]  # of proc(5), from the third field on
+        variables: list[bytes] = []
+        with contextlib.suppress(OSError):  # of another user
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        is_rank = pid == os.getpid() or any(variable.startswith(mark) for variable in variables)
+        if parent == 0 or not is_rank:
+            return f"{pid} {started} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+        pid = parent

@@ -1,0 +1,32 @@
+"""What a launcher's ranks run, and how they are started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import PATIENCE
+
+SCRIPTS = Path(__file__).parent.parent / "parity" / "scripts"
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as in a container
+OPEN_MPI = ["mpirun.openmpi", "--oversubscribe", "-np"]
+MPICH = ["mpirun.mpich", "-np"]
+NOT_OURS = ("DDP_PATCH_", "ACCELERATE_", "PYTHONHASH", "SLURM_")
+
+
+def run(*command, cwd=None, patience=PATIENCE, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(NOT_OURS)}
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env={**environ, **MPI, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=patience,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def python(*arguments):
+    return [sys.executable, *map(str, arguments)]

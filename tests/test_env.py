@@ -1,0 +1,113 @@
+"""``python -m ddp_patch env``: one table, whoever started the ranks."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import PATIENCE
+from test_launch import free_port
+
+from ddp_patch.env import facts
+from ddp_patch.env.table import written
+from ddp_patch.launch import launcher
+
+ENV = ["-m", "ddp_patch", "env"]
+
+
+def run(*command, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
+    return subprocess.run(
+        [sys.executable, *command], env={**environ, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+
+def test_alone_it_says_so():
+    done = run(*ENV, DDP_PATCH_NPROC="3", GLOO_SOCKET_IFNAME="lo")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "Started by nobody: one process. ddp_patch.enable() would start 3 ranks of the script."
+    )
+    assert "lo 127.0.0.1" in done.stdout
+    assert "DDP_PATCH_NPROC=3" in done.stdout
+
+
+def test_ranks_of_torchrun_show_one_table():
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ENV, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["launcher"], found["world_size"], found["backend"], found["problem"]) == ("torchrun", 2, "gloo", "")
+    assert [(its["rank"], its["local_rank"], its["device"]) for its in found["ranks"]] == [(0, 0, "cpu"), (1, 1, "cpu")]
+    assert len({its["pid"] for its in found["ranks"]}) == 2
+    assert found["ranks"][1]["set_by"]["torchrun"]["RANK"] == "1"
+
+
+def test_a_rank_that_nobody_joins_says_so():
+    named = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    done = run(*ENV, **named, DDP_PATCH_TIMEOUT="2")
+    assert done.returncode == 1
+    assert done.stdout.startswith("Started by hand; these ranks cannot train together.")
+    assert "problem: Rank 0 of 2, on " in done.stdout
+
+
+def test_contradicting_launchers_are_shown_with_what_they_set():
+    done = run(*ENV, PMI_RANK="0", PMI_SIZE="3", RANK="1", WORLD_SIZE="2", MASTER_ADDR="a", MASTER_PORT="1")
+    assert done.returncode == 1
+    assert "problem: By hand, RANK=1, WORLD_SIZE=2 but mpirun (MPICH, Intel MPI) says PMI_SIZE=3" in done.stdout
+    assert "set by mpirun (MPICH, Intel MPI):\n  PMI_RANK=0, PMI_SIZE=3\n" in done.stdout
+
+
+def test_another_argument_is_refused():
+    done = run(*ENV, "--yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "it takes --json, and no --yaml" in done.stderr
+
+
+@pytest.mark.parametrize("version", ["torch", "Python"])
+def test_versions_that_differ_are_a_problem(version):
+    ranks = [{"rank": rank, "host": f"n{rank}", "versions": dict(facts.versions())} for rank in range(2)]
+    assert facts.different_versions(ranks) == ""
+    ranks[1]["versions"][version] = "1.0"
+    assert facts.different_versions(ranks).startswith(f"rank 1 on n1 has {version} 1.0, and rank 0 ")
+
+
+def test_what_is_made_for_torch_says_from_what():
+    environ = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "n", "NCCL_DEBUG": "INFO"}
+    by = facts.set_by(environ, launcher.detect({**environ, "MASTER_PORT": "7"}))
+    assert by == {
+        "mpirun (Open MPI)": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+        "the environment": {"MASTER_ADDR": "n", "NCCL_DEBUG": "INFO"},
+        "ddp_patch, for torch": {
+            "RANK (from OMPI_COMM_WORLD_RANK)": "1",
+            "WORLD_SIZE (from OMPI_COMM_WORLD_SIZE)": "2",
+            "MASTER_PORT (from default)": "7",
+        },
+    }
+
+
+def test_values_of_all_ranks_stand_beside_each_other():
+    def rank(number):
+        return {
+            **{"rank": number, "host": f"n{number}", "local_rank": 0, "local_world_size": 1, "device": "cpu"},
+            **{
+                "interface": "lo",
+                "pid": 7,
+                "versions": {},
+                "folder": "/",
+                "set_by": {"srun": {"SLURM_PROCID": str(number)}},
+            },
+        }
+
+    found = {
+        "launcher": "srun",
+        "inside_of": [],
+        "world_size": 2,
+        "backend": "gloo",
+        "problem": "",
+        "ranks": [rank(0), rank(1)],
+    }
+    text = written(found)
+    assert text.startswith("srun started 2 ranks on 2 hosts.\n")
+    assert "SLURM_PROCID=0|1" in text
