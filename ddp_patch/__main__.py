@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from . import api
 from .errors import DdpPatchError
-from .options import Options, format_value, meant, parse, usage, variable
+from .options import Options, format_value, meant, parse, variable
+from .usage import usage
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]

@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 FLOORS = (
     {"errors", "generators", "ledger", "planted", "portable", "source", "structure", "trail", "version"},
     {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
-    {"api", "batch", "bindings", "earlier", "env", "testing"},  # batch: tensors that hold a rank's rows
+    {"api", "batch", "bindings", "earlier", "env", "testing", "usage"},  # batch: tensors that hold a rank's rows
     {"__init__", "__main__", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split

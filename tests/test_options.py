@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_patch.errors import DdpPatchError, OptionError
-from ddp_patch.options import Given, Options, format_value, parse, usage, variable
+from ddp_patch.options import Given, Options, format_value, parse, variable
+from ddp_patch.usage import usage
 
 NAMES = [field.name for field in dataclasses.fields(Options)]
 

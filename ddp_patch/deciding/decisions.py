@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..calling.entry import Entry, enter
 from ..calling.how import How
 from ..calling.rows import as_batches, detached, first_rows, writing_back
 from ..structure import leaves
+from .agreed import agreed, muted
 from .call_forms import Form, Forms
 from .dimensions import Dimensions
 from .fingerprint import Fingerprints
@@ -171,7 +172,7 @@ class SplitDecisions:
         if mixing is not None:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
-            with self._muted():
+            with muted(self._world):
                 decision = decide(call.module, *tried, self._span(entry), seen)
             if decision.how is How.ROWS and seen.unknown:
                 decision = dataclasses.replace(
@@ -188,7 +189,7 @@ class SplitDecisions:
                 if dims is None
                 else dataclasses.replace(decision, dims=dims, losses=losses)
             )
-        decision = self._agreed(decision)
+        decision = agreed(self._world, decision)
         if entry.is_scripts_own and call.dim is None:
             numbers = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
@@ -204,14 +205,6 @@ class SplitDecisions:
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)
 
-    @contextmanager
-    def _muted(self) -> Iterator[None]:
-        token = self._world.muted.set(True)
-        try:
-            yield
-        finally:
-            self._world.muted.reset(token)
-
     def _tried(self, call: Call, entry: Entry, rows: int | None, instead: How = How.BATCHES) -> First:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
@@ -225,12 +218,14 @@ class SplitDecisions:
         def decided(entry: Entry) -> SplitDecision:
             most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
             given = as_batches(call.args, call.kwargs, entry)
-            with self._muted():
+            with muted(self._world):
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
                 decision = decide(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
             if any(where is not None and where[1] != 1 for where in decision.dims.values()):
                 decision = SplitDecision(How.BATCHES, _OTHER_ROWS)
-            return self._agreed(decision if decision.how is How.ROWS else dataclasses.replace(decision, how=instead))
+            return agreed(
+                self._world, decision if decision.how is How.ROWS else dataclasses.replace(decision, how=instead)
+            )
 
         decision = decided(entry)
         if decision.how is not How.ROWS and entry.guessed:
@@ -257,14 +252,3 @@ class SplitDecisions:
     def _not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
         (ledger.on_whole if decision.how is How.WHOLE else ledger.on_batches)[described(module)] = decision.reason
-
-    def _agreed(self, own: SplitDecision) -> SplitDecision:
-        """Let the ranks agree on the most cautious of their decisions."""
-        decisions: list[SplitDecision] = [given[0] for given in self._world.share([own])]
-        for how in (How.WHOLE, How.BATCHES):
-            for decision in decisions:
-                if decision.how is how:
-                    return decision
-        if any((decision.dims, decision.losses) != (decisions[0].dims, decisions[0].losses) for decision in decisions):
-            return SplitDecision(How.BATCHES, "its outputs differ in shape between ranks")
-        return own

@@ -23,6 +23,7 @@ from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .generators import in_main_thread
+from .iterator import Batches
 from .listener import Listener
 from .plan import RUNS, Plan, Read, plan
 from .reader import Reader
@@ -191,49 +192,6 @@ class Everywhere(Alone):
         data = next(self.iterator)
         dealt, rows = as_dealt(data, self._world)
         return dealt, common_rows(data) if rows is None else rows
-
-
-class Batches:
-    """A loader's iterator: what it yields is the global batch."""
-
-    def __init__(self, source: Any, replicas: Replicas, world: World, what: str) -> None:
-        """Wrap what fetches the batches.
-
-        Args:
-            source: gives each batch with its number of rows.
-            replicas: learns the size of the batch the script is working on.
-            world: the ranks.
-            what: names a batch in messages, alike on every rank.
-        """
-        self._source = source
-        self._replicas = replicas
-        self._world = world
-        self._what = what
-
-    def __iter__(self) -> Batches:
-        """An iterator is its own iterator."""
-        return self
-
-    def __len__(self) -> int:
-        """Count the batches."""
-        return len(self._source.iterator)
-
-    def __next__(self) -> Any:
-        """Fetch the next batch."""
-        self._world.check()
-        counts = self._world.comes_to(self._what)
-        try:
-            data, rows = self._source.next()
-        finally:
-            if counts:
-                self._world.trail.leave()
-        if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
-            self._replicas.rows = rows
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass everything else on to torch's iterator."""
-        return getattr(self._source.iterator, name)
 
 
 def _number() -> str:

@@ -3,10 +3,11 @@
 ``find`` lists files, ``read`` reads one, ``facts_of`` tells what it says. Nothing here raises for what a file holds.
 """
 
-from .facts import Facts, Place, facts_of, facts_of_text
+from .facts import Facts, Place
 from .files import excluded, find
 from .kinds import OF_ROWS, Kind
 from .loops import BatchLoop, Loop
+from .making import facts_of, facts_of_text
 from .names import dotted
 from .problems import Problem, place
 from .programs import Elsewhere, Programs

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import libcst as cst
 
@@ -16,12 +15,10 @@ from .inference import Inference, Kinds
 from .keywords import Keywords
 from .kinds import Kind, made_by
 from .loops import BatchLoop, Loop, Loops
-from .problems import Problem
 from .programs import Elsewhere
-from .reading import Part, Source, parse
+from .reading import Part, Source
 from .roles import Role, roles
 from .scopes import Scopes
-from .text import Text
 from .tree import Tree, grow
 
 
@@ -248,20 +245,3 @@ _TORCH = {
     "apex",
     "ddp_patch",
 }
-
-
-def facts_of(source: Source, elsewhere: Elsewhere | None = None) -> Facts:
-    """Work out what a file says, as part of the programs whose other files say ``elsewhere``."""
-    return Facts(source, elsewhere)
-
-
-def facts_of_text(content: str) -> Facts:
-    """Work out what a text says: for tests, and for what is made up.
-
-    Raises:
-        ValueError: for a text that is not Python.
-    """
-    module = parse(content)
-    if isinstance(module, Problem):
-        raise ValueError(str(module))  # noqa: TRY004 — it is the text that is wrong
-    return Facts(Source(Path("script.py"), Text(content, "utf-8", mark=False), [Part(module, content)]))

@@ -14,7 +14,6 @@ from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from .dims import named_dims
-from .elementwise import common_layout
 
 
 def redealt(result: Any, dim: int) -> Any:
@@ -191,49 +190,8 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
-def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.cat`` along the batch is dealt anew; along another dimension it is local."""
-    tensors: Any = args[0] if args else kwargs["tensors"]
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
-    if kwargs.get("out") is not None or type(dim) is not int or not tensors:
-        return NotImplemented
-    if len({tensor.dim() for tensor in tensors}) != 1:
-        return NotImplemented
-    layout = common_layout(list(tensors))
-    if layout is not None and dim % tensors[0].dim() != layout.dim:
-        rows = _cut(tensors, layout)
-        return NotImplemented if rows is None else BatchTensor.from_local(torch.cat(rows, dim), layout)
-    return redealt(on_whole(func, args, kwargs), dim % tensors[0].dim())
-
-
-def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.stack`` adds a dimension; batches of one size stay batches."""
-    tensors: Any = args[0] if args else kwargs["tensors"]
-    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    if kwargs.get("out") is not None or type(dim) is not int or len({tuple(t.shape) for t in tensors}) != 1:
-        return NotImplemented
-    layout = common_layout(list(tensors))
-    rows = layout and _cut(tensors, layout)
-    if not layout or not rows:
-        return NotImplemented
-    at = dim % (tensors[0].dim() + 1)
-    return BatchTensor.from_local(torch.stack(rows, at), layout.at(layout.dim + (at <= layout.dim)))
-
-
-def _cut(tensors: Any, layout: Layout) -> list[Tensor] | None:
-    rows = []
-    for tensor in tensors:
-        if isinstance(tensor, BatchTensor):
-            rows.append(to_local(tensor))
-        elif tensor.shape[layout.dim] == layout.total:
-            rows.append(shard(tensor, layout))
-        else:
-            return None
-    return rows
-
-
 def rules() -> list[tuple[Any, Rule]]:
-    """Functions that pick, cut and join, and their rules."""
+    """Functions that pick and cut, and their rules."""
     split = along_dim(2, 0, True)
     index_select = along_dim(1, None, False)
     narrow = along_dim(1, None, False)
@@ -248,6 +206,4 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, unbind) for f in (torch.unbind, Tensor.unbind)),
         *((f, select) for f in (torch.select, Tensor.select)),
         *((f, gather) for f in (torch.gather, Tensor.gather)),
-        *((f, cat) for f in (torch.cat, torch.concat, torch.concatenate)),
-        (torch.stack, stack),
     ]

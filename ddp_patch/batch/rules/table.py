@@ -20,6 +20,7 @@ from . import (
     elementwise,
     factories,
     indexing,
+    joining,
     losses,
     metadata,
     networks,
@@ -31,7 +32,8 @@ from . import (
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
-    metadata, elementwise, shapes, indexing, losses, factories, autograd, dims, networks, products, sequences, dropout,
+    metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, dims, networks, products, sequences,
+    dropout,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 

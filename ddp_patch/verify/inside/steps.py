@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...ledger import script_line
+from .gradients import norms_of, number, plain
 from .models import Models
 from .record import Record
 
@@ -137,7 +138,7 @@ class Steps:
             if weight is not None:
                 value = (value * weight.detach()).sum()
             dtype = str(root.dtype).removeprefix("torch.")
-            self._record.event("loss", line=line, value=_number(value.sum()), dtype=dtype)
+            self._record.event("loss", line=line, value=number(value.sum()), dtype=dtype)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -170,9 +171,9 @@ class Steps:
                 names=names,
                 sizes=[p.numel() for p in parameters],
                 dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
-                options=[_plain(group) for group in optimizer.param_groups],
+                options=[plain(group) for group in optimizer.param_groups],
             )
-        norms = _norms([p.grad for p in parameters])
+        norms = norms_of([p.grad for p in parameters])
         squares = [norm * norm for norm in norms if norm is not None]
         self._record.event(
             "step",
@@ -214,7 +215,9 @@ class Steps:
             self._hold()
         weights = self._models.weights()
         if self._backwards and weights:
-            self._record.event("weights", line=line, norms=dict(zip(weights, _norms([*weights.values()]), strict=True)))
+            self._record.event(
+                "weights", line=line, norms=dict(zip(weights, norms_of([*weights.values()]), strict=True))
+            )
 
     def _end(self) -> None:
         self.is_enough = True
@@ -240,28 +243,3 @@ def _with_gradients() -> list[Tensor]:
     kinds = (Tensor, torch.nn.Parameter)
     found = [each for each in _of(Tensor) if type(each) in kinds and each.requires_grad and each.is_leaf]
     return [each for each in found if each.grad is not None]
-
-
-def _norms(grads: list[Tensor | None]) -> list[float | None]:
-    """Measure gradients; those of one device are waited for once."""
-    measured: dict[Any, list[tuple[int, Tensor]]] = {}
-    for place, grad in enumerate(grads):
-        if grad is not None:
-            values = grad.detach().coalesce().values() if grad.is_sparse else grad.detach()
-            values = values.abs() if values.is_complex() else values
-            norm = torch.linalg.vector_norm(values, dtype=torch.float64)
-            measured.setdefault(norm.device, []).append((place, norm))
-    norms: list[float | None] = [None] * len(grads)
-    for found in measured.values():
-        for (place, _), value in zip(found, torch.stack([norm for _, norm in found]).tolist(), strict=True):
-            norms[place] = value
-    return norms
-
-
-def _number(value: Tensor) -> float:
-    return float(value.real.double() if value.is_complex() else value.double())
-
-
-def _plain(group: dict[str, Any]) -> dict[str, Any]:
-    options = {name: value for name, value in group.items() if name != "params"}
-    return {name: value for name, value in options.items() if isinstance(value, (int, float, bool, str, tuple, list))}

@@ -1,0 +1,52 @@
+"""What a script iterates: a loader's iterator, whose batches are global."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..batch.world import World
+from ..replica.replicas import Replicas
+from .generators import in_main_thread
+
+
+class Batches:
+    """A loader's iterator: what it yields is the global batch."""
+
+    def __init__(self, source: Any, replicas: Replicas, world: World, what: str) -> None:
+        """Wrap what fetches the batches.
+
+        Args:
+            source: gives each batch with its number of rows.
+            replicas: learns the size of the batch the script is working on.
+            world: the ranks.
+            what: names a batch in messages, alike on every rank.
+        """
+        self._source = source
+        self._replicas = replicas
+        self._world = world
+        self._what = what
+
+    def __iter__(self) -> Batches:
+        """An iterator is its own iterator."""
+        return self
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self._source.iterator)
+
+    def __next__(self) -> Any:
+        """Fetch the next batch."""
+        self._world.check()
+        counts = self._world.comes_to(self._what)
+        try:
+            data, rows = self._source.next()
+        finally:
+            if counts:
+                self._world.trail.leave()
+        if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
+            self._replicas.rows = rows
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else on to torch's iterator."""
+        return getattr(self._source.iterator, name)

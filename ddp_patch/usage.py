@@ -1,0 +1,32 @@
+"""The options as flags of a command line."""
+
+from __future__ import annotations
+
+from .options import Options
+
+_HELP = {
+    "nproc": ("N", "processes to start (default: one per visible accelerator)"),
+    "report": ("", "print at the end what was distributed, gathered and sent"),
+    "sync_batchnorm": ("", "leave BatchNorm with each rank's rows"),
+    "batch_dims": ("A=D,..", "batch dimension of a module's arguments, by name; D is a number or none"),
+    "accumulate": ("N", "backwards per optimizer step (default: learned from the script)"),
+    "bucket_cap_mb": ("MIB", "size of DDP's gradient buckets (default: 25)"),
+    "gradient_as_bucket_view": ("", "let .grad share the buckets' memory"),
+    "static_graph": ("", "promise DDP that every step uses the same parameters in the same way"),
+    "find_unused_parameters": ("", "passed to DDP; never needed"),
+    "comm_hook": ("NAME", "send gradients as fp16, bf16 or powersgd: no longer one process's numbers"),
+    "share_devices": ("", "let several ranks have one accelerator, to try a script out"),
+    "timeout": ("SECONDS", "time a collective may take (default: 1800)"),
+    "quiet": ("", "do not say at the start how many ranks run"),
+    "traceback": ("", "show ddp_patch's own frames in tracebacks"),
+}
+
+
+def usage() -> str:
+    """List all options as flags of a command line."""
+    lines = []
+    for name, (value, text) in _HELP.items():
+        default = getattr(Options(), name)
+        flag = f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
+        lines.append(f"  {f'{flag} {value}'.strip():<25} {text}\n")
+    return "".join(lines)
