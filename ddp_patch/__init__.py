@@ -5,6 +5,7 @@ import ddp_patch; ddp_patch.enable()
 
 from typing import TYPE_CHECKING, Any
 
+from . import launch
 from .api import (
     deal,
     disable,
@@ -53,6 +54,7 @@ __all__ = [
     "enable",
     "is_enabled",
     "is_main",
+    "launch",
     "per_rank",
     "rank",
     "rank_zero",

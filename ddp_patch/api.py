@@ -70,7 +70,8 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     """Run this script on several processes as if it were one.
 
     A plain call at the top of a script, a context manager (``with ddp_patch.enable():``) or a decorator
-    (``@ddp_patch.enable``, ``@ddp_patch.enable(nproc=2)``: active while the function runs).
+    (``@ddp_patch.enable``, ``@ddp_patch.enable(nproc=2)``: active while the function runs; in a notebook, each call is
+    a ``ddp_patch.launch``).
 
     Under torchrun or ``accelerate launch`` this process joins the others. Started by plain ``python`` with several
     accelerators visible, or with ``nproc``, the script is started again on that many ranks, in place of this process.
@@ -103,9 +104,18 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     # Not imported for the question: a child that it started has it already.
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or not _is_child(processes):
+        if _waits_for_calls(resolved):
+            return Enabled(dict(options), owns=False)
         _start(resolved)
     _State.options = resolved
     return Enabled(dict(options), owns=True)
+
+
+def _waits_for_calls(options: Options) -> bool:
+    """Tell whether this is ``@enable(nproc=2)`` on a function of a notebook: ranks start when it is called."""
+    from .launch import relaunch  # noqa: PLC0415
+
+    return options.nproc != 1 and relaunch.is_typed() and relaunch.decorates(sys._getframe(2))
 
 
 def _is_child(processes: Any) -> bool:
@@ -290,9 +300,19 @@ def _report_alone(options: Options) -> None:
         atexit.register(lambda: sys.stderr.write(str(report())))
 
 
+def _is_typed() -> bool:
+    from .launch import relaunch  # noqa: PLC0415
+
+    return relaunch.is_typed()
+
+
 def _decorated(function: F, given: dict[str, Any]) -> F:
     @functools.wraps(function)
     def enabled(*args: Any, **kwargs: Any) -> Any:
+        if _State.options is None and _is_typed():
+            from .calls import launching  # noqa: PLC0415 — imports torch, only now needed
+
+            return launching.run(function, given, args, kwargs)
         with enable(**given):
             return function(*args, **kwargs)
 

@@ -15,7 +15,13 @@ PREFIX = "DDP_PATCH_"
 COMM_HOOKS = ("fp16", "bf16", "powersgd")
 _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 # Told by one of our processes to another.
-_OWN_VARIABLES = {"DDP_PATCH_AGENT", "DDP_PATCH_ASKING", "DDP_PATCH_DEBUGGER", "DDP_PATCH_VERIFY_RUN"}
+_OWN_VARIABLES = {
+    "DDP_PATCH_AGENT",
+    "DDP_PATCH_ASKING",
+    "DDP_PATCH_CALLER",
+    "DDP_PATCH_DEBUGGER",
+    "DDP_PATCH_VERIFY_RUN",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ def test_a_notebooks_kernel_is_not_started_again():
     file = ["python", "/venv/lib/python3.12/site-packages/ipykernel_launcher.py", "-f", "/run/kernel-1.json"]
     for argv in (kernel, file):
         with pytest.raises(
-            LaunchError, match=r"kernel of a notebook.*nbconvert.*python -m ddp_patch --nproc 2 train.py"
+            LaunchError, match=r"kernel of a notebook.*ddp_patch\.launch\(train, nproc=2\), or @ddp_patch"
         ):
             relaunch.own_command(argv, "/py")
 

@@ -31,6 +31,11 @@ TRAINJOB = {
     "KUBERNETES_SERVICE_HOST": "10.96.0.1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": "1",
     "PET_MASTER_ADDR": "mnist-node-0-0.mnist", "PET_MASTER_PORT": "29400",
 }  # fmt: skip
+# A worker of ray 2.60's TorchTrainer.
+RAY = {
+    "RAY_JOB_ID": "01000000", "MASTER_ADDR": "10.0.0.2", "MASTER_PORT": "52029", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "NODE_RANK": "0", "RANK": "0", "WORLD_SIZE": "1",
+}  # fmt: skip
 BATCH_SHELL = {
     "SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "4",
     "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[07-08]",
@@ -69,6 +74,7 @@ def test_one_process_is_nobodys_rank(environ):
             (3, 4, 1, None),
             ("node07", 15494),
         ),
+        (RAY, "Ray Train", (0, 1, 0, 1), ("10.0.0.2", 52029)),
         (PYTORCHJOB, "PyTorchJob", (1, 2, None, None), ("mnist-master-0", 23456)),
         (TRAINJOB, "TrainJob (Kubeflow)", (1, 2, None, None), ("mnist-node-0-0.mnist", 29400)),
         # Inside of each other: an agent for each task of a step, or for each pod.
@@ -114,6 +120,7 @@ def test_a_launcher_is_told_by_its_variables(environ, name, placed, where):
         # several hosts, and nobody says where rank 0 is
         ({**OPEN_MPI, "OMPI_MCA_orte_num_nodes": "2"}, "Write: mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500"),
         ({**MPICH, "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}, "Write: mpirun -genv MASTER_ADDR $(hostname)"),
+        ({**RAY, "WORLD_SIZE": "2"}, "Ray Train started 2 processes (WORLD_SIZE=2), whose function runs in a thread"),
         ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"}, "horovodrun started 4 processes (HOROVOD_SIZE=4), whose ranks"),
         ({**OPEN_MPI, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "python -m ddp_patch --nproc 2 script.py"),
         ({**PYTORCHJOB, "PET_NPROC_PER_NODE": "2", "WORLD_SIZE": "4"}, "Write as the pod's command: torchrun script.py"),

@@ -9,7 +9,7 @@ FLOORS = (
     {"errors", "generators", "ledger", "planted", "portable", "source", "structure", "trail", "version"},
     {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
     {"api", "batch", "bindings", "earlier", "env", "testing", "usage"},  # batch: tensors that hold a rank's rows
-    {"__init__", "__main__", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
+    {"__init__", "__main__", "calls", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP
@@ -21,7 +21,14 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imported in the middle of a call: a door to what is built above.
 DOORS = {
     *(("__init__", "diagnosis"), ("extending", "api"), ("extending", "patches"), ("extending", "batch")),
-    *(("api", "patches"), ("api", "session"), ("api", "loading"), ("api", "diagnosis")),
+    *(
+        ("api", "calls"),
+        ("launch", "calls"),
+        ("api", "patches"),
+        ("api", "session"),
+        ("api", "loading"),
+        ("api", "diagnosis"),
+    ),
 }
 
 

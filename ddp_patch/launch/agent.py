@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from .asking import passed_on
+from .orphans import end_with_caller
 
 _SIGNALS = "--signals-to-handle=SIGTERM,SIGHUP,SIGQUIT"  # the others are left to us
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
     # The rank that failed shows its own traceback; the agent's log would say it again at length.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nproc, *command = argv
+    end_with_caller()
     os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
     # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
     args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])

@@ -58,8 +58,8 @@ def detect(environ: Mapping[str, str]) -> Told | None:
     if not rows:
         return None
     for row in rows:
-        if row.refusal:
-            size = environ[row.ranks[1]]
+        size = environ.get(row.ranks[1], "")
+        if row.refusal and size != "1":
             raise LaunchError(
                 f"{row.name} started {size} processes ({row.ranks[1]}={size}), {row.refusal}.".format(size=size)
             )

@@ -1,4 +1,4 @@
-"""A rank whose launcher is killed ends with it, instead of training on alone."""
+"""A rank whose launcher is killed ends with it, instead of training on alone; and so does an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ def end_with_launcher() -> None:
     """
     if not sys.platform.startswith("linux") or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _end_with(os.getppid(), signal.SIGKILL)
+
+
+def end_with_caller() -> None:
+    """Have the system tell this agent to end its ranks when the process is gone that called a function on them."""
+    caller = os.environ.get("DDP_PATCH_CALLER")
+    if caller is not None and sys.platform.startswith("linux"):
+        _end_with(int(caller), signal.SIGTERM)
+
+
+def _end_with(parent: int, number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it was killed a moment ago
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)

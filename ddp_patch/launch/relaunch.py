@@ -5,11 +5,14 @@ Both replace the process. 21 of 54 scripts have no ``__main__`` guard, so functi
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
@@ -66,15 +69,41 @@ def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
     arguments = list(orig_argv[1:])
     if any(Path(argument).stem == "ipykernel_launcher" for argument in arguments):
         raise LaunchError(
-            "This is the kernel of a notebook, which cannot become several processes. Save its cells as a script "
-            "(jupyter nbconvert --to script train.ipynb) and write: python -m ddp_patch --nproc 2 train.py"
+            "This is the kernel of a notebook, which cannot become several processes. Put what shall run on several "
+            "into a function, and write: result = ddp_patch.launch(train, nproc=2), or @ddp_patch.enable(nproc=2) "
+            "above it"
         )
-    if not arguments or arguments[-1] == "-":
+    if not arguments or arguments[-1] == "-" or is_typed():
         raise LaunchError(
             "This program was typed at a prompt or read from standard input, so it cannot be started again as "
-            "several processes. Save it as script.py and write: python -m ddp_patch --nproc 2 script.py"
+            "several processes. Put what shall run on several into a function and write: ddp_patch.launch(train, "
+            "nproc=2). Or save it as script.py and write: python -m ddp_patch --nproc 2 script.py"
         )
     return [executable, *arguments]
+
+
+def is_typed() -> bool:
+    """Tell whether this program is typed in as it runs: in a notebook, or at IPython's prompt."""
+    module = sys.modules.get("IPython.core.getipython")
+    shell = None if module is None else module.get_ipython()
+    if shell is None:
+        return False
+    its = getattr(shell, "parent", None)  # the application; of a kernel, the kernel
+    return hasattr(shell, "kernel") or not (getattr(its, "file_to_run", "") or getattr(its, "code_to_run", ""))
+
+
+def decorates(frame: FrameType) -> bool:
+    """Tell whether a frame is at the decorator of a function."""
+    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return any(
+        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and any(place.lineno <= frame.f_lineno <= (place.end_lineno or 0) for place in node.decorator_list)
+        for node in ast.walk(tree)
+    )
 
 
 def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dict[str, str]:

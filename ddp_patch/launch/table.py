@@ -32,6 +32,16 @@ LAUNCHERS = (
     Launcher("ddp_patch", ("DDP_PATCH_AGENT", "TORCHELASTIC_RUN_ID"), hosts=("GROUP_WORLD_SIZE",)),
     Launcher("accelerate launch", ("ACCELERATE_MIXED_PRECISION", "RANK"), hosts=("GROUP_WORLD_SIZE",)),
     Launcher("torchrun", ("TORCHELASTIC_RUN_ID",), hosts=("GROUP_WORLD_SIZE",)),
+    Launcher(
+        "Ray Train",
+        ("RAY_JOB_ID", "RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_WORLD_SIZE"),
+        # Its function runs beside the main thread, in which alone files and loaders are one process's (ray 2.60).
+        refusal=(
+            "whose function runs in a thread of its own, with a process group of Ray's, so ddp_patch cannot join them. "
+            "Write: ScalingConfig(num_workers=1, resources_per_worker={{'GPU': {size}}}), and in the worker's function "
+            "ddp_patch.launch(train, nproc={size})"
+        ),
+    ),
     Launcher("PyTorchJob", ("PET_NPROC_PER_NODE", "RANK"), hosts=("PET_NNODES",)),
     Launcher("PyTorchJob", ("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE")),
     Launcher("hand", ("RANK",)),

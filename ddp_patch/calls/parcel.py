@@ -1,0 +1,191 @@
+"""What goes to the ranks with a call, and what comes back."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import os
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+
+from .. import generators
+from ..errors import LaunchError, OrderError
+from ..portable import portable
+
+CHANGING = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator)
+_HOST = ("cpu", "meta")
+_CARRIED = ("PYTHONPATH",)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Notes the classes that go by value, which others look up by their names, and what the function may change."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.classes: list[type] = []
+        self.held: dict[int, Any] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            self.classes.append(obj)
+        return super().reducer_override(obj)
+
+    def persistent_id(self, obj: Any) -> None:
+        if isinstance(obj, torch.Tensor) and obj.device.type not in _HOST:
+            raise _ElsewhereError(obj.device)
+        if isinstance(obj, CHANGING):
+            self.held[id(obj)] = obj
+
+
+class _ElsewhereError(Exception):
+    pass
+
+
+def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
+    """Pickle a call by value.
+
+    Returns:
+        the call; what the function may change of it, in its order.
+
+    Raises:
+        LaunchError: naming what cannot be pickled.
+        OrderError: naming what holds tensors of an accelerator.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump((function, args, kwargs))
+        held = list(pickler.held.values())
+        pickler.dump((pickler.classes, held))
+    except Exception as error:
+        raise _refusal(function, args, kwargs, error) from error
+    return file.getvalue(), held
+
+
+def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
+    """Give the function, its arguments, and what it may change of them; what they name is found in ``__main__``."""
+    unpickler = pickle.Unpickler(io.BytesIO(call))  # one for both, which share objects
+    function, args, kwargs = unpickler.load()
+    classes, held = unpickler.load()
+    main = vars(sys.modules["__main__"])
+    inner = function
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    its = getattr(inner, "__globals__", {})
+    if its.get("__name__") == "__main__":
+        main.update({name: value for name, value in its.items() if not name.startswith("__")})
+    for kind in classes:
+        main.setdefault(kind.__name__, kind)
+    return function, args, kwargs, held
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle what comes back; classes that came with the call are the caller's own there."""
+    return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+
+
+def surroundings() -> dict[str, Any]:
+    """What else a function finds in this process: folder, paths, types, generators, the text of cells."""
+    return {
+        "path": list(sys.path),
+        "argv": list(sys.argv),
+        "folder": os.getcwd(),
+        "variables": {name: os.environ.get(name) for name in _CARRIED},
+        "filters": [
+            (action, kind, line) for action, text, kind, module, line in warnings.filters if not (text or module)
+        ],
+        "cells": {
+            name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()
+        },
+        "state": state(),
+    }
+
+
+def surround(found: Mapping[str, Any]) -> None:
+    """Have this process look so."""
+    sys.path[:] = found["path"]
+    sys.argv[:] = found["argv"]
+    os.chdir(found["folder"])
+    for name, value in found["variables"].items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    for action, kind, line in reversed(found["filters"]):
+        warnings.simplefilter(action, kind, line)
+    linecache.cache.update(found["cells"])
+
+
+def state() -> dict[str, Any]:
+    """What one process has of torch's and the generators' state, as far as calls change it."""
+    return {
+        "numpy": "numpy" in sys.modules,
+        "generators": generators.states(),
+        "default type": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def set_state(held: Mapping[str, Any]) -> None:
+    """Go on from there."""
+    if held["numpy"]:
+        import numpy  # noqa: F401, PLC0415 — its generator's state is set
+    generators.set_states(held["generators"])
+    torch.set_default_dtype(held["default type"])
+    torch.set_grad_enabled(held["gradients"])
+    torch.set_deterministic_debug_mode(held["deterministic"])
+    torch.set_float32_matmul_precision(held["precision"])
+
+
+class Raised(Exception):
+    """What a rank raised, with its traceback as text."""
+
+
+def pack_error(kind: type[BaseException], error: BaseException, where: Any, rank: int) -> bytes:
+    """Pickle an error with the traceback that its rank would show."""
+    text = "".join(traceback.format_exception(kind, error, where))
+    return cloudpickle.dumps((_portable(error), f"\nIn rank {rank}:\n{text}"))  # type: ignore[no-any-return]
+
+
+def _portable(error: BaseException) -> Any:
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:  # noqa: BLE001 — pickling runs foreign code
+        return portable(error)
+    return error
+
+
+def _refusal(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> Exception:
+    name = getattr(function, "__name__", str(function))
+    parts = {f"argument {index + 1}": value for index, value in enumerate(args)}
+    parts |= {f"argument {key!r}": value for key, value in kwargs.items()}
+    its = getattr(function, "__globals__", {})
+    used = getattr(getattr(function, "__code__", None), "co_names", ())
+    parts |= {f"{key!r}, which it uses": its[key] for key in used if key in its}
+    culprit = next((part for part, value in parts.items() if not _packs(value)), "something in it")
+    if isinstance(error, _ElsewhereError):
+        return OrderError(
+            f"ddp_patch.launch({name}): {culprit} holds tensors on {error.args[0]} of this process, where the ranks "
+            f"have a device each. Move the line that puts it there into {name}, or hand it over from the host (.cpu())."
+        )
+    why = str(error).partition("\n")[0] or type(error).__name__
+    return LaunchError(
+        f"ddp_patch.launch({name}): {culprit} cannot be handed to other processes: {why}. Make it inside of {name}."
+    )
+
+
+def _packs(value: Any) -> bool:
+    try:
+        _Pickler(io.BytesIO()).dump(value)
+    except Exception:  # noqa: BLE001 — pickling runs foreign code
+        return False
+    return True

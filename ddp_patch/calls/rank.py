@@ -1,0 +1,54 @@
+"""One rank of a call: ``python -m ddp_patch.calls.rank folder``, under torch's agent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import types
+from pathlib import Path
+from types import TracebackType
+
+from ..launch.orphans import end_with_launcher
+
+
+def main(folder: Path) -> None:
+    """Do what the folder says, and leave there what it gave."""
+    end_with_launcher()
+    number = int(os.environ["RANK"])
+
+    def leave(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number))
+
+    surroundings, packed = pickle.loads((folder / "call").read_bytes())
+    sys.path[:] = surroundings["path"]
+    from .. import api  # noqa: PLC0415 — found where the caller finds it
+    from . import changes, parcel  # noqa: PLC0415 — imports torch
+
+    sys.excepthook = leave  # shown by the caller
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.pop("DDP_PATCH_CALLER", None)
+    parcel.surround(surroundings)
+    parcel.set_state(surroundings["state"])
+    try:
+        with api.enable(**surroundings["options"]):
+            function, args, kwargs, held = parcel.unpack(packed)
+            before = changes.note(held)
+            result = function(*args, **kwargs)
+            state = parcel.state()
+            given = parcel.dumps((result, changes.changes(held, before), state))  # on every rank: rows are gathered
+    except SystemExit as error:
+        leave(type(error), error, error.__traceback__)
+        raise
+    if number == 0:
+        _write(folder / "result", given)
+
+
+def _write(path: Path, what: bytes) -> None:
+    beside = path.with_name(f".{path.name}")
+    beside.write_bytes(what)
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,314 @@
+"""Functions called on several processes from a notebook's kernel, and from a script: a real kernel, by nbclient."""
+
+import os
+import queue
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import PATIENCE
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+from ddp_patch.launch import relaunch
+
+DEFINED = """
+import copy, os, tempfile, time, torch
+import ddp_patch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(3)
+x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.inner(x)
+
+class Outcome:
+    def __init__(self, loss, answers):
+        self.loss, self.answers = loss, answers
+
+class TooHot(Exception):
+    pass
+
+def train(model, optimizer, scheduler, epochs):
+    for epoch in range(epochs):
+        for inputs, targets in DataLoader(TensorDataset(x, y), 8, shuffle=True):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        scheduler.step()
+        print(f"epoch {epoch} loss {loss.item():.9f} on {ddp_patch.world_size()}")
+    model.eval()
+    torch.save(model, "whole.pt")
+    return Outcome(loss.item(), model(x))
+
+def prepare(net):
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    return net, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+"""
+CELLS = {
+    "defined": DEFINED,
+    # Twice: the second call goes on where the first one left weights, moments, rate and generators.
+    "numbers": """
+net = Net()
+alone, launched = prepare(copy.deepcopy(net)), prepare(net)
+state = torch.get_rng_state()
+wanted = [train(*alone, epochs=2), train(*alone, epochs=1), torch.rand(1)]
+torch.set_rng_state(state)
+found = [ddp_patch.launch(train, *launched, nproc=2, epochs=2), ddp_patch.launch(train, *launched, 1, nproc=2), torch.rand(1)]
+for a, b in zip(wanted, found):
+    print(bool(abs(getattr(a, "loss", a) - getattr(b, "loss", b)) < 1e-9), type(a) is type(b))
+print(torch.allclose(wanted[1].answers, found[1].answers, rtol=1e-9), type(found[1].answers))
+print(all(torch.allclose(p, q, rtol=1e-9) for p, q in zip(alone[0].state_dict().values(), net.state_dict().values())))
+print(net.training, launched[1].param_groups[0]["lr"] == alone[1].param_groups[0]["lr"], launched[2].last_epoch)
+""",
+    "decorated": """
+@ddp_patch.enable(nproc=2)
+def count(depth=1):
+    return [ddp_patch.world_size(), *(count(depth - 1) if depth else [])]
+
+print(count())
+""",
+    "bare": """
+os.environ["DDP_PATCH_NPROC"] = "2"
+@ddp_patch.enable
+def count():
+    return ddp_patch.world_size()
+
+print(count())
+del os.environ["DDP_PATCH_NPROC"]
+""",
+    "raised": """
+def heat(temperature):
+    if temperature > 100:
+        raise TooHot(temperature)
+try:
+    ddp_patch.launch(heat, 451, nproc=2)
+except TooHot as error:
+    print("caught", error.args)
+ddp_patch.launch(heat, 452, nproc=2)
+""",
+    "left": "def leave(): raise SystemExit(7)\nddp_patch.launch(leave, nproc=2)",
+    "killed": "def die(): os.kill(os.getpid(), 9)\nddp_patch.launch(die, nproc=2)",
+    "plain": "ddp_patch.enable(nproc=2)",
+    "block": "with ddp_patch.enable(nproc=2):\n    print('never')",
+    "nested": "ddp_patch.launch(lambda: ddp_patch.launch(print, nproc=2), nproc=2)",
+    "lock": "import threading\nlock = threading.Lock()\ndef wait(): lock.acquire()\nddp_patch.launch(wait, nproc=2)",
+    "no function": "ddp_patch.launch(5, nproc=2)",
+    "live": """
+def talk():
+    import sys
+    from tqdm import tqdm
+    for _ in tqdm(range(3), file=sys.stderr):
+        pass
+    print("a", end="")
+    print("b")
+ddp_patch.launch(talk, nproc=2)
+""",
+    "one": "print(ddp_patch.launch(lambda a, b: a + b, 1, nproc=1, b=2), ddp_patch.is_enabled())",
+    "nothing is left": """
+mine = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+print(sorted(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("ddp_patch_call")), mine)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What each cell printed, by stream, and the error that it ended with."""
+    folder = tmp_path_factory.mktemp("notebook")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
+    client = NotebookClient(notebook, timeout=PATIENCE, kernel_name="python3", allow_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        client.execute(cwd=str(folder))
+    found = {}
+    for name, cell in zip(CELLS, notebook.cells, strict=True):
+        said = {"stdout": "", "stderr": "", "error": "", "traceback": ""}
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                said[output.name] += output.text
+            elif output.output_type == "error":
+                said |= {"error": f"{output.ename}: {output.evalue}", "traceback": "\n".join(output.traceback)}
+        found[name] = said
+    assert not found["defined"]["error"], found["defined"]
+    return found
+
+
+def test_a_cells_function_learns_on_two_processes_what_it_does_in_the_kernel(said):
+    assert not said["numbers"]["error"], said["numbers"]["traceback"] + said["numbers"]["stderr"]
+    lines = said["numbers"]["stdout"].splitlines()
+    assert [line.replace("on 2", "on 1") for line in lines[3:6]] == lines[:3]
+    assert all(line.endswith("on 2") for line in lines[3:6])
+    assert lines[6:9] == ["True True"] * 3
+    assert lines[9:] == ["True <class 'torch.Tensor'>", "True", "False True 3"]
+
+
+def test_a_decorated_function_runs_on_ranks_whenever_it_is_called(said):
+    assert said["decorated"]["stdout"] == "[2, 2]\n", said["decorated"]
+    assert said["bare"]["stdout"] == "2\n", said["bare"]
+
+
+def test_what_it_raises_is_raised_in_the_cell_with_the_ranks_traceback(said):
+    assert said["raised"]["stdout"] == "caught (451,)\n", said["raised"]
+    assert said["raised"]["error"] == "TooHot: 452"
+    assert "In rank " in said["raised"]["traceback"]
+    assert "raise TooHot(temperature)" in said["raised"]["traceback"]
+    assert said["left"]["error"] == "SystemExit: 7"
+
+
+def test_a_rank_that_is_killed_is_an_error_of_the_cell(said):
+    assert said["killed"]["error"].startswith("LaunchError: ddp_patch.launch(die): the ranks ended with exit code 137")
+    assert "was ended by SIGKILL" in said["killed"]["stderr"]
+
+
+@pytest.mark.parametrize("cell", ["plain", "block"])
+def test_the_line_alone_names_the_way(said, cell):
+    assert "LaunchError: This is the kernel of a notebook" in said[cell]["error"]
+    assert "ddp_patch.launch(train, nproc=2), or @ddp_patch.enable(nproc=2) above it" in said[cell]["error"]
+    assert said[cell]["stdout"] == ""
+
+
+def test_what_cannot_be_launched_says_why(said):
+    assert "LaunchError: ddp_patch.launch(print) where ddp_patch is enabled already" in said["nested"]["error"]
+    assert "launch(wait): 'lock', which it uses cannot be handed to other processes" in said["lock"]["error"]
+    assert "OptionError: ddp_patch.launch(5): it takes a function" in said["no function"]["error"]
+
+
+def test_bars_and_prints_come_as_they_are(said):
+    assert said["live"]["stdout"] == "ab\n"
+    assert "3/3" in said["live"]["stderr"]
+
+
+def test_one_process_is_the_call_itself(said):
+    assert said["one"]["stdout"] == "3 False\n"
+
+
+def test_nothing_is_left(said):
+    assert said["nothing is left"]["stdout"] == "[] []\n", said["nothing is left"]
+
+
+SLOW = """
+def wait():
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+ddp_patch.launch(wait, nproc=2)
+"""
+
+
+def heard(client, kind):
+    """Wait for a message of a kind, of a stream for one that says a process."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            message = client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        content = message["content"]
+        if message["msg_type"] == kind and content.get("text", "0").strip().isdigit():
+            return content
+    raise AssertionError(f"no {kind}")
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(pid):
+    end = time.monotonic() + 30
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
+def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_it():
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        client.execute(DEFINED + SLOW, stop_on_error=False)  # which would drop the next one
+        pid = int(heard(client, "stream")["text"])
+        manager.interrupt_kernel()
+        assert heard(client, "error")["ename"] == "KeyboardInterrupt"
+        assert gone(pid)
+        client.execute(SLOW)
+        pid = int(heard(client, "stream")["text"])
+        manager.shutdown_kernel(now=True)  # as by Restart: killed
+        assert gone(pid)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def run(*command, stdin=None, **env):
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
+    return subprocess.run(
+        [sys.executable, *command], env={**environ, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1", **env},
+        input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+
+SCRIPT = """
+import ddp_patch
+print("once")
+def sizes(): return ddp_patch.world_size()
+print(ddp_patch.launch(sizes, nproc=2))
+"""
+
+
+def test_a_script_without_a_guard_and_one_from_standard_input_call_functions_too(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for done in (run(str(tmp_path / "train.py")), run("-", stdin=SCRIPT)):
+        assert (done.returncode, done.stdout) == (0, "once\n2\n"), done.stderr
+
+
+def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.replace(", nproc=2", "").replace('print("once")', ""))
+    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout) == (0, "2\n2\n"), done.stderr
+
+
+def test_a_decorator_is_told_from_a_call(tmp_path):
+    (tmp_path / "told.py").write_text(
+        "import sys\nfrom ddp_patch.launch.relaunch import decorates\ntold = []\n"
+        "def enable(**_):\n    told.append(decorates(sys._getframe(1)))\n    return lambda function: function\n"
+        "enable(nproc=2)\n@enable(nproc=2)\ndef one():\n    enable()\n@enable(\n    nproc=2\n)\ndef two(): ...\none()\nprint(told)\n"
+    )
+    assert run(str(tmp_path / "told.py")).stdout == "[False, True, True, False]\n"
+    assert not relaunch.is_typed()
+
+
+def test_tensors_on_an_accelerator_of_the_caller_are_named(monkeypatch):
+    """A device of another name stands for one: meta, which the host otherwise has."""
+    import torch
+
+    import ddp_patch
+    from ddp_patch.calls import parcel
+
+    monkeypatch.setattr(parcel, "_HOST", ("cpu",))
+    model = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(
+        ddp_patch.OrderError, match=r"launch\(print\): argument 2 holds tensors on meta of this process"
+    ):
+        ddp_patch.launch(print, 1, model, nproc=2)
+
+
+def test_an_argument_that_does_not_pickle_is_named():
+    import ddp_patch
+
+    with pytest.raises(ddp_patch.LaunchError, match="argument 'key' cannot be handed to other processes"):
+        ddp_patch.launch(print, nproc=2, key=(line for line in ()))
