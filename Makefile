@@ -85,14 +85,15 @@ matrix: .venv/with-matrix
 libraries: .venv/with-libraries
 	$(BIN)/python -m pytest -q tests/libraries
 
-# Debian packages of launchers that can be had. OpenMPI and MPICH stand side by side; SLURM runs on this host alone.
+# Debian packages of launchers that can be had. Open MPI and MPICH stand side by side; SLURM runs on this host alone.
 DEBIAN := openmpi-bin mpich slurmctld slurmd slurm-client munge
 
 .venv/with-launchers: .venv/with-test
+	$(INSTALL) --editable '.[launchers]'
 	dpkg -s $(DEBIAN) > /dev/null 2>&1 || apt-get install --yes --no-install-recommends $(DEBIAN)
 	touch $@
 
-# The real mpirun of Open MPI and MPICH, and srun, on 2 and 3 ranks. Debian's packages are installed as root.
+# The real mpirun of Open MPI and MPICH, srun and Ray Train, on 2 and 3 ranks. Debian's packages are installed as root.
 launchers: .venv/with-launchers
 	$(BIN)/python -m pytest -q tests/launchers
 
