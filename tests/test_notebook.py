@@ -292,6 +292,25 @@ def test_a_decorator_is_told_from_a_call(tmp_path):
     assert not relaunch.is_typed()
 
 
+def test_a_script_with_a_shell_of_its_own_starts_its_ranks(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "from IPython.terminal.embed import InteractiveShellEmbed\nInteractiveShellEmbed.instance()\n"
+        "import ddp_patch; ddp_patch.enable(nproc=2); print(ddp_patch.world_size())\n"
+    )
+    done = run(str(tmp_path / "train.py"), IPYTHONDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+def test_ipythons_prompt_launches_functions_and_is_not_started_again(tmp_path):
+    typed = (
+        "import ddp_patch\ndef sizes(): return ddp_patch.world_size()\n\nprint('sizes', ddp_patch.launch(sizes, nproc=2))\n"
+        "ddp_patch.enable(nproc=2)\n"
+    )
+    done = run("-m", "IPython", "--no-banner", "--colors=NoColor", stdin=typed, IPYTHONDIR=str(tmp_path))
+    assert "sizes 2" in done.stdout, done.stderr
+    assert "LaunchError: This program was typed at a prompt" in done.stdout + done.stderr
+
+
 def test_tensors_on_an_accelerator_of_the_caller_are_named(monkeypatch):
     """A device of another name stands for one: meta, which the host otherwise has."""
     import torch

@@ -86,10 +86,11 @@ def is_typed() -> bool:
     """Tell whether this program is typed in as it runs: in a notebook, or at IPython's prompt."""
     module = sys.modules.get("IPython.core.getipython")
     shell = None if module is None else module.get_ipython()
-    if shell is None:
-        return False
-    its = getattr(shell, "parent", None)  # the application; of a kernel, the kernel
-    return hasattr(shell, "kernel") or not (getattr(its, "file_to_run", "") or getattr(its, "code_to_run", ""))
+    if shell is None or hasattr(shell, "kernel"):
+        return shell is not None
+    # A script may have a shell too: a debugger's, or one that it embeds.
+    is_script = hasattr(sys.modules["__main__"], "__file__")
+    return not is_script and not getattr(getattr(shell, "parent", None), "code_to_run", "")
 
 
 def decorates(frame: FrameType) -> bool:
