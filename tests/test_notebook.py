@@ -229,25 +229,28 @@ def is_running(pid):
         return False
 
 
-def gone(pid):
+def gone(is_there):
     end = time.monotonic() + 30
-    while is_running(pid) and time.monotonic() < end:
+    while is_there() and time.monotonic() < end:
         time.sleep(0.05)
-    return not is_running(pid)
+    return not is_there()
 
 
-def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_it():
+def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         client.execute(DEFINED + SLOW, stop_on_error=False)  # which would drop the next one
         pid = int(heard(client, "stream")["text"])
         manager.interrupt_kernel()
         assert heard(client, "error")["ename"] == "KeyboardInterrupt"
-        assert gone(pid)
+        assert gone(lambda: is_running(pid))
+        assert gone(lambda: list(tmp_path.glob("ddp_patch_call_*")))
         client.execute(SLOW)
         pid = int(heard(client, "stream")["text"])
         manager.shutdown_kernel(now=True)  # as by Restart: killed
-        assert gone(pid)
+        assert gone(lambda: is_running(pid))
+        assert gone(lambda: list(tmp_path.glob("ddp_patch_call_*")))
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

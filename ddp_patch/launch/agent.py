@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from .asking import passed_on
-from .orphans import end_with_caller
+from .orphans import clear_for_caller, end_with_caller
 
 _SIGNALS = "--signals-to-handle=SIGTERM,SIGHUP,SIGQUIT"  # the others are left to us
 
@@ -46,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
         return 128 + int(error.sigval)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        clear_for_caller(command[-1])
     return 0
 
 
