@@ -310,7 +310,7 @@ def _decorated(function: F, given: dict[str, Any]) -> F:
     @functools.wraps(function)
     def enabled(*args: Any, **kwargs: Any) -> Any:
         if _State.options is None and _is_typed():
-            from .calls import launching  # noqa: PLC0415 — imports torch, only now needed
+            from .remote import launching  # noqa: PLC0415 — imports torch, only now needed
 
             return launching.run(function, given, args, kwargs)
         with enable(**given):

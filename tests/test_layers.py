@@ -9,7 +9,14 @@ FLOORS = (
     {"errors", "generators", "ledger", "planted", "portable", "source", "structure", "trail", "version"},
     {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
     {"api", "batch", "bindings", "earlier", "env", "testing", "usage"},  # batch: tensors that hold a rank's rows
-    {"__init__", "__main__", "calls", "diagnosis", "effects", "patcher"},  # effects: files, commands, terminals once per job
+    {
+        "__init__",
+        "__main__",
+        "remote",
+        "diagnosis",
+        "effects",
+        "patcher",
+    },  # effects: files, commands, terminals once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP
@@ -22,8 +29,8 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 DOORS = {
     *(("__init__", "diagnosis"), ("extending", "api"), ("extending", "patches"), ("extending", "batch")),
     *(
-        ("api", "calls"),
-        ("launch", "calls"),
+        ("api", "remote"),
+        ("launch", "remote"),
         ("api", "patches"),
         ("api", "session"),
         ("api", "loading"),

@@ -317,9 +317,9 @@ def test_ipythons_prompt_launches_functions_and_is_not_started_again(tmp_path):
 def test_tensors_on_an_accelerator_of_the_caller_are_named(monkeypatch):
     """A device of another name stands for one: meta, which the host otherwise has."""
     import torch
+    from ddp_patch.remote import parcel
 
     import ddp_patch
-    from ddp_patch.calls import parcel
 
     monkeypatch.setattr(parcel, "_HOST", ("cpu",))
     model = torch.nn.Linear(2, 2, device="meta")

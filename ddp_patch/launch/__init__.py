@@ -12,8 +12,8 @@ from typing import Any
 
 class _Launch(ModuleType):
     def __call__(self, function: Any, /, *args: Any, nproc: int | None = None, **kwargs: Any) -> Any:
-        """Run a function on several processes, and give what it returns: see ``ddp_patch.calls.launching.launch``."""
-        from ..calls.launching import launch  # noqa: PLC0415 — imports torch, only now needed
+        """Run a function on several processes, and give what it returns: see ``ddp_patch.remote.launching.launch``."""
+        from ..remote.launching import launch  # noqa: PLC0415 — imports torch, only now needed
 
         return launch(function, *args, nproc=nproc, **kwargs)
 

@@ -1,4 +1,4 @@
-"""One rank of a call: ``python -m ddp_patch.calls.rank folder``, under torch's agent."""
+"""One rank of a call: ``python -m ddp_patch.remote.rank folder``, under torch's agent."""
 
 from __future__ import annotations
 

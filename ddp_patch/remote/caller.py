@@ -62,7 +62,7 @@ def _start(folder: Path, nproc: int) -> subprocess.Popen[bytes]:
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), package)))
     environ["DDP_PATCH_CALLER"] = str(os.getpid())
     flags = [*subprocess._args_from_interpreter_flags(), "-u"]  # type: ignore[attr-defined]  # as multiprocessing does
-    rank = [sys.executable, *flags, "-m", "ddp_patch.calls.rank", str(folder)]
+    rank = [sys.executable, *flags, "-m", "ddp_patch.remote.rank", str(folder)]
     return subprocess.Popen(
         [sys.executable, "-m", "ddp_patch.launch.agent", str(nproc), *rank],
         env=environ,
