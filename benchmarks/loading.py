@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import ddp_patch
-from ddp_patch.launch.job import Job
+from ddp_patch.job.job import Job
 
 RANKS, BATCH, BATCHES = 2, 32, 16
 Loader = DataLoader[torch.Tensor]

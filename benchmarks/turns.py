@@ -44,7 +44,7 @@ class Asked:
 def measure() -> None:
     """Append to files as one rank of several, and let rank 0 print what it took."""
     ddp_patch.enable()
-    from ddp_patch.launch.job import Job  # noqa: PLC0415 — the job is there only now
+    from ddp_patch.job.job import Job  # noqa: PLC0415 — the job is there only now
 
     assert Job.current is not None
     attendance = Job.current.attendance

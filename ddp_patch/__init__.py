@@ -5,21 +5,17 @@ import ddp_patch; ddp_patch.enable()
 
 from typing import TYPE_CHECKING, Any
 
-from . import launch
 from .api import (
-    deal,
     disable,
     enable,
     is_enabled,
     is_main,
     per_rank,
     rank,
-    read_once,
     report,
-    shard_batch,
-    whole,
     world_size,
 )
+from .data import deal, read_once, shard_batch, whole
 from .errors import (
     BatchError,
     DdpPatchError,
@@ -36,6 +32,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .batch.tensor import BatchTensor
     from .diagnosis.report import Report
+    from .remote.launching import launch
 
 __all__ = [
     "BatchError",
@@ -79,6 +76,10 @@ def __getattr__(name: str) -> Any:
         from .diagnosis.report import Report  # noqa: PLC0415
 
         return Report
+    if name == "launch":
+        from .remote.launching import launch  # noqa: PLC0415
+
+        return launch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

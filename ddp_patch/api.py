@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -14,26 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .errors import OptionError
 from .options import Options
+from .state import State
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # what torch needs anyway; Python's own has it from 3.11
 
     from .diagnosis.report import Report
-    from .launch.job import Job
     from .options import Given
-    from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-class _State:
-    """The one place that knows whether a session is running."""
-
-    options: Options | None = None  # of the running session; None when disabled
-    session: Session | None = None  # None on a single process
-    last_report: Report | None = None
-    joined: Job | None = None  # kept over disable(): the ranks stay joined
 
 
 class Enabled:
@@ -91,14 +80,14 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
             raise OptionError(f"ddp_patch.enable({function!r}): options go by name, for instance nproc=2.")
         return _decorated(function, dict(options))
     resolved = Options.resolve(options)
-    if _State.options is not None:
-        if _State.options != resolved:
+    if State.options is not None:
+        if State.options != resolved:
             raise OptionError(
-                f"ddp_patch is enabled with {_State.options}, and cannot change to {resolved} half-way. "
+                f"ddp_patch is enabled with {State.options}, and cannot change to {resolved} half-way. "
                 "Call ddp_patch.disable() before, or keep one of the two enable() lines."
             )
-        if _State.session is not None:
-            _State.session.console.debugger.resume()
+        if State.session is not None:
+            State.session.console.debugger.resume()
         return Enabled(dict(options), owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
@@ -107,13 +96,13 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
         if _waits_for_calls(resolved):
             return Enabled(dict(options), owns=False)
         _start(resolved)
-    _State.options = resolved
+    State.options = resolved
     return Enabled(dict(options), owns=True)
 
 
 def _waits_for_calls(options: Options) -> bool:
     """Tell whether this is ``@enable(nproc=2)`` on a function of a notebook: ranks start when it is called."""
-    from .launch import relaunch  # noqa: PLC0415
+    from .job import relaunch  # noqa: PLC0415
 
     return options.nproc != 1 and relaunch.is_typed() and relaunch.decorates(sys._getframe(2))
 
@@ -129,29 +118,29 @@ def _is_child(processes: Any) -> bool:
 
 def disable() -> None:
     """Undo everything ``enable()`` did in this process. The ranks stay joined and can enable again."""
-    if _State.session is not None:
-        _State.last_report = _State.session.report()
-        _State.session.stop()
-    _State.session = None
-    _State.options = None
+    if State.session is not None:
+        State.last_report = State.session.report()
+        State.session.stop()
+    State.session = None
+    State.options = None
 
 
 def is_enabled() -> bool:
     """Tell whether ddp_patch is enabled, on one process or several."""
-    return _State.options is not None
+    return State.options is not None
 
 
 def rank() -> int:
     """Give the number of this process in the job, from 0, which the launcher's variables no longer tell."""
-    if _State.joined is None:
+    if State.joined is None:
         return 0
-    _State.joined.one_process.was_told = True
-    return _State.joined.placement.rank
+    State.joined.one_process.was_told = True
+    return State.joined.placement.rank
 
 
 def world_size() -> int:
     """Give the number of processes in the job."""
-    return 1 if _State.joined is None else _State.joined.placement.world_size
+    return 1 if State.joined is None else State.joined.placement.world_size
 
 
 def is_main() -> bool:
@@ -165,73 +154,7 @@ def per_rank() -> AbstractContextManager[None]:
     ``with ddp_patch.per_rank(): torch.save(timings, f"timings-{ddp_patch.rank()}.pt")``. What a rank draws, reads and
     writes inside is its own; batches and models stay those of all ranks, so no rank may use one alone.
     """
-    return contextlib.nullcontext() if _State.session is None else _State.session.per_rank()
-
-
-def shard_batch(data: T, dim: int = 0) -> T:
-    """Make a batch of tensors that did not come from a DataLoader, so that each rank computes its own rows of them.
-
-    ``x, y = ddp_patch.shard_batch(get_batch("train"))``. On one process, or while ddp_patch is not
-    enabled, ``data`` itself.
-
-    ``loader = ddp_patch.shard_batch(loader)`` has every rank load its own rows where a ``collate_fn`` of the script's
-    would have them read by one rank of each host. It is called on every rank with the samples of the whole batch.
-
-    Args:
-        data: a tensor ``[B, ...]``, or a structure (list, tuple, dict, dataclass) of tensors with one number of rows.
-            Every rank must hold the same values, as it does if they come from torch, numpy or random. Or a DataLoader.
-        dim: the batch dimension.
-
-    Raises:
-        BatchError: when the tensors have different numbers of rows, or lack the dimension; for a DataLoader of an
-            iterable dataset or with ``batch_size=None``.
-        LockstepError: when the ranks hold different values.
-    """
-    if _is_loader(data):
-        _choose(data, "shard_batch")
-        return data
-    return data if _State.session is None else _State.session.deal(data, dim)
-
-
-def read_once(loader: T) -> T:
-    """Have one rank of each host read a DataLoader, with all its workers, and hand the batches to the others.
-
-    Its dataset then draws what it would draw on one process. Rows are computed apart as ever.
-
-    Args:
-        loader: a ``torch.utils.data.DataLoader``. Itself is returned.
-    """
-    if not _is_loader(loader):
-        raise OptionError(f"ddp_patch.read_once() got {type(loader).__name__}. Pass a torch.utils.data.DataLoader.")
-    _choose(loader, "read_once")
-    return loader
-
-
-def deal(data: T, dim: int = 0) -> T:
-    """Do what ``shard_batch`` does, by its old name."""
-    _renamed("deal", "shard_batch")
-    return shard_batch(data, dim)
-
-
-def whole(loader: T) -> T:
-    """Do what ``read_once`` does, by its old name."""
-    _renamed("whole", "read_once")
-    return read_once(loader)
-
-
-def _renamed(old: str, new: str) -> None:
-    warnings.warn(f"ddp_patch.{old}() is ddp_patch.{new}() now; the old name goes", DeprecationWarning, stacklevel=3)
-
-
-def _is_loader(data: Any) -> bool:
-    module = sys.modules.get("torch.utils.data")  # there is no loader before it is imported
-    return module is not None and isinstance(data, module.DataLoader)
-
-
-def _choose(loader: Any, rows: str) -> None:
-    from .loading.plan import choose  # noqa: PLC0415 — imports torch, which the loader's author has
-
-    choose(loader, rows)
+    return contextlib.nullcontext() if State.session is None else State.session.per_rank()
 
 
 def report() -> Report:
@@ -241,19 +164,19 @@ def report() -> Report:
     """
     from .diagnosis.report import Report  # noqa: PLC0415 — importing the package loads nothing heavy
 
-    if _State.session is not None:
-        return _State.session.report()
-    return _State.last_report or Report(world_size=1, device="this process's own")
+    if State.session is not None:
+        return State.session.report()
+    return State.last_report or Report(world_size=1, device="this process's own")
 
 
 def _start(options: Options) -> None:
-    from .launch import launcher, relaunch  # noqa: PLC0415
+    from .job import launcher, relaunch  # noqa: PLC0415
 
     told = launcher.detect(os.environ)
     if told is None:
         nproc = options.nproc
         if nproc != 1:
-            from .launch.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
+            from .job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
 
             nproc = relaunch.worker_count(nproc, accelerator_count())
         if nproc > 1:
@@ -267,18 +190,18 @@ def _start(options: Options) -> None:
     if told is None or told.world_size == 1:
         _report_alone(options)
         return
-    if _State.joined is None:
+    if State.joined is None:
         relaunch.refuse_other_group()
         relaunch.agree_on_hashes(told)
         relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
     from . import patches  # noqa: PLC0415
-    from .launch.job import Job  # noqa: PLC0415
+    from .job.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
 
-    job = _State.joined = Job.current or Job(told, options.timeout, options.share_devices)
+    job = State.joined = Job.current or Job(told, options.timeout, options.share_devices)
     session = Session(options, job, _stopped)
     patches.begin(session)
-    _State.session = session
+    State.session = session
 
 
 def _torch_version() -> str:
@@ -288,9 +211,9 @@ def _torch_version() -> str:
 
 
 def _stopped() -> None:
-    if _State.session is not None:
-        _State.last_report = _State.session.report()
-    _State.session = None
+    if State.session is not None:
+        State.last_report = State.session.report()
+    State.session = None
 
 
 def _report_alone(options: Options) -> None:
@@ -301,7 +224,7 @@ def _report_alone(options: Options) -> None:
 
 
 def _is_typed() -> bool:
-    from .launch import relaunch  # noqa: PLC0415
+    from .job import relaunch  # noqa: PLC0415
 
     return relaunch.is_typed()
 
@@ -309,7 +232,7 @@ def _is_typed() -> bool:
 def _decorated(function: F, given: dict[str, Any]) -> F:
     @functools.wraps(function)
     def enabled(*args: Any, **kwargs: Any) -> Any:
-        if _State.options is None and _is_typed():
+        if State.options is None and _is_typed():
             from .remote import launching  # noqa: PLC0415 — imports torch, only now needed
 
             return launching.run(function, given, args, kwargs)

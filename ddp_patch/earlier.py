@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter  # the only name that a loader's iterators share
 
 from .errors import OrderError
-from .launch.job import Job
+from .job.job import Job
 from .ledger import script_line
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 from .errors import OptionError
+from .state import State
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,9 +122,8 @@ def rank_zero(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function, updated=())
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        from .api import _State  # noqa: PLC0415 — it imports this
 
-        session = _State.session
+        session = State.session
         name = str(getattr(function, "__qualname__", function))
         return function(*args, **kwargs) if session is None else session.shared().call(name, function, args, kwargs)
 
@@ -148,12 +148,11 @@ def register_tracker(name: str) -> None:
     if (module, attribute) in trackers:
         return
     trackers.append((module, attribute))
-    from .api import _State  # noqa: PLC0415 — it imports this
 
-    if _State.session is not None:
+    if State.session is not None:
         from .patches.shared import tracker  # noqa: PLC0415 — imports torch, which is there
 
-        _State.session.plant([tracker(module, attribute)])
+        State.session.plant([tracker(module, attribute)])
 
 
 trackers: list[tuple[str, str]] = []  # module and name, in the order in which they were registered

@@ -30,8 +30,8 @@ from .effects.shared import ANY, Library, SharedObjects
 from .effects.system_random import SystemRandom
 from .effects.turns import Turns
 from .errors import PatchError
-from .launch.frozen import Frozen
-from .launch.job import Job
+from .job.frozen import Frozen
+from .job.job import Job
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
 from .options import Options

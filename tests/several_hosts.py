@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ddp_patch.launch import hosts
+from ddp_patch.job import hosts
 
 hosts.host = lambda: str(os.getpid())  # before ddp_patch is enabled: a rank imports this module first
 

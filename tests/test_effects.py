@@ -138,7 +138,7 @@ class Asked:
 
 def asked_for_files():
     """Requests of this rank for each of ten files that are opened, appended to and closed; and what is left behind."""
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     attendance = Job.current.attendance
     store = attendance._store
@@ -165,7 +165,7 @@ def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks
 
 def seeded_often():
     """Seeds from entropy: nothing makes all ranks come."""
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     most = 0
     for _ in range(400):

@@ -11,7 +11,7 @@ from test_launch import free_port
 
 from ddp_patch.env import facts
 from ddp_patch.env.table import written
-from ddp_patch.launch import launcher
+from ddp_patch.job import launcher
 
 ENV = ["-m", "ddp_patch", "env"]
 

@@ -33,7 +33,7 @@ def ends_holding_a_graph():
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

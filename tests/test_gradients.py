@@ -334,7 +334,7 @@ class Marked(nn.Module):
 
 def sent():
     """How many collectives DDP has begun on this rank."""
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     return Job.current.one_process.group._get_sequence_number_for_group()
 

@@ -14,7 +14,7 @@ from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.launch import hosts, interfaces, launcher, relaunch
+from ddp_patch.job import hosts, interfaces, launcher, relaunch
 from ddp_patch.version import OLDEST_TORCH
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
@@ -117,7 +117,7 @@ def test_workers_share_hashes_and_cores():
 
 def test_cuda_used_on_another_ranks_device_is_refused():
     from ddp_patch.errors import OrderError
-    from ddp_patch.launch import job
+    from ddp_patch.job import job
 
     job._check_order(hosts.Place(launcher.Placement(0, 2, 0, 2), 0, False), 0)
     job._check_order(hosts.Place(launcher.Placement(1, 2, 1, 2), None, False), None)
@@ -224,7 +224,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 (x,) = next(iter(DataLoader(TensorDataset(torch.arange(7.0)), 7)))
 print(x.sum().item())
-from ddp_patch.launch.job import Job
+from ddp_patch.job.job import Job
 with ddp_patch.per_rank():
     open(f"place.{ddp_patch.rank()}", "w").write(str(Job.current.placement))
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.launch import launcher
+from ddp_patch.job import launcher
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",

@@ -6,17 +6,19 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
-    {"errors", "generators", "ledger", "planted", "portable", "source", "structure", "trail", "version"},
-    {"check", "extending", "launch", "migrate", "options", "patch"},  # launch: the ranks of a job
-    {"api", "batch", "bindings", "earlier", "env", "testing", "usage"},  # batch: tensors that hold a rank's rows
+    {"errors", "generators", "ledger", "planted", "portable", "source", "state", "structure", "trail", "version"},
+    {"check", "extending", "job", "migrate", "options", "patch"},  # job: its ranks
     {
-        "__init__",
-        "__main__",
-        "remote",
-        "diagnosis",
-        "effects",
-        "patcher",
-    },  # effects: files, commands, terminals once per job
+        "api",
+        "batch",
+        "bindings",
+        "data",
+        "earlier",
+        "env",
+        "testing",
+        "usage",
+    },  # batch: tensors that hold a rank's rows
+    {"__init__", "__main__", "diagnosis", "effects", "patcher", "remote"},  # effects: files, commands, once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP
@@ -27,15 +29,9 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imported in the middle of a call: a door to what is built above.
 DOORS = {
-    *(("__init__", "diagnosis"), ("extending", "api"), ("extending", "patches"), ("extending", "batch")),
-    *(
-        ("api", "remote"),
-        ("launch", "remote"),
-        ("api", "patches"),
-        ("api", "session"),
-        ("api", "loading"),
-        ("api", "diagnosis"),
-    ),
+    *(("__init__", "diagnosis"), ("__init__", "remote"), ("extending", "patches"), ("extending", "batch")),
+    *(("api", "patches"), ("api", "session"), ("api", "diagnosis"), ("api", "remote"), ("data", "loading")),
+    *(("state", "diagnosis"), ("state", "job"), ("state", "options"), ("state", "session")),  # for types
 }
 
 

@@ -13,7 +13,7 @@ from conftest import PATIENCE
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from ddp_patch.launch import relaunch
+from ddp_patch.job import relaunch
 
 DEFINED = """
 import copy, os, tempfile, time, torch
@@ -287,7 +287,7 @@ def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
 
 def test_a_decorator_is_told_from_a_call(tmp_path):
     (tmp_path / "told.py").write_text(
-        "import sys\nfrom ddp_patch.launch.relaunch import decorates\ntold = []\n"
+        "import sys\nfrom ddp_patch.job.relaunch import decorates\ntold = []\n"
         "def enable(**_):\n    told.append(decorates(sys._getframe(1)))\n    return lambda function: function\n"
         "enable(nproc=2)\n@enable(nproc=2)\ndef one():\n    enable()\n@enable(\n    nproc=2\n)\ndef two(): ...\none()\nprint(told)\n"
     )
@@ -317,9 +317,9 @@ def test_ipythons_prompt_launches_functions_and_is_not_started_again(tmp_path):
 def test_tensors_on_an_accelerator_of_the_caller_are_named(monkeypatch):
     """A device of another name stands for one: meta, which the host otherwise has."""
     import torch
-    from ddp_patch.remote import parcel
 
     import ddp_patch
+    from ddp_patch.remote import parcel
 
     monkeypatch.setattr(parcel, "_HOST", ("cpu",))
     model = torch.nn.Linear(2, 2, device="meta")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ddp_patch
-from ddp_patch.launch import conditions
-from ddp_patch.launch.frozen import Frozen
+from ddp_patch.job import conditions
+from ddp_patch.job.frozen import Frozen
 from ddp_patch.patches.already_distributed import asks_for_several
 
 LAUNCHED = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_patch.launch.parted import Finding, compare
+from ddp_patch.job.parted import Finding, compare
 from ddp_patch.trail import Trail
 
 WITHIN = 10  # seconds from the parting to the end of the last rank
@@ -19,7 +19,7 @@ TRAINS = """
 import contextlib, os, signal, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from ddp_patch.launch.job import Job  # tells the rank, which scripts do not see
+from ddp_patch.job.job import Job  # tells the rank, which scripts do not see
 
 parts = Job.current.placement.rank == {rank}
 here = parts  # the rank that parts runs lines that the others do not
@@ -308,7 +308,7 @@ from concurrent.futures import ThreadPoolExecutor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 try:
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
     rank = Job.current.placement.rank
 except AttributeError:
     rank = None  # alone
@@ -463,7 +463,7 @@ def costs():
     from torch.utils.data import DataLoader, TensorDataset
 
     from ddp_patch.batch.world import World
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     trail, world = Job.current.watch.trail, World.get()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
@@ -497,7 +497,7 @@ def asks():
     """Requests that this rank's watch makes in some seconds of training, and of a wait."""
     import torch
 
-    from ddp_patch.launch.job import Job
+    from ddp_patch.job.job import Job
 
     attendance = Job.current.watch._attendance
     counted = []

@@ -84,6 +84,7 @@ ATTRIBUTES = {
 OTHERS = {
     *("_child_created", "_current_frames", "_exit", "_getframe", "_getval_except", "_handlerList", "_run_exitfuncs"),
     *(
+        "_args_from_interpreter_flags",
         "_urandom",
         "_default_metadata",
         "_unwatch",

@@ -83,7 +83,7 @@ def run_rank(request, rank, port):
         )
     os.environ.update(request.get("env", {}))
     if "hosts" in request:
-        from ddp_patch.launch import hosts
+        from ddp_patch.job import hosts
 
         hosts.host = lambda: request["hosts"][rank]
     sys.path[0:0] = request.get("path", [])

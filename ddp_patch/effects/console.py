@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TextIO, cast
 
 from ..batch.world import World
-from ..launch.crash import CrashHook
+from ..job.crash import CrashHook
 from .blame import Blame
 from .debugger import Debugger
 from .prompts import Input, Prompts

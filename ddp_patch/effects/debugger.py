@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
 from ..errors import LockstepError
-from ..launch import debugged
+from ..job import debugged
 from ..ledger import script_line
 from .ownership import frames, is_ours, kind
 from .prompts import Prompts

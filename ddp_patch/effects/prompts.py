@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..batch.world import World
-from ..launch.asking import asking
+from ..job.asking import asking
 from .commands import Pipe
 from .turns import Turns
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from ..batch.world import World
-from ..launch.crash import CrashHook
+from ..job.crash import CrashHook
 
 
 class Terminal:

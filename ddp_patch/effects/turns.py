@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..batch.world import World
-from ..launch.attendance import Attendance
-from ..launch.parted import ADVICE
+from ..job.attendance import Attendance
+from ..job.parted import ADVICE
 from ..ledger import script_line
 from ..portable import portable
 

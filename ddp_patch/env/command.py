@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import DdpPatchError
-from ..launch import hosts, interfaces, launcher
-from ..launch.meeting import meet
+from ..job import hosts, interfaces, launcher
+from ..job.meeting import meet
 from ..options import Options
 from . import facts
 from .table import written

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..launch.launcher import Told, found
-from ..launch.table import TORCH, Launcher
+from ..job.launcher import Told, found
+from ..job.table import TORCH, Launcher
 from ..options import PREFIX
 from ..version import __version__
 

@@ -26,7 +26,7 @@ from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import LockstepError
-from ..launch import hosts
+from ..job import hosts
 from .batches import own_copy
 from .pickling import pickled, placed, unpickled
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches, compare_datasets, length
-from ..launch.job import Job
+from ..job.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given

@@ -9,8 +9,8 @@ from types import FrameType
 from typing import Any
 
 from ..errors import OrderError
-from ..launch.conditions import is_expected, is_made_a_number
-from ..launch.hosts import accelerator_count
+from ..job.conditions import is_expected, is_made_a_number
+from ..job.hosts import accelerator_count
 from ..ledger import script_line
 from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session

@@ -17,7 +17,7 @@ from ..batch.world import World
 from ..calling.calls import Call
 from ..calling.swap import original_class
 from ..errors import BatchError
-from ..launch.job import Job
+from ..job.job import Job
 from ..patch import Args, Kwargs, Patch
 from ..replica.scalars import batch_of
 from ..session import Session

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import api
 from ..errors import LaunchError, OptionError
-from ..launch import launcher, relaunch
+from ..job import launcher, relaunch
 from ..options import Options
 from .caller import call
 
@@ -71,6 +71,6 @@ def run(function: Callable[..., Any], given: Mapping[str, Any], args: tuple[Any,
 
 
 def _count(options: Options) -> int:
-    from ..launch.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
+    from ..job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
 
     return relaunch.worker_count(options.nproc, accelerator_count())

@@ -9,7 +9,7 @@ import types
 from pathlib import Path
 from types import TracebackType
 
-from ..launch.orphans import end_with_launcher
+from ..job.orphans import end_with_launcher
 
 
 def main(folder: Path) -> None:

@@ -21,7 +21,7 @@ from ..gradients.backwards import Backwards
 from ..gradients.compression import compress
 from ..gradients.flags import Flags
 from ..gradients.gradients import GradientSync
-from ..launch.job import Job
+from ..job.job import Job
 from ..options import Options
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")

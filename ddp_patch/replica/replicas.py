@@ -30,7 +30,7 @@ from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backwards import Backwards
 from ..gradients.graphs import comes_from
-from ..launch.job import Job
+from ..job.job import Job
 from ..options import Options
 from ..structure import leaves
 from .forwards import REFUSED, Forwards

@@ -104,7 +104,7 @@ def perform(
 def _launched(spec: Spec) -> list[str]:
     python, count = sys.executable, str(spec.nproc)
     if spec.launcher == "ddp_patch":
-        return [python, "-m", "ddp_patch.launch.agent", count]
+        return [python, "-m", "ddp_patch.job.agent", count]
     if spec.launcher == "torchrun":
         return [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "--no-python"]
     if spec.launcher == "accelerate":

@@ -25,7 +25,7 @@ data = TensorDataset(torch.randn(24, 4), torch.randint(0, 3, (24,)))
 AFTER = """
 now = names()
 assert [place for place in patched if now.get(place) is not torchs.get(place)] == []
-assert not ddp_patch.api._State.session
+assert not ddp_patch.state.State.session
 count = torch.ones(1)
 dist.all_reduce(count)
 sys.stdout.write(f"{dist.get_rank()} of {count.item():.0f}, {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n")

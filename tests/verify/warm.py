@@ -32,7 +32,7 @@ class Warm:
 
         nproc = 1
         for index, word in enumerate(command):
-            if word == "ddp_patch.launch.agent" or word == "--num_processes":
+            if word == "ddp_patch.job.agent" or word == "--num_processes":
                 nproc = int(command[index + 1])
             elif word.startswith("--nproc-per-node="):
                 nproc = int(word.partition("=")[2])

@@ -1,6 +1,6 @@
 """Run N ranks of a command under torch.distributed.run and end as they end.
 
-``python -m ddp_patch.launch.agent 2 python script.py`` is what ``enable(nproc=2)`` turns a plain run into.
+``python -m ddp_patch.job.agent 2 python script.py`` is what ``enable(nproc=2)`` turns a plain run into.
 """
 
 from __future__ import annotations

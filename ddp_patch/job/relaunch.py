@@ -125,7 +125,7 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
     command, told = hand_over(own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
     environ.update({**options, **told} if told else {})
-    _replace([sys.executable, "-m", "ddp_patch.launch.agent", str(nproc), *command], environ)
+    _replace([sys.executable, "-m", "ddp_patch.job.agent", str(nproc), *command], environ)
 
 
 def refuse_other_group() -> None:

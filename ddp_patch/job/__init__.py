@@ -1,0 +1,1 @@
+"""Who started us, how to start workers if nobody did, and the job they form."""

@@ -1,0 +1,20 @@
+"""Whether a session runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .diagnosis.report import Report
+    from .job.job import Job
+    from .options import Options
+    from .session import Session
+
+
+class State:
+    """The one place that knows whether a session is running."""
+
+    options: Options | None = None  # of the running session; None when disabled
+    session: Session | None = None  # None on a single process
+    last_report: Report | None = None
+    joined: Job | None = None  # kept over disable(): the ranks stay joined
