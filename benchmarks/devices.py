@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_patch.effects.places import Places
+from ddp_patch.effects.device_map import DeviceMap
 from ddp_patch.patch import Args, Kwargs, Patch
 from ddp_patch.patcher import Patcher
 from ddp_patch.patches import device, without_cuda
@@ -55,7 +55,7 @@ def make_step(kind: str) -> Callable[[], None]:
     return step
 
 
-HERE = SimpleNamespace(places=Places(torch.device("cpu")))  # what these wrappers need of a session
+HERE = SimpleNamespace(device_map=DeviceMap(torch.device("cpu")))  # what these wrappers need of a session
 
 
 def counted(patch: Patch, calls: Counter[str]) -> Patch:
