@@ -1,7 +1,10 @@
 """The house has floors: what a room imports lies below it."""
 
 import ast
+import importlib
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
@@ -70,3 +73,13 @@ def test_no_import_runs_up():
 def test_doors_to_what_is_above_are_few():
     up = {(room, other) for room, other, at_once in imports() if not at_once and FLOOR[other] >= FLOOR[room]}
     assert up == DOORS
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_is_there(path):
+    """No test runs the benchmarks."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddp_patch"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
