@@ -170,4 +170,4 @@ def _outermost(wanted: set[int]) -> list[nn.Module]:
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.startswith("ddp_patch.launch")
+    return kind.__module__.startswith("ddp_patch.job.")
