@@ -10,8 +10,12 @@ pytest.importorskip("libcst")
 from test_migrate_folder import ENGINE, RUN
 from test_migrate_runs import Launcher
 
+from ddp_patch.migrate.bindings import Bindings
 from ddp_patch.migrate.command import command
+from ddp_patch.migrate.dialects import DDP
 from ddp_patch.migrate.rewrite import left
+from ddp_patch.migrate.rules import written
+from ddp_patch.migrate.script import Script
 
 # Each gives `made`, of a file that the program writes. `work()` takes a while on the rank that DELAYED names.
 FORMS = {
@@ -194,6 +198,45 @@ def test_a_module_beside_writes_and_the_script_waits(launcher, tmp_path):
     out, _ = launcher.run_folder(texts, "train.py", 2)
     assert out[0] == alone[0]
     assert "until it is written" in texts["train.py"]
+
+
+PREDICTED = """
+os.makedirs("predicted", exist_ok=True)
+WRITE
+print(sorted(os.listdir("predicted")) != [] if os.environ.get("RANK") else True)
+"""
+ONE_BY_ONE = """
+def keep(i, values):
+    np.save(f"predicted/{i}.npy", values.numpy())
+
+with torch.no_grad():
+    for i, (inputs, targets) in enumerate(DataLoader(TensorDataset(x[:24], y[:24]), batch_size=8)):
+        KEEP
+"""
+
+
+@pytest.mark.parametrize("keep", ["keep(i, net(inputs))", 'np.save(f"predicted/{i}.npy", net(inputs).numpy())'])
+def test_ranks_that_write_less_often_than_others_wait_for_nobody_in_between(keep, launcher, tmp_path):
+    """Three batches for two ranks; a rank that waited for its third batch's write would wait for ever."""
+    text = HEAD + RUN.replace("from engine import fit\n", ENGINE)
+    text += PREDICTED.replace("WRITE", ONE_BY_ONE.replace("KEEP", keep))
+    texts = migrated(tmp_path, "ddp", train=text)
+    out, _ = launcher.run_folder(texts, "train.py", 2)
+    assert out[0].endswith("True\n")
+    function, loop = texts["train.py"].split("def keep")[1].split("enumerate(")
+    loop = loop.split("\n    if master_process:\n        dist.barrier()")[0]
+    assert "barrier" not in loop
+    assert "barrier" not in function.split("with torch")[0]
+
+
+def test_what_stands_under_a_test_of_the_rank_is_waited_for_outside_of_it(tmp_path):
+    head = HEAD + 'is_first = os.environ.get("RANK", "0") == "0"\n'
+    text = head + RUN.replace("from engine import fit\n", ENGINE)
+    after = migrated(tmp_path, "ddp", train=text)["train.py"]
+    more = 'if master_process:\n    for i in range(2):\n        np.save("rows.npy", np.zeros(3))\nrows = np.load("rows.npy")\n'
+    script = Script(after.replace("torch.manual_seed(0)\n", more + "torch.manual_seed(0)\n", 1))
+    written.apply(script, DDP, Bindings(script))
+    assert "np.zeros(3))\nif master_process:\n    dist.barrier()" in script.result()
 
 
 @pytest.mark.parametrize(

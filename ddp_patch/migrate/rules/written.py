@@ -79,10 +79,10 @@ class _Written:
             return None
         place, around = node, [n for n in self.script.above(node) if isinstance(n, ast.stmt)]
         around = around[: around.index(function)] if function is not None else around
-        if any(isinstance(n, (ast.For, ast.While)) and self._meets(n) for n in around) and function is not None:
+        if any(self._repeats_apart(n) and self._meets(n) for n in around):
             return {}  # within the training, where ranks meet in every step
         for outer in around:
-            if self._decides(outer) and not _is_main(outer):
+            if self._parts(outer) and not _is_main(outer):
                 place = outer
         leaves = any(self._leaves(n) for n in (place, *self._earlier(place)))
         if function is not None and (leaves or self._looked_for(function, seen) or not self._knows(place)):
@@ -110,7 +110,7 @@ class _Written:
             around = [n for n in self.script.above(call) if isinstance(n, ast.stmt)]
             caller = self.script.function(call)
             around = around[: around.index(caller)] if caller is not None else around
-            if any(self._decides(n) for n in around) or any(self._leaves(n) for n in self._earlier(call)):
+            if any(self._parts(n) for n in around) or any(self._leaves(n) for n in self._earlier(call)):
                 return True
             if caller is not None and self._looked_for(caller, seen | {function}):
                 return True
@@ -132,6 +132,21 @@ class _Written:
         if isinstance(node, ast.Try):
             return any(tail(call) in (*READERS, "open") for n in node.body for call in calls_in(n))
         return isinstance(node, (ast.If, ast.While)) and self._looks(node.test, 0)
+
+    def _parts(self, node: ast.AST) -> bool:
+        """Tell whether some ranks may come by inside of a statement, and others not, or less often."""
+        ranked = isinstance(node, ast.If) and self.dialect.master in self.script.code(node.test)
+        return ranked or self._repeats_apart(node) or self._decides(node)
+
+    def _repeats_apart(self, node: ast.AST) -> bool:
+        """Tell whether a loop may go on longer on some ranks: one over rows, or for as long as something holds."""
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            iterated = node.iter
+            plain = isinstance(iterated, (ast.List, ast.Tuple, ast.Constant))
+            counted = tail(iterated) == "range" and not any(isinstance(n, ast.Call) for n in ast.walk(iterated)
+                                                            if n is not iterated)  # fmt: skip
+            return not (plain or counted)
+        return isinstance(node, ast.While)
 
     def _looks(self, test: ast.AST, depth: int) -> bool:
         for inner in ast.walk(test):
