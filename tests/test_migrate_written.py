@@ -229,6 +229,13 @@ def test_ranks_that_write_less_often_than_others_wait_for_nobody_in_between(keep
     assert "barrier" not in function.split("with torch")[0]
 
 
+def test_an_error_of_the_rank_that_writes_keeps_nobody_waiting(tmp_path):
+    more = 'try:\n    np.savetxt("rows.txt", np.zeros(3))\nexcept OSError:\n    print("full")\nrows = np.loadtxt("rows.txt")\n'
+    after = migrated(tmp_path, "ddp", train=HEAD + more + RUN.replace("from engine import fit\n", ENGINE))["train.py"]
+    assert "if not master_process:\n    dist.barrier()  # until it is written\ntry:\n" in after
+    assert 'print("full")\nif master_process:\n    dist.barrier()\n' in after
+
+
 def test_what_stands_under_a_test_of_the_rank_is_waited_for_outside_of_it(tmp_path):
     head = HEAD + 'is_first = os.environ.get("RANK", "0") == "0"\n'
     text = head + RUN.replace("from engine import fit\n", ENGINE)

@@ -136,7 +136,8 @@ class _Written:
     def _parts(self, node: ast.AST) -> bool:
         """Tell whether some ranks may come by inside of a statement, and others not, or less often."""
         ranked = isinstance(node, ast.If) and self.dialect.master in self.script.code(node.test)
-        return ranked or self._repeats_apart(node) or self._decides(node)
+        caught = isinstance(node, ast.Try) and bool(node.handlers)  # what one rank alone gets, a full disk for one
+        return ranked or caught or self._repeats_apart(node) or self._decides(node)
 
     def _repeats_apart(self, node: ast.AST) -> bool:
         """Tell whether a loop may go on longer on some ranks: one over rows, or for as long as something holds."""
