@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import time
@@ -255,6 +256,23 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         manager.cleanup_resources()
+
+
+RANK = "import pathlib, sys, time; pathlib.Path(sys.argv[1], str(time.time())).touch(); time.sleep(600)"
+
+
+@pytest.mark.parametrize("caller", ["ends", "has ended"])
+def test_an_agent_that_is_told_to_end_leaves_nothing_of_the_call(caller, tmp_path):
+    folder = tmp_path / "call"
+    folder.mkdir()
+    environ = {**os.environ, "DDP_PATCH_CALLER": str(os.getpid() if caller == "ends" else os.getppid())}
+    command = [sys.executable, "-m", "ddp_patch.job.agent", "2", sys.executable, "-c", RANK, str(folder)]
+    with subprocess.Popen(command, env=environ) as agent:
+        if caller == "ends":  # one of its threads is there still, and it is the parent
+            gone(lambda: len(list(folder.iterdir())) < 2)
+            agent.terminate()
+        assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert not folder.exists()
 
 
 def run(*command, stdin=None, **env):

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -26,13 +27,15 @@ def main(argv: Sequence[str]) -> int:
     # The rank that failed shows its own traceback; the agent's log would say it again at length.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nproc, *command = argv
-    end_with_caller()
     os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
     # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
     args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
     # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).
     args.training_script_args = command[1:]
+    stopped = False
     try:
+        signal.signal(signal.SIGTERM, _stop)  # torch's own is set when the ranks start
+        end_with_caller()
         with passed_on():
             run.run(args)
     except ChildFailedError as error:
@@ -43,12 +46,17 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
         return 128 - failure.exitcode
     except SignalException as error:
+        stopped = True
         return 128 + int(error.sigval)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
-        clear_for_caller(command[-1])
+        clear_for_caller(command[-1], stopped)
     return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SignalException(f"Process {os.getpid()} got signal: {number}", sigval=signal.Signals(number))
 
 
 if __name__ == "__main__":

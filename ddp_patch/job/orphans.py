@@ -29,10 +29,16 @@ def end_with_caller() -> None:
         _end_with(int(caller), signal.SIGTERM)
 
 
-def clear_for_caller(folder: str) -> None:
-    """Remove what the caller would have removed, had it not been killed."""
+def clear_for_caller(folder: str, stopped: bool) -> None:
+    """Remove what the caller would have removed, had it not been killed.
+
+    Args:
+        folder: of the call.
+        stopped: this agent was told to end, so nobody will read what the ranks left. The system says so when the
+            thread ends that started the agent; while others of the caller are ending, it is the parent still.
+    """
     caller = os.environ.get("DDP_PATCH_CALLER")
-    if caller is not None and os.getppid() != int(caller):
+    if caller is not None and (stopped or os.getppid() != int(caller)):
         shutil.rmtree(folder, ignore_errors=True)
 
 
