@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough collections libraries launchers kills gpu check docs bench matrix format clean
+.PHONY: demo test thorough collections libraries launchers kills failures gpu check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -46,6 +46,10 @@ collections: .venv/with-test
 kills: .venv/with-test
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
+# Has one rank of three fail in 31 ways, each at ten random moments, about 20 minutes.
+failures: .venv/with-test
+	FAILURES=10 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_failures.py
+
 # On a host with a GPU: one rank on NCCL, two that share it by gloo; then ResNet-50 and GPT-2 small against DDP.
 gpu: .venv/with-gpu
 	$(BIN)/python -m pytest -q tests/test_gpu.py
@@ -86,14 +90,15 @@ libraries: .venv/with-libraries
 	$(BIN)/python -m pytest -q tests/libraries
 
 # Debian packages of launchers that can be had. Open MPI and MPICH stand side by side; SLURM runs on this host alone.
-DEBIAN := openmpi-bin mpich slurmctld slurmd slurm-client munge
+DEBIAN := openmpi-bin mpich slurmctld slurmd slurm-client munge iproute2
 
 .venv/with-launchers: .venv/with-test
 	$(INSTALL) --editable '.[launchers]'
 	dpkg -s $(DEBIAN) > /dev/null 2>&1 || apt-get install --yes --no-install-recommends $(DEBIAN)
 	touch $@
 
-# The real mpirun of Open MPI and MPICH, srun and Ray Train, on 2 and 3 ranks. Debian's packages are installed as root.
+# The real mpirun of Open MPI and MPICH, srun and Ray Train, on 2 and 3 ranks, and two hosts that this machine plays, for
+# which it takes root with CAP_SYS_ADMIN and CAP_NET_ADMIN. Debian's packages are installed as root.
 launchers: .venv/with-launchers
 	$(BIN)/python -m pytest -q tests/launchers
 

@@ -24,6 +24,7 @@ from .errors import (
     OptionError,
     OrderError,
     PatchError,
+    TrustError,
 )
 from .extending import rank_zero, register_reduction, register_rowwise, register_tracker
 from .options import Options
@@ -45,6 +46,7 @@ __all__ = [
     "OrderError",
     "PatchError",
     "Report",
+    "TrustError",
     "__version__",
     "deal",
     "disable",

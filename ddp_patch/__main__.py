@@ -19,11 +19,12 @@ from typing import Any, NoReturn
 from . import api
 from .errors import DdpPatchError
 from .options import Options, format_value, meant, parse, variable
+from .state import State
 from .usage import usage
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
-       python -m ddp_patch (check | env | migrate | patches | verify) ...
+       python -m ddp_patch (check | env | migrate | patches | plan | trace | verify) ...
 
 Runs a script on several processes as if it were one. The script needs no change.
 
@@ -32,6 +33,8 @@ commands (each with a --help of its own):
   env                 who started this process, as which rank, where, and what was set by whom
   migrate             rewrite a script for ddp_patch, Accelerate or plain DDP
   patches             what ddp_patch patches, and what becomes of it
+  plan                what 2 to 1,024 ranks will bring: time, memory, learning rate
+  trace               what the ranks of a run recorded, side by side
   verify              run a script alone and on several ranks, and compare all numbers
 
 options (each also as a variable, for instance DDP_PATCH_NPROC):
@@ -42,8 +45,11 @@ COMMANDS = (
     "env",
     "migrate",
     "patches",
+    "plan",
+    "trace",
     "verify",
 )  # packages of ours; each has ``command(argv)``, which gives the exit code
+Load = Callable[[], tuple[CodeType, types.ModuleType]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit(_command(argv[0])(argv[1:]))
     try:
         command = parse_command(argv)
-        load = _module_loader(command.target) if command.module else _script_loader(command.target)
+        load, State.script = (_module_loader if command.module else _script_loader)(command.target)
         # As variables, so that an enable() inside the script resolves to the same options.
         os.environ.update({variable(name): format_value(value) for name, value in command.options.items()})
         api.enable(**command.options)
@@ -129,7 +135,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
         _refuse(f"{name} needs {error.name}. Write pip install 'ddp_patch[migrate]'")
 
 
-def _script_loader(path: str) -> Callable[[], tuple[CodeType, types.ModuleType]]:
+def _script_loader(path: str) -> tuple[Load, str | None]:
     if not Path(path).is_file():
         _refuse(f"can't open file {path!r}: there is no such script")
 
@@ -142,10 +148,10 @@ def _script_loader(path: str) -> Callable[[], tuple[CodeType, types.ModuleType]]
         # Not loader.get_code: it would write a .pyc beside the script, which python does not.
         return compile(Path(path).read_bytes(), name, "exec", dont_inherit=True), module
 
-    return load
+    return load, path
 
 
-def _module_loader(name: str) -> Callable[[], tuple[CodeType, types.ModuleType]]:
+def _module_loader(name: str) -> tuple[Load, str | None]:
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -168,7 +174,7 @@ def _module_loader(name: str) -> Callable[[], tuple[CodeType, types.ModuleType]]
         )
         return code, module
 
-    return load
+    return load, spec.origin
 
 
 def _hide_own_frames() -> None:

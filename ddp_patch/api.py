@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from . import script_thread
 from .errors import OptionError
 from .options import Options
 from .state import State
@@ -42,6 +43,8 @@ class Enabled:
     ) -> None:
         """End the session, if this ``enable()`` started it."""
         if self._owns:
+            if error is not None and State.joined is not None:
+                State.joined.meets(error)
             disable()
 
     def __call__(self, function: F) -> F:
@@ -83,7 +86,8 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     if State.options is not None:
         if State.options != resolved:
             raise OptionError(
-                f"ddp_patch is enabled with {State.options}, and cannot change to {resolved} half-way. "
+                f"ddp_patch is enabled with {State.options.unlike(resolved)}, and cannot change to "
+                f"{resolved.unlike(State.options)} half-way. "
                 "Call ddp_patch.disable() before, or keep one of the two enable() lines."
             )
         if State.session is not None:
@@ -121,6 +125,7 @@ def disable() -> None:
     if State.session is not None:
         State.last_report = State.session.report()
         State.session.stop()
+        script_thread.end()
     State.session = None
     State.options = None
 
@@ -191,13 +196,15 @@ def _start(options: Options) -> None:
         _report_alone(options)
         return
     if State.joined is None:
-        relaunch.refuse_other_group()
-        relaunch.agree_on_hashes(told)
+        if not told.launcher.keeps:
+            relaunch.refuse_other_group()
+            relaunch.agree_on_hashes(told)
         relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
     from . import patches  # noqa: PLC0415
     from .job.job import Job  # noqa: PLC0415
     from .session import Session  # noqa: PLC0415
 
+    script_thread.begin(is_kept=told.launcher.keeps)
     job = State.joined = Job.current or Job(told, options.timeout, options.share_devices)
     session = Session(options, job, _stopped)
     patches.begin(session)

@@ -6,7 +6,8 @@ DdpPatchError
 ├── OrderError             enable() or disable() came at a moment when it can no longer be exact
 ├── PatchError             a patched name is missing, or somebody else replaced it
 ├── BatchError             a batch cannot be followed: ambiguous, mixed, or used below torch functions
-└── LockstepError          the ranks do not see the same thing
+├── LockstepError          the ranks do not see the same thing
+└── TrustError             what came from another process is not known to be one of the ranks'
 """
 
 from __future__ import annotations
@@ -38,3 +39,7 @@ class BatchError(DdpPatchError):
 
 class LockstepError(DdpPatchError):
     """The ranks differ in something that has to be the same on all of them."""
+
+
+class TrustError(DdpPatchError):
+    """What came is not known to be from a rank of this job, or a rank could not show that it is its own."""

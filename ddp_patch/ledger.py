@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+
+from .pace import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Ledger:
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
     late: int = 0  # averages of gradients after their backward
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
+    pace: Pace = field(default_factory=Pace)
 
     def count(self, kind: str, size: int, times: int = 1) -> None:
         """Count one collective, or several, that carried ``size`` bytes."""
@@ -79,7 +83,12 @@ def script_line(frame: FrameType | None = None) -> str:
     Args:
         frame: of a thread; the caller's by default.
     """
-    return _line(frame or sys._getframe(1), lambda place: not place.startswith(_LIBRARIES) and _PACKAGES not in place)
+    return _line(frame or sys._getframe(1), _is_of_script)
+
+
+def is_of_script(frame: FrameType) -> bool:
+    """Tell frames of the script from those of libraries, as ``script_line`` does."""
+    return _is_of_script(_place_of(frame)) and not frame.f_code.co_filename.startswith("<frozen")
 
 
 def model_line() -> str:
@@ -94,14 +103,28 @@ def is_of_model(place: str) -> bool:
     return _PACKAGES in place or not place.startswith(_LIBRARIES)
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_of_script(place: str) -> bool:
+    return not place.startswith(_LIBRARIES) and _PACKAGES not in place
+
+
+def _place_of(frame: FrameType) -> str:
+    # What dataclasses generate is of no file, but has the names of the class's module (CPython 3.10 to 3.14).
+    name = frame.f_code.co_filename
+    return str(frame.f_globals.get("__file__", name)) if name == "<string>" else name
+
+
 def _line(frame: FrameType | None, counts: Callable[[str], bool]) -> str:
-    outermost = "?"
+    shown = None
     while frame is not None:
+        shown = frame
         name = frame.f_code.co_filename
-        # What dataclasses generate is of no file, but has the names of the class's module (CPython 3.10 to 3.14).
-        place = str(frame.f_globals.get("__file__", name)) if name == "<string>" else name
-        if counts(place) and not name.startswith("<frozen"):
-            return f"{Path(name).name}:{frame.f_lineno}"
-        outermost = f"{Path(name).name}:{frame.f_lineno}"
+        if counts(name if name[:1] != "<" else _place_of(frame)) and not name.startswith("<frozen"):
+            break
         frame = frame.f_back
-    return outermost
+    return "?" if shown is None else _shown(shown.f_code.co_filename, shown.f_lineno)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown(name: str, line: int) -> str:
+    return f"{os.path.basename(name)}:{line}"

@@ -17,9 +17,10 @@ _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 # Told by one of our processes to another.
 _OWN_VARIABLES = {
     "DDP_PATCH_AGENT",
-    "DDP_PATCH_ASKING",
+    "DDP_PATCH_HEEDED",
     "DDP_PATCH_CALLER",
     "DDP_PATCH_DEBUGGER",
+    "DDP_PATCH_KEY",
     "DDP_PATCH_VERIFY_RUN",
 }
 
@@ -70,6 +71,9 @@ class Options:
     traceback: bool = False
     """Show ddp_patch's own frames in tracebacks of the script's errors."""
 
+    trace: str | None = None
+    """Folder in which every rank records where it was last, for ``python -m ddp_patch trace``. None: nowhere."""
+
     def __post_init__(self) -> None:
         """Check every value, so that a mistake is reported where it was written."""
         if self.nproc is not None and (_is_no_int(self.nproc) or self.nproc < 1):
@@ -90,6 +94,8 @@ class Options:
         number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
         if not number or not 0 < self.timeout <= _LONGEST:
             raise _invalid("timeout", self.timeout, _FORMS["timeout"])
+        if self.trace is not None and (not isinstance(self.trace, (str, os.PathLike)) or not str(self.trace)):
+            raise _invalid("trace", self.trace, _FORMS["trace"])
         if not isinstance(self.batch_dims, Mapping):
             raise _invalid("batch_dims", self.batch_dims, "a dict such as {'mask': None, 'x': 1}")
         for argument, dim in self.batch_dims.items():
@@ -112,10 +118,15 @@ class Options:
         known = {*map(variable, names), *_OWN_VARIABLES}
         for name in environ:
             if name.startswith(PREFIX) and name not in known:
-                close = meant(name.removeprefix(PREFIX).lower(), names, variable)
+                close = meant(name.removeprefix(PREFIX).lower(), [*names, "key"], variable)
                 raise OptionError(f"{name} is set, and is no option. {close}")
         from_environ = {name: parse(name, environ[variable(name)]) for name in names if environ.get(variable(name))}
         return cls(**{**from_environ, **given})
+
+    def unlike(self, other: Options) -> str:
+        """Write what is not as in other options, as it is passed to ``enable``."""
+        pairs = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return ", ".join(f"{name}={value!r}" for name, value in pairs.items() if value != getattr(other, name))
 
     def as_variables(self) -> dict[str, str]:
         """Give the variables that resolve to these options."""
@@ -143,6 +154,7 @@ class Given(TypedDict, total=False):
     timeout: float
     quiet: bool
     traceback: bool
+    trace: str | None
 
 
 def meant(name: str, names: Sequence[str], written: Callable[[str], str] = str) -> str:
@@ -213,6 +225,7 @@ _PARSERS: dict[str, Any] = {
     "nproc": int,
     "batch_dims": _parse_dims,
     "timeout": float,
+    "trace": str,
 }
 _FORMS = {
     **dict.fromkeys(_FLAGS, "0 or 1"),
@@ -222,6 +235,7 @@ _FORMS = {
     "nproc": "a process count of at least 1",
     "batch_dims": "a list such as mask=none,x=1",
     "timeout": "a number of seconds above 0, at most 30 days",
+    "trace": "the path of a folder",
 }
 
 

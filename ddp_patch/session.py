@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +17,7 @@ from .batch.deal import deal_structure
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.tensor import BatchTensor
 from .batch.world import World
+from .diagnosis.greeting import Greeting
 from .diagnosis.lockstep import compare_dealt
 from .diagnosis.report import Report
 from .earlier import find_used, remember_used
@@ -22,22 +25,27 @@ from .effects.checkpoints import Checkpoints
 from .effects.commands import Commands
 from .effects.console import Console
 from .effects.device_map import DeviceMap
+from .effects.disks import Disks
 from .effects.file_objects import flush_all
 from .effects.files import Files
 from .effects.folders import Folders
+from .effects.looks import Looks
 from .effects.ownership import Ownership
 from .effects.shared import ANY, Library, SharedObjects
 from .effects.system_random import SystemRandom
 from .effects.turns import Turns
 from .errors import PatchError
+from .job import hosts
 from .job.frozen import Frozen
 from .job.job import Job
+from .job.recorder import Recorder
 from .ledger import Ledger, script_line
 from .loading.loaders import Loaders
 from .options import Options
 from .patch import Patch
 from .patcher import Patcher
 from .replica.discovery import Discovery
+from .replica.functions import Functions
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
 from .structure import leaves
@@ -64,6 +72,7 @@ class Session:
             job.placement.rank, job.placement.world_size, job.group, job.device, self.ledger, job.explain
         )
         self.replicas = Replicas(options, job, self.world)
+        self.functions = Functions(self.replicas, self.world)
         self._tell_world()
         self.loaders = Loaders(self.replicas, job, self.world, options.timeout)
         # DataLoader workers and other children inherit the patched classes, but not the job.
@@ -75,18 +84,22 @@ class Session:
         self.device_map = DeviceMap(job.device)
         self.turns = Turns(job.attendance, self.world)
         self.owners = Ownership()
-        self.files = Files(self.turns, self.owners)
+        self.disks = Disks(self.turns, self.world, job.sees_one_disk)
+        self.files = Files(self.turns, self.owners, self.disks)
+        self.looks = Looks(self.turns, self.owners, self.files, self.disks)
         self.folders = Folders(self.turns, self.owners, self.files)
         self.commands = Commands(self.turns, self.owners, self.files)
         self.checkpoints = Checkpoints(self.world, self.turns, self.owners, self.files)
         self.system_random = SystemRandom(self.turns, self.owners)
-        self.console = Console(self.world, self.turns, job.crash)
+        self.console = Console(self.world, self.turns, job.crash, job.signals.alone)
         self._shared: dict[Library, SharedObjects] = {}
+        self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
 
     def _tell_world(self) -> None:
         job, world = self.job, self.world
         world.accelerated = job.device.type != "cpu"
         world.gathers_flat = world.accelerated and not job.shares_device
+        world.seal = job.seal
         world.compare_failures = job.attendance.compare_failures
         world.post = job.attendance.post
         world.collect = job.attendance.collect
@@ -115,14 +128,30 @@ class Session:
         for existing in self._adopted:
             self.replicas.optimizes(existing)
             self.discovery.start()
+        self._record()
         self.console.begin()
+        job.signals.begin(self.turns.alone)
         job.closing.append(self.stop)
         job.one_process.hide()
         job.crash.shows_own = self.options.traceback
-        if not self.options.quiet and placement.rank == 0 and not job.is_announced:
-            where = f"{placement.world_size} ranks on {_named(job.device)}"
-            sys.stderr.write(f"ddp_patch: {where}, started by {job.launcher}.\n")
+        if not job.is_announced:
+            self._greeting.started(placement.world_size, _named(job.device), job.launcher)
         job.is_announced = True
+
+    def _record(self) -> None:
+        if self.options.trace is not None:
+            run = self.world.share([uuid.uuid4().hex])[0][0]
+            placement, header = self.job.placement, {"run": run, "began": time.time(), "host": hosts.host()}
+            made: list[Recorder] = []
+
+            def make() -> None:
+                made.append(
+                    Recorder(str(self.options.trace), placement.rank, world_size=placement.world_size, **header)
+                )
+
+            with self.turns.alone():
+                self.world.together(make)  # a folder that one rank cannot write to ends all of them
+            self.job.watch.trail.recorder = made[0]
 
     def plant(self, rows: Sequence[Patch]) -> None:
         """Apply patches, those of libraries as soon as the script imports them."""
@@ -154,6 +183,13 @@ class Session:
         with self.turns.alone(), self.console.heard():
             yield
 
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer of the script's has stepped."""
+        self.ledger.pace.stepped(profiles=self.options.report)
+        self.replicas.backwards.after_step(optimizer)
+        self.ledger.steps += 1
+        self._greeting.stepped()
+
     def report(self) -> Report:
         """Snapshot what happened so far."""
         return Report(self.job.placement.world_size, _named(self.job.device), self.ledger)
@@ -174,9 +210,12 @@ class Session:
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))
         goes_on = Job.current is self.job  # not at the end of the program
+        settles = goes_on and not self.job.crash.failed
+        self.job.watch.trail.recorder = None
+        self.job.signals.stop(goes_on=goes_on)
         if goes_on:
             self.console.stop()
-        self.replicas.close(settle=goes_on)
+        self.replicas.close(settle=settles)
         if goes_on:
             remember_used(self.job)
         self.loaders.close()

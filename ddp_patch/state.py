@@ -18,3 +18,4 @@ class State:
     session: Session | None = None  # None on a single process
     last_report: Report | None = None
     joined: Job | None = None  # kept over disable(): the ranks stay joined
+    script: str | None = None  # that ``python -m ddp_patch`` is about to run

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+from .script_thread import Script
+
 SLOTS = 64  # points that are remembered; a power of two
 _BYTES = (SLOTS + 1) * 8  # the last word is 1 + the count at which the program ended
 _HALF = 32  # bits of a word that are the count; 16 of the others tell the kind of point, 16 what was sent
 _LOW = (1 << 16) - 1
+NOWHERE = 1 << 62  # a point that no rank comes to
 
 
 class _Kinds(dict[str, int]):
@@ -36,19 +38,22 @@ class _Kinds(dict[str, int]):
 
 
 class Trail:
-    """Where this rank is among the points at which ranks meet. Only what the script's main thread does is in order."""
+    """Where this rank is among the points at which ranks meet. Only what the script's thread does is in order."""
 
     def __init__(self) -> None:
         """Begin before the first point, in memory of this process."""
         self.count = 0  # points that this rank has come to
         self.depth = 0  # > 0 while it is at one, and may be waiting
+        self.in_turn = False  # it is at an effect, which one rank has for all
+        self.recorder: Any = None  # gets every point as well
+        self.hold_at = NOWHERE  # from this point on, ``held`` is called
+        self.held: Callable[[int], None] = _go_on
         self.detail: Sequence[Any] = ()  # of the present one, for messages
         self.words: Any = memoryview(bytearray(_BYTES)).cast("Q")
         self.others: dict[int, Any] = {}  # rank of this host -> its words
         self.parted: Callable[[int], Exception] = _unexplained
         self._seen: tuple[Any, ...] = ()  # the others' words
         self._kinds = _Kinds()
-        self._main = threading.main_thread().ident
         _living.add(self)
 
     def see(self, others: dict[int, Any]) -> None:
@@ -72,10 +77,14 @@ class Trail:
         Raises:
             LockstepError: if another rank of this host has come to something else as its point of this number.
         """
-        if get_ident() != self._main:
+        if get_ident() != Script.ident:
             return False
         count = self.count = self.count + 1
+        if count >= self.hold_at:
+            self.held(count)
         self.depth += 1
+        if self.recorder is not None:
+            self.recorder.enter(count, what, size, self.detail)
         at = count % SLOTS
         sign = self.words[at] = (count << _HALF) + self._kinds[what] + (size & _LOW)
         for words in self._seen:
@@ -87,11 +96,17 @@ class Trail:
     def leave(self) -> None:
         """Go on from a point."""
         self.depth -= 1
+        if self.recorder is not None:
+            self.recorder.leave()
 
     def recent(self, most: int) -> list[str]:
         """Name the last points, the last one last."""
         words = [self.words[count % SLOTS] for count in range(max(0, self.count - most + 1), self.count + 1)]
         return [self._kinds.named(word & (_LOW << 16)) for word in words]
+
+    def last_of(self, words: Sequence[int]) -> str:
+        """Name the last point that another rank came to."""
+        return self._kinds.named(max(words[:SLOTS]) & (_LOW << 16))
 
     def end(self) -> None:
         """Note that this rank comes to no further point."""
@@ -99,6 +114,8 @@ class Trail:
 
     def go_private(self) -> None:
         """From now on, write to nobody's memory and look at nobody's."""
+        self.hold_at = NOWHERE
+        self.recorder = None
         self.words = memoryview(bytearray(_BYTES)).cast("Q")
         self.see({})
 
@@ -129,6 +146,10 @@ def own_words(descriptor: int) -> Any:
 def others_words(descriptor: int) -> Any:
     """See the words of another rank."""
     return memoryview(mmap.mmap(descriptor, _BYTES, access=mmap.ACCESS_READ)).cast("Q")
+
+
+def _go_on(count: int) -> None:
+    pass
 
 
 def _unexplained(rank: int) -> Exception:

@@ -17,8 +17,9 @@ _HELP = {
     "comm_hook": ("NAME", "send gradients as fp16, bf16 or powersgd: no longer one process's numbers"),
     "share_devices": ("", "let several ranks have one accelerator, to try a script out"),
     "timeout": ("SECONDS", "time a collective may take (default: 1800)"),
-    "quiet": ("", "do not say at the start how many ranks run"),
+    "quiet": ("", "do not say at the start how many ranks run, nor what became the model"),
     "traceback": ("", "show ddp_patch's own frames in tracebacks"),
+    "trace": ("FOLDER", "record where the ranks were last, for python -m ddp_patch trace FOLDER"),
 }
 
 

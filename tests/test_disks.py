@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def test_a_batch_that_fits_nowhere_is_an_error_on_every_rank():
 
 
 @needs_mounts
-def test_hosts_that_share_no_disk_are_told(tmp_path):
+def test_ranks_that_share_no_disk_read_what_rank_0_wrote(tmp_path):
+    """As containers do that stand beside each other; `make launchers` has hosts."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = str(held.getsockname()[1])
@@ -94,8 +96,8 @@ def test_hosts_that_share_no_disk_are_told(tmp_path):
         processes.append(subprocess.Popen(inside, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     said = [process.communicate(timeout=PATIENCE) for process in processes]
     assert processes[1].returncode == 1
-    assert "rank 0 wrote it, but this rank's host does not see it" in said[1][1]
-    assert "shared.pt" in said[1][1]
+    assert said[0][0] == "{'step': 1} ['log.txt', 'shared.pt'] [1, 2]\n", said
+    assert "rank 0 made it, but this rank's host does not see it" in said[1][1]
 
 
 def bad_checkpoints():
@@ -133,3 +135,55 @@ def test_bad_checkpoints_raise_what_they_raise_on_one_process(ranks):
         assert "size mismatch for module.weight" in given[6][0]
         assert given[7]
         assert "size mismatch for module.weight" in given[8][0]
+
+
+FROZEN = """
+import ddp_patch
+ddp_patch.enable(nproc=2)
+import os, sys
+import torch
+
+torch.save(torch.ones(9), "here.pt")
+print("ready", flush=True)
+sys.stdin.readline()
+torch.save(torch.ones(9), sys.argv[1] + "/there.pt")
+print("saved", flush=True)
+"""
+
+
+def may_freeze():
+    return os.geteuid() == 0 and os.path.exists("/dev/loop-control") and shutil.which("fsfreeze") is not None
+
+
+@pytest.mark.skipif(not may_freeze(), reason="needs root, a loop device and fsfreeze")
+def test_a_disk_that_does_not_answer_is_named_and_waited_for(tmp_path):
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    image.write_bytes(bytes(2**24))
+    disk.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", image], check=True, capture_output=True)
+    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    script = tmp_path / "train.py"
+    script.write_text(FROZEN)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, str(script), str(disk)], cwd=tmp_path, env=environ(), **pipes)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        subprocess.run(["fsfreeze", "-f", disk], check=True)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        said = ""
+        while "has waited" not in said:
+            said = process.stderr.readline()
+            assert said
+        subprocess.run(["fsfreeze", "-u", disk], check=True)
+        assert process.stdout.readline() == "saved\n"
+        assert process.wait(60) == 0
+    finally:
+        subprocess.run(["fsfreeze", "-u", disk], check=False, capture_output=True)
+        process.kill()
+        process.communicate()
+        subprocess.run(["umount", disk], check=True)
+    line = 1 + FROZEN.splitlines().index('torch.save(torch.ones(9), sys.argv[1] + "/there.pt")')
+    assert said.startswith("ddp_patch: rank 0 of 2 has waited 1")
+    assert f"for a disk or a network file system in train.py:{line}." in said
+    assert torch.load(tmp_path / "here.pt").sum() == 9

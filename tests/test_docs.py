@@ -88,7 +88,11 @@ def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index
         torch.testing.assert_close(value, state[name], rtol=1e-9, atol=1e-9)
     report = done.stderr[done.stderr.index("ddp_patch report: ") :]
     shown = next(text for text in blocks("docs/report.md", "text") if text.startswith("ddp_patch report: "))
-    assert torch.accelerator.is_available() or report.startswith(shown), report  # shown as on a CPU
+    assert torch.accelerator.is_available() or unclocked(report).startswith(unclocked(shown)), report  # as on a CPU
+
+
+def unclocked(report):
+    return re.sub(r"by the clock .*|[\d.]+ ms|[\d.]+ times as long", "some time", report)
 
 
 PYTHON = [document for document in DOCUMENTS if document != "README.md" and blocks(document, "python")]
@@ -180,7 +184,7 @@ def test_the_readme_tells_of_the_loaders_what_the_matrix_tells():
 # --- troubleshooting --------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("check", "migrate", "verify", "source")  # their messages say all by themselves
+COMMANDS = ("check", "migrate", "plan", "verify", "source")  # their messages say all by themselves
 
 
 def nodes():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -49,7 +50,7 @@ def test_a_rank_that_nobody_joins_says_so():
     done = run(*ENV, **named, DDP_PATCH_TIMEOUT="2")
     assert done.returncode == 1
     assert done.stdout.startswith("Started by hand; these ranks cannot train together.")
-    assert "problem: Rank 0 of 2, on " in done.stdout
+    assert re.search(r"problem: Rank 0 on \S+ waited 2 seconds for rank 1, of 2, which did not come", done.stdout)
 
 
 def test_contradicting_launchers_are_shown_with_what_they_set():
@@ -96,6 +97,7 @@ def test_values_of_all_ranks_stand_beside_each_other():
                 "pid": 7,
                 "versions": {},
                 "folder": "/",
+                "key": "not set",
                 "set_by": {"srun": {"SLURM_PROCID": str(number)}},
             },
         }
@@ -111,3 +113,11 @@ def test_values_of_all_ranks_stand_beside_each_other():
     text = written(found)
     assert text.startswith("srun started 2 ranks on 2 hosts.\n")
     assert "SLURM_PROCID=0|1" in text
+
+
+def test_whether_the_ranks_have_a_key_is_shown_and_the_key_is_not():
+    for value, words in (("", "not set"), ("0123456789abcdef" * 4, "set")):
+        done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ENV, DDP_PATCH_KEY=value)
+        assert done.returncode == 0, done.stderr
+        assert f"key        DDP_PATCH_KEY is {words}\n" in done.stdout
+        assert "0123456789abcdef" not in done.stdout + done.stderr

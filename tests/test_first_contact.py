@@ -61,6 +61,68 @@ def test_one_line_says_that_ranks_run(tmp_path, command, launcher):
     assert "ddp_patch: " not in run(tmp_path, *command, DDP_PATCH_QUIET="1").stderr
 
 
+TRAINS = """
+import ddp_patch
+
+ddp_patch.enable()
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Compares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.linear(x)
+        return torch.linalg.svd(x @ x.T)[0]
+
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(16, 4)), 8):
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+"""
+ROWS = "ddp_patch: Linear (10 parameters) is the model; each rank computes its rows."
+
+
+@pytest.mark.parametrize(
+    ("trained", "said"),
+    [
+        ("train(nn.Linear(4, 2)); train(nn.Linear(4, 2))", [ROWS]),
+        ("train(nn.Linear(4, 2)); train(nn.Linear(4, 1))", [ROWS, ROWS.replace("10", "5")]),
+        (
+            "train(Compares())",
+            ["ddp_patch: Compares (20 parameters) is the model; it runs function by function, as the report says "
+             "(DDP_PATCH_REPORT=1)."],
+        ),
+        (
+            "w = nn.Linear(4, 1); o = torch.optim.SGD(w.parameters(), 0.1); w.weight.sum().backward(); o.step()",
+            ["ddp_patch: no batch has reached a model yet, so every rank computes everything: right, but not faster."],
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_says_what_became_the_model(tmp_path, trained, said):
+    (tmp_path / "script.py").write_text(TRAINS + trained)
+    done = run(tmp_path, "-m", "ddp_patch", "--nproc", "2", "script.py")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("ddp_patch: ")][1:] == said
+
+
+def test_the_line_leaves_progress_bars_alone(tmp_path):
+    bar = TRAINS.replace("in DataLoader(", "in tqdm.tqdm(DataLoader(").replace(", 8):", ", 8)):")
+    (tmp_path / "script.py").write_text("import tqdm\n" + bar + "train(nn.Linear(4, 2))")
+    done = run(tmp_path, "-m", "ddp_patch", "--nproc", "2", "script.py")
+    assert ROWS in done.stderr.replace("\r", "\n").splitlines()
+    quiet = run(tmp_path, "-m", "ddp_patch", "--nproc", "2", "script.py", DDP_PATCH_QUIET="1")
+    assert "ddp_patch: " not in quiet.stderr
+
+
 def test_one_process_says_nothing(tmp_path):
     (tmp_path / "script.py").write_text(ANSWERS)
     done = run(tmp_path, "script.py")

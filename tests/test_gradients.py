@@ -1,5 +1,7 @@
 """When gradients travel: counts of collectives and bytes, and what DDP is told."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -394,3 +396,33 @@ def test_ddp_leaves_arguments_where_they_are(ranks):
     """Lengths of packed sequences stay on the host, and a model may be there beside a GPU."""
     for result in ranks.call(as_ddp_sees_it, 2).ok().results:
         assert result["device_ids"] is None
+
+
+def forwards_of_ddp(compiles):
+    """How often DDP's own forward runs in six steps."""
+    torch.manual_seed(0)
+    model, count = net(), 0
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if compiles:
+        model.compile(backend="eager")
+    forward = nn.parallel.DistributedDataParallel.forward
+
+    def counting(*args, **kwargs):
+        nonlocal count
+        count += 1
+        return forward(*args, **kwargs)
+
+    nn.parallel.DistributedDataParallel.forward = counting
+    for x, y in batches(6):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()  # imports TorchDynamo (torch 2.13)
+    nn.parallel.DistributedDataParallel.forward = forward
+    return [count, "torch._dynamo.eval_frame" in sys.modules]
+
+
+def test_ddps_own_forward_is_for_what_is_compiled(ranks):
+    """A third of what a small model's forward costs: it enters the profiler, and TorchDynamo's guards."""
+    assert ranks.call(forwards_of_ddp, 2, False).ok().results == [[0, True]] * 2
+    [count, _] = ranks.call(forwards_of_ddp, 2, True).ok().results[0]
+    assert count >= 5  # the first one is observed

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.job import hosts, interfaces, launcher, relaunch
+from ddp_patch.job import hosts, interfaces, launcher, reaching, relaunch, software
 from ddp_patch.version import OLDEST_TORCH
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
@@ -267,8 +268,11 @@ def test_a_rank_that_the_others_do_not_come_to_says_so(tmp_path, rank):
     named = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     done = run("train.py", cwd=tmp_path, DDP_PATCH_TIMEOUT="2", **named)
     assert done.returncode == 1
-    assert f"LaunchError: Rank {rank} of 2, on " in done.stderr
-    assert f"did not meet the others at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT): " in done.stderr
+    wanted = (
+        r"LaunchError: Rank 0 on \S+ waited 2 seconds for rank 1, of 2, which did not come to ddp_patch\.enable\(\)",
+        rf"LaunchError: Rank 1 of 2, on \S+, did not meet the others at 127\.0\.0\.1:{port} \(MASTER_ADDR, MASTER_PORT\): ",
+    )
+    assert re.search(wanted[rank], done.stderr), done.stderr
 
 
 SELF = """
@@ -532,12 +536,45 @@ def test_addresses_that_the_others_reach_are_fine():
     assert placed([at(0, "127.0.0.1"), at(0, "127.0.1.1")])  # one host
     assert placed([at(0, "10.0.0.1"), at(1, "10.0.0.2")])
     assert placed([at(0, ""), at(1, "")])  # not known
+    assert placed([at(0, "127.0.1.1"), at(1, "10.0.0.2")])  # rank 0's host knows itself by that name
+
+
+def chosen(monkeypatch, ranks, own=0):
+    monkeypatch.setattr(os, "environ", {})
+    reaching.choose_interface(ranks, own)
+    return os.environ.get("GLOO_SOCKET_IFNAME")
+
+
+def test_gloo_is_told_the_interface_toward_rank_0_where_there_are_several_hosts(monkeypatch):
+    """That of 127.0.0.1 stands for one that other hosts reach."""
+    assert chosen(monkeypatch, [at(0, "127.0.0.1"), at(0, "127.0.0.1")]) is None  # one host
+    assert chosen(monkeypatch, [dataclasses.replace(at(0, "127.0.0.1"), is_given=True), at(1, "10.0.0.2")]) is None
+    assert chosen(monkeypatch, [at(0, "10.255.255.1"), at(1, "10.0.0.2")]) is None  # no interface has it
+    monkeypatch.setattr(interfaces, "is_loopback", lambda where: where.startswith("127.0.1"))
+    assert chosen(monkeypatch, [at(0, "127.0.0.1"), at(1, "10.0.0.2")]) == "lo"
+    assert chosen(monkeypatch, [at(0, "127.0.1.1"), at(1, "127.0.0.1")]) == "lo"  # toward another host
+
+
+def test_ranks_that_run_something_else_are_named_with_their_hosts():
+    same = (("Python", "3.11"), ("torch", "2.13.0"), ("the script", "train.py (sha256 ab)"))
+    software.refuse_others([("a", same), ("a", same), ("b", same)])
+    other = (("Python", "3.11"), ("torch", "2.13.1"), ("the script", "train.py (sha256 ab)"))
+    with pytest.raises(LaunchError) as caught:
+        software.refuse_others([("a", same), ("b", other), ("c", other), ("c", other)])
+    assert "do not run the same: torch 2.13.0 on a; torch 2.13.1 on b, c." in str(caught.value)
+    assert "pip install torch==2.13.0" in str(caught.value)
+    with pytest.raises(LaunchError, match=r"Python 3\.11 on a; Python unknown on b"):
+        software.refuse_others([("a", same), ("b", ())])  # of a version of ddp_patch that did not tell
 
 
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
-        ([at(0, "10.0.0.1"), at(1, "127.0.1.1")], "Rank 1 on node-1 would tell the others to connect to 127.0.1.1"),
+        (
+            [at(0, "10.0.0.1"), dataclasses.replace(at(1, "127.0.1.1"), is_given=True)],
+            "Rank 1 on node-1 would tell the others to connect to 127.0.1.1",
+        ),
+        ([at(0, "127.0.1.1"), at(1, "127.0.1.1")], "Rank 0 on node-0 would tell the others to connect to 127.0.1.1"),
         ([at(0, "", "GLOO_SOCKET_IFNAME='ib7' names no interface")], "Rank 0 on node-0: GLOO_SOCKET_IFNAME='ib7'"),
     ],
 )
@@ -629,4 +666,6 @@ def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, unreached):
     for out, error in said:
         assert out == ""
         assert f"LaunchError: Rank {unreached} of 3, on " in error
-        assert "could not reach the other ranks over the interface of its host name: [enforce fail" in error
+        assert (
+            "could not reach the other ranks over GLOO_SOCKET_IFNAME=lo, NCCL_SOCKET_IFNAME==lo: [enforce fail" in error
+        )

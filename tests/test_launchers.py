@@ -75,6 +75,9 @@ def test_one_process_is_nobodys_rank(environ):
             ("node07", 15494),
         ),
         (RAY, "Ray Train", (0, 1, 0, 1), ("10.0.0.2", 52029)),
+        ({**RAY, "RANK": "1", "WORLD_SIZE": "2"}, "Ray Train", (1, 2, 0, 1), ("10.0.0.2", 52029)),
+        # Each node's raylet is a task of srun's, which its workers inherit.
+        ({**SLURM, **RAY, "RANK": "1", "WORLD_SIZE": "2"}, "Ray Train", (1, 2, 0, 1), ("10.0.0.2", 52029)),
         (PYTORCHJOB, "PyTorchJob", (1, 2, None, None), ("mnist-master-0", 23456)),
         (TRAINJOB, "TrainJob (Kubeflow)", (1, 2, None, None), ("mnist-node-0-0.mnist", 29400)),
         # Inside of each other: an agent for each task of a step, or for each pod.
@@ -120,7 +123,10 @@ def test_a_launcher_is_told_by_its_variables(environ, name, placed, where):
         # several hosts, and nobody says where rank 0 is
         ({**OPEN_MPI, "OMPI_MCA_orte_num_nodes": "2"}, "Write: mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500"),
         ({**MPICH, "MPI_LOCALNRANKS": "1", "MPI_LOCALRANKID": "0"}, "Write: mpirun -genv MASTER_ADDR $(hostname)"),
-        ({**RAY, "WORLD_SIZE": "2"}, "Ray Train started 2 processes (WORLD_SIZE=2), whose function runs in a thread"),
+        (
+            {name: value for name, value in RAY.items() if "MASTER" not in name} | {"WORLD_SIZE": "2"},
+            "Ray Train started 2 workers and tells them no MASTER_ADDR and MASTER_PORT",
+        ),
         ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "4"}, "horovodrun started 4 processes (HOROVOD_SIZE=4), whose ranks"),
         ({**OPEN_MPI, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "python -m ddp_patch --nproc 2 script.py"),
         ({**PYTORCHJOB, "PET_NPROC_PER_NODE": "2", "WORLD_SIZE": "4"}, "Write as the pod's command: torchrun script.py"),

@@ -9,8 +9,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
+    {"pace", "script_thread"},  # where the time goes; which thread is the script's
     {"errors", "generators", "ledger", "planted", "portable", "source", "state", "structure", "trail", "version"},
-    {"check", "extending", "job", "migrate", "options", "patch"},  # job: its ranks
+    {"check", "extending", "job", "migrate", "options", "patch", "plan"},  # job: its ranks
     {
         "api",
         "batch",
@@ -19,6 +20,7 @@ FLOORS = (
         "earlier",
         "env",
         "testing",
+        "trace",
         "usage",
     },  # batch: tensors that hold a rank's rows
     {"__init__", "__main__", "diagnosis", "effects", "patcher", "remote"},  # effects: files, commands, once per job

@@ -1,5 +1,11 @@
 """Failures of one rank's rows: never a hang, and an error on every rank that says what happened where."""
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 SCRIPT = """
@@ -155,3 +161,49 @@ def test_a_target_out_of_range_in_one_ranks_rows_cannot_be_skipped(ranks):
     said = "".join(outcome.stderr) + str(outcome.results)
     assert "cross_entropy (operation" in said
     assert "Target 7 is out of bounds" in said
+
+
+COMPUTES = """
+import ddp_patch
+ddp_patch.enable()
+import os, time
+import torch
+torch.save(1, "met.pt")  # all ranks come here
+if ddp_patch.rank() == 1:
+    raise ValueError("a bad value")
+while True:  # computes, and needs nobody
+    torch.ones(300, 300) @ torch.ones(300, 300)
+"""
+
+
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_ranks_that_compute_end_where_no_launcher_ends_them(tmp_path, hosts):
+    """Started one by one, as srun without --kill-on-bad-exit and Hydra leave them."""
+    script = tmp_path / "train.py"
+    script.write_text(("" if hosts == 1 else "import several_hosts\n") + COMPUTES)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = str(listening.getsockname()[1])
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONPATH": str(Path(__file__).parent)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        said = [process.communicate(timeout=90)[1] for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    assert all(process.returncode > 0 for process in processes), [process.returncode for process in processes]
+    assert "".join(said).count("Traceback") == 1, "\n=====\n".join(said)
+    assert "ValueError: a bad value" in said[1]

@@ -34,6 +34,7 @@ def test_nothing_given_means_the_defaults():
         "timeout": 1800.0,
         "quiet": False,
         "traceback": False,
+        "trace": None,
     }
 
 
@@ -45,10 +46,15 @@ def test_variables_that_are_no_option_are_left_to_others():
     assert Options.resolve({}, {"NPROC": "3", "DDP_PATCHED_NPROC": "3", "DDP_PATCH": "3"}) == Options()
 
 
+def test_the_key_of_the_ranks_is_no_option_and_is_left_alone():
+    assert Options.resolve({}, {"DDP_PATCH_KEY": "a" * 32}) == Options()
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("DDP_PATCH_NPROCS", "DDP_PATCH_NPROCS is set, and is no option. Did you mean 'DDP_PATCH_NPROC'?"),
+        ("DDP_PATCH_KEYS", "DDP_PATCH_KEYS is set, and is no option. Did you mean 'DDP_PATCH_KEY'?"),
         ("DDP_PATCH_XYZZY", "DDP_PATCH_XYZZY is set, and is no option. The options are DDP_PATCH_NPROC, "),
     ],
 )
@@ -85,6 +91,7 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_TIMEOUT",
         "DDP_PATCH_QUIET",
         "DDP_PATCH_TRACEBACK",
+        "DDP_PATCH_TRACE",
     ]
 
 
@@ -104,6 +111,7 @@ def test_keyword_arguments_are_taken():
         "timeout": 5,
         "quiet": True,
         "traceback": True,
+        "trace": "traces",
     }
     options = Options.resolve(given_by_keyword, {})
     assert dataclasses.asdict(options) == given_by_keyword
@@ -125,6 +133,7 @@ def test_variables_are_taken():
         "DDP_PATCH_TIMEOUT": "2.5",
         "DDP_PATCH_QUIET": "1",
         "DDP_PATCH_TRACEBACK": "true",
+        "DDP_PATCH_TRACE": "traces",
     }
     assert Options.resolve({}, environ) == Options(
         nproc=4,
@@ -141,6 +150,7 @@ def test_variables_are_taken():
         timeout=2.5,
         quiet=True,
         traceback=True,
+        trace="traces",
     )
 
 
@@ -276,7 +286,7 @@ def test_an_unknown_option_is_met_with_the_list():
     assert str(caught.value) == (
         "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, accumulate, "
         "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout, "
-        "quiet, traceback."
+        "quiet, traceback, trace."
     )
 
 

@@ -53,9 +53,9 @@ def test_no_name_is_patched_twice_on_one_host_but_for_the_drawing_of_seeds():
 
 
 def test_a_wrapper_is_tried_without_a_job():
-    session = SimpleNamespace(files=SimpleNamespace(leaders=lambda path: f"/leaders/{path}"))
-    seen = files._translated(session, lambda *args: args, None, ("x", 2), {})
-    assert seen == ("/leaders/x", 2)
+    session = SimpleNamespace(looks=SimpleNamespace(call=lambda what, real, path, args, options: (what, path, *args)))
+    seen = files._looking("os.access")(session, lambda *args: args, None, ("x", 2), {})
+    assert seen == ("os.access", "x", 2)
 
     linear = torch.nn.Linear(1, 1)
     under_wrapper = {f"module.{key}": value for key, value in linear.state_dict().items()}

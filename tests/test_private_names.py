@@ -21,6 +21,8 @@ NAMES = {
     "torch._C.DisableTorchFunctionSubclass": "torch's function below our override, for subclasses alone",
     "torch._C.TensorBase.grad": "the descriptor behind Tensor.grad, which is watched while gradients wait",
     "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
+    "torch._dynamo.eval_frame.OptimizeContext.__init__": "whether anything is to be compiled",
+    "torch._dynamo.eval_frame.cached_backends": "whether anything was, before ddp_patch was imported",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
     "torch._VF": "where nn.functional's functions are looked up (verify)",
     "torch._foreach_mul_": "gradients scaled in one kernel",
@@ -61,6 +63,7 @@ ATTRIBUTES = {
     "_backward_cls": a_function,
     "_backward_hooks": lambda: torch.ones(1, requires_grad=True),
     "_check_reducer_finalized": lambda: torch.nn.parallel.DistributedDataParallel,
+    "_call_impl": lambda: torch.nn.Linear(1, 1),
     "_disallowed_callable_ids": lambda: torch._dynamo.trace_rules,
     "_flat_weights": lambda: torch.nn.GRU(1, 1),
     "_get_sequence_number_for_group": lambda: torch.distributed.ProcessGroup,
@@ -93,6 +96,7 @@ OTHERS = {
         "_self_span",
         "_self_wrapper",
     ),
+    "_exc_queue",  # of Ray Train's thread runner
 }
 
 

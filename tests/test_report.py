@@ -3,6 +3,9 @@
 import functools
 import inspect
 import random
+import re
+import sys
+import time
 
 import pytest
 import torch
@@ -11,6 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.world import World
+from ddp_patch.pace import KINDS, Pace
 
 
 class Layer(nn.Module):
@@ -227,3 +232,87 @@ def test_the_report_says_what_part_of_the_work_is_split(said):
     assert "MatchesColumns (42 parameters): 100.0 % of its products" in said()["MatchesColumns"][0]
     matches = next(line for line in said()["MatchesRows"][0].splitlines() if "%" in line and "MatchesRows" in line)
     assert "so at most 1." in matches
+
+
+# --- where the time goes ------------------------------------------------------------------------------------------------
+
+
+class Slow(nn.Module):
+    """Takes a millisecond for each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 2)
+
+    def forward(self, x):
+        time.sleep(0.001 * len(x))
+        return self.linear(x)
+
+
+class SlowRows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8 * 24
+
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return torch.full((6,), float(index)), index % 2
+
+
+def clocked(profiled, slow_rank=None):
+    """The parts of a step's time in milliseconds, and what the report says of them."""
+    torch.manual_seed(0)
+    if profiled:
+        sys.setprofile(lambda *args: None)
+    model, rank = Slow(), World.get().rank
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(SlowRows(), 8):
+        loss = F.cross_entropy(model(x), y)
+        if rank == slow_rank:
+            time.sleep(0.02)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sys.setprofile(None)
+    report = ddp_patch.report()
+    shown = report.ledger.pace.shown()
+    parts = {name: 1000 * (getattr(shown, name) or 0) for name in ("total", *KINDS, "computing")}
+    return {**parts, "steps": shown.steps, "python": shown.python, "text": str(report)}
+
+
+def test_the_time_of_a_step_is_told_by_its_parts(ranks):
+    for its in ranks.call(clocked, 2, False, enable={"report": True}).ok().results:
+        assert its["steps"] == 24 - 3 - 2
+        assert its["total"] == pytest.approx(sum(its[name] for name in (*KINDS, "computing")))
+        assert its["loading"] > 4 * 0.5
+        assert its["computing"] > 4 * 1.0
+        assert 0 < 1000 * its["python"] < its["computing"]
+        assert re.search(
+            r"In short\n    Slow .*\n    by the clock about [\d.]+ times as fast as one process", its["text"]
+        )
+        [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms: ", its["text"])
+        assert float(alone) > 8 * 1.5
+
+
+def test_a_rank_that_is_late_is_what_the_others_wait_for(ranks):
+    first, second = ranks.call(clocked, 2, False, 1).ok().results
+    assert first["waiting"] > 15
+    assert second["computing"] > 20
+    assert first["python"] is None  # nobody asked for a report
+    assert "would take about" not in first["text"]
+
+
+def test_a_script_that_profiles_itself_is_left_alone(ranks):
+    for its in ranks.call(clocked, 2, True, enable={"report": True}).ok().results:
+        assert its["python"] is None
+
+
+def test_what_waits_is_no_python_of_ours():
+    """And what the profiler costs is taken off."""
+    pace = Pace()
+    for _ in range(13):
+        for _ in range(300):
+            pace.end("waiting", pace.begin())
+        pace.steps()
+        pace.stepped(profiles=True)
+    assert 0 < pace.shown().python < 0.01
+    assert pace.shown().waiting < pace.shown().total

@@ -89,10 +89,8 @@ def run_rank(request, rank, port):
     sys.path[0:0] = request.get("path", [])
     code = 0
     try:
-        if "script" in request:
-            run_script(request)
-        else:
-            call_function(request, rank)
+        run = run_script if "script" in request else call_function
+        run(request, rank) if not request.get("thread") else in_thread(run, request, rank)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
@@ -101,7 +99,24 @@ def run_rank(request, rank, port):
     return code
 
 
-def run_script(request):
+def in_thread(run, *args):
+    """Run beside the main thread, as a launcher may that keeps its processes."""
+    raised = []
+
+    def catch():
+        try:
+            run(*args)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=catch, name="Runner")
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+def run_script(request, rank):
     from ddp_patch.__main__ import main
 
     if request["nproc"] > 1:
@@ -126,7 +141,8 @@ def call_function(request, rank):
 
     module, name = request["function"].split(":")
     function = getattr(importlib.import_module(module), name)
-    with ddp_patch.enable(**request.get("enable", {})):
+    own = contextlib.nullcontext() if request.get("bare") else ddp_patch.enable(**request.get("enable", {}))
+    with own:
         result = function(*request.get("args", []))
     with open(f"{request['logs']}/result.{rank}", "w") as stream:
         json.dump(result, stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,10 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..job import texts
+from ..job.seal import Seal
 from ..ledger import Ledger
-from ..portable import portable
 from .layout import Layout
 from .names import function_name
+
+_counts = itertools.count(1)  # of this process, the same on every rank
 
 
 class Collectives(ABC):
@@ -28,6 +31,7 @@ class Collectives(ABC):
     at_work: Any
     post: Callable[[str, bytes], None]
     collect: Callable[[str], list[bytes]]
+    seal: Seal
 
     @abstractmethod
     def collective(self, what: str, size: int = 0) -> AbstractContextManager[None]:
@@ -81,37 +85,56 @@ class Collectives(ABC):
         return whole
 
     def share(self, values: list[Any]) -> list[list[Any]]:
-        """Exchange small Python objects: entry r is what rank r gave."""
-        gathered: list[Any] = [None] * self.size
+        """Exchange small Python objects: entry r is what rank r gave.
+
+        Raises:
+            Exception: on every rank, if what one gave cannot be told.
+        """
+        name = f"what the ranks share, number {next(_counts)}"
+        told = self._packed(f"{name}, rank {self.rank}", values)
         self.ledger.count("all_gather_object", 0)
         with self.collective("an exchange of objects"):
-            dist.all_gather_object(gathered, values, group=self.group)
-        return gathered
+            given = texts.gathered(told, self.group, self.size)
+        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(given)]
 
     def leaders(self, value: Any) -> Any:
         """Give every rank the Python object that rank 0 has.
 
         Raises:
-            Exception: on every rank, if it cannot be pickled.
+            Exception: on every rank, if it cannot be told.
         """
-        given: list[Any] = [None]
-        if self.rank == 0:
-            try:
-                given = [(True, pickle.dumps(value))]
-            except Exception as error:  # noqa: BLE001 — the other ranks wait: all raise it below
-                given = [(False, portable(error))]
+        name = f"what rank 0 has, number {next(_counts)}"
+        told = self._packed(name, value) if self.rank == 0 else b""
         self.ledger.count("broadcast_object", 0)
         with self.collective("an object of rank 0"):
-            dist.broadcast_object_list(given, src=0, group=self.group)
-        is_good, told = given[0]
-        if not is_good:
-            raise told
-        return pickle.loads(told)
+            told = texts.of_leader(told, self.group)
+        return self._unpacked(name, told)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Exchange Python objects under a name that is used once, from whichever thread; slower than ``share``."""
-        self.post(name, pickle.dumps(value))
-        return [pickle.loads(text) for text in self.collect(name)]
+        self.leave(name, value)
+        return self.left(name)
+
+    def leave(self, name: str, value: Any) -> None:
+        """Leave this rank's part of an exchange, and go on."""
+        self.post(name, self._packed(f"{name}, rank {self.rank}", value))
+
+    def left(self, name: str) -> list[Any]:
+        """Wait for what all ranks leave under a name."""
+        return [self._unpacked(f"{name}, rank {rank}", text) for rank, text in enumerate(self.collect(name))]
+
+    def _packed(self, name: str, value: Any) -> bytes:
+        """Write down what is told, or why it cannot be: the other ranks wait for it."""
+        try:
+            return self.seal.pack(name, (True, value))
+        except Exception as error:  # noqa: BLE001 — pickling runs foreign code; all ranks raise it
+            return self.seal.pack(name, (False, self.seal.raised(name, error)))
+
+    def _unpacked(self, name: str, told: bytes) -> Any:
+        is_good, value = self.seal.unpack(name, told)
+        if not is_good:
+            raise value
+        return value
 
     def together(self, action: Callable[[], Any]) -> None:
         """Let every rank act, wait until all have, and fail everywhere if one failed.
@@ -123,13 +146,15 @@ class Collectives(ABC):
             action()
         except Exception as raised:  # noqa: BLE001 — whatever it is, all ranks raise it below
             error = raised
-        failures = [given[0] for given in self.share([portable(error)])]
+        form = error if error is None else self.seal.raised("an error of one rank", error)
+        failures = [given[0] for given in self.share([form])]
         failure = error or next((failure for failure in failures if failure is not None), None)
         if failure is not None:
             try:
                 raise failure
             finally:
-                del error, failure, failures  # frames that hold their error are freed late, with files and tensors
+                # Frames that hold their error are freed late, with files and tensors.
+                del error, form, failure, failures
 
 
 def named(work: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import BatchError
+from ..job.seal import Seal
 from ..ledger import Ledger
 from ..trail import Trail
 from .collectives import Collectives, named
@@ -35,6 +36,7 @@ class World(Collectives):
     # Leaves something for the other ranks under a name, and waits for what all have left there, without a collective.
     post: Callable[[str, bytes], None] = lambda name, own: None
     collect: Callable[[str], list[bytes]] = lambda name: []
+    seal: Seal = field(default_factory=Seal)  # of what ranks tell each other as Python objects
     trail: Trail = field(default_factory=Trail)  # where this rank is among the points at which ranks meet
     one_thread: OneThread = field(default_factory=OneThread)
     operations: int = 0  # torch functions called on batches so far, the same number on every rank
@@ -161,12 +163,13 @@ class World(Collectives):
             )
 
     @contextmanager
-    def collective(self, what: str, size: int = 0) -> Iterator[None]:
+    def collective(self, what: str, size: int = 0, *, computes: bool = False) -> Iterator[None]:
         """Surround a collective: a rank that is out of step must not begin it, and its failure is explained.
 
         Args:
             what: names it in messages, alike on every rank.
             size: of what is sent, alike on every rank, where that is known.
+            computes: it is more than waiting for the other ranks.
 
         Raises:
             LockstepError: if this rank or this thread is out of step with the others.
@@ -176,6 +179,7 @@ class World(Collectives):
         if self.observation is not None:
             self.observation.crossed()
         counts = self.trail.enter(what, size)
+        began = None if computes else self.ledger.pace.begin()
         try:
             yield
         except RuntimeError as error:
@@ -184,6 +188,7 @@ class World(Collectives):
                 raise
             raise why from error
         finally:
+            self.ledger.pace.end("waiting", began)
             if counts:
                 self.trail.leave()
 

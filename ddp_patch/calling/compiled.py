@@ -8,20 +8,48 @@ not compiled: it computes the same, but for what it calls on rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+import wrapt
 from torch import nn
 
 from ..batch.rules.losses import LOSSES
 
 
+class _Used:
+    is_seen = False
+
+
 def is_used() -> bool:
-    """Tell whether this program compiles anything."""
-    return "torch._dynamo.trace_rules" in sys.modules
+    """Tell whether this program compiles anything; torch imports TorchDynamo with the first optimizer (2.13)."""
+    return _Used.is_seen
+
+
+def _watch(eval_frame: Any) -> None:
+    """Note from now on what is to be compiled, and whether anything was before."""
+
+    def compiles(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        _Used.is_seen = True
+        wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(eval_frame, "OptimizeContext.__init__", compiles)
+    backends = eval_frame.cached_backends.values()  # None: disabled; empty after a reset
+    _Used.is_seen = _WAS_THERE and (not backends or any(map(callable, backends)))
+
+
+_WAS_THERE = "torch._dynamo.eval_frame" in sys.modules
+wrapt.register_post_import_hook(_watch, "torch._dynamo.eval_frame")
+
+
+def is_traced() -> bool:
+    """Tell whether a compiler records what is computed, instead of computing it."""
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return proxies is not None and proxies.get_proxy_mode() is not None
 
 
 def stance(kind: Literal["force_eager", "default"]) -> AbstractContextManager[Any]:
@@ -29,14 +57,31 @@ def stance(kind: Literal["force_eager", "default"]) -> AbstractContextManager[An
     return torch.compiler.set_stance(kind) if is_used() else nullcontext()
 
 
+LOSS_FUNCTIONS = tuple(function.__name__ for function in LOSSES)
+BATCH_NORM = ("batch_norm",)
+
+
+def meets_in_norms(layers: list[nn.Module]) -> bool:
+    """Tell whether ranks meet in the BatchNorm of these layers, if code is compiled."""
+    return is_used() and any(layer.training or _has_no_statistics(layer) for layer in layers)
+
+
+def _has_no_statistics(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
+
+
 @contextmanager
-def losses_break_graphs() -> Iterator[None]:
-    """Surround a forward on rows that computes a loss."""
+def breaking_graphs(names: Sequence[str]) -> Iterator[None]:
+    """Surround a forward on rows in which ranks meet: they would in what stands for tensors while it is traced.
+
+    Args:
+        names: of functions of ``torch.nn.functional`` in which they do.
+    """
     if not is_used():
         yield
         return
     ids: Any = sys.modules["torch._dynamo.trace_rules"]._disallowed_callable_ids  # torch 2.13
-    added = [key for key in (id(getattr(F, function.__name__)) for function in LOSSES) if key not in ids]
+    added = [key for key in (id(getattr(F, name)) for name in names) if key not in ids]
     for key in added:
         ids.add(key)
     try:
@@ -44,6 +89,46 @@ def losses_break_graphs() -> Iterator[None]:
     finally:
         for key in added:
             ids.remove(key)
+
+
+def _calls(module: nn.Module) -> Any:
+    # By itself TorchDynamo passes the frame of torch's own modules over, such as nn.Sequential (torch 2.13).
+    called = sys.modules["torch._dynamo.external_utils"].wrap_inline(module._call_impl)
+    # What is compiled is kept by code, and given up by code: not that of all functions that are wrapped so.
+    called.__code__ = called.__code__.replace(co_firstlineno=called.__code__.co_firstlineno)
+    return called
+
+
+class Compiling:
+    """How a script compiles a function, for the forwards of models that it calls."""
+
+    def __init__(self, how: dict[str, Any]) -> None:
+        """Compile nothing yet.
+
+        Args:
+            how: arguments of ``torch.compile``, but for ``fullgraph``: a replica is not part of the function's graph.
+        """
+        self._how = {name: value for name, value in how.items() if name in _FOR_MODELS}
+        self._forwards: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
+
+    @contextmanager
+    def forward_of(self, module: nn.Module) -> Iterator[None]:
+        """Surround a call of a module that computes rows, which runs compiled inside."""
+        own = vars(module)
+        if own.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
+            yield
+            return
+        if module not in self._forwards:
+            self._forwards[module] = torch.compile(_calls(module), **self._how)
+        own["_compiled_call_impl"] = self._forwards[module]  # as Module.compile() has it (torch 2.13)
+        try:
+            with stance("default"):
+                yield
+        finally:
+            del own["_compiled_call_impl"]
+
+
+_FOR_MODELS = ("backend", "mode", "options", "dynamic", "recompile_limit", "isolate_recompiles")
 
 
 def needs_one_graph(error: BaseException) -> bool:

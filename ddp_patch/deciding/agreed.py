@@ -22,11 +22,12 @@ def muted(world: World) -> Iterator[None]:
 
 def agreed(world: World, own: SplitDecision) -> SplitDecision:
     """Let the ranks agree on the most cautious of their decisions."""
-    decisions: list[SplitDecision] = [given[0] for given in world.share([own])]
+    told = own.how.name, own.reason, repr((own.dims, own.losses))
+    decisions = [given[0] for given in world.share([told])]
     for how in (How.WHOLE, How.BATCHES):
-        for decision in decisions:
-            if decision.how is how:
-                return decision
-    if any((decision.dims, decision.losses) != (decisions[0].dims, decisions[0].losses) for decision in decisions):
+        for name, reason, _ in decisions:
+            if name == how.name:
+                return own if (own.how, own.reason) == (how, reason) else SplitDecision(how, reason)
+    if any(outputs != decisions[0][2] for _, _, outputs in decisions):
         return SplitDecision(How.BATCHES, "its outputs differ in shape between ranks")
     return own

@@ -17,8 +17,10 @@ import types
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
 from .code import content_of, names_in, slots_of
@@ -118,8 +120,8 @@ class Guards:
     def _tensor(self, thing: Tensor) -> Any:
         if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
             self._standing.flag(thing)
-            return Tensor, thing.requires_grad and thing.is_leaf
-        return Tensor
+            return Tensor, thing.requires_grad and thing.is_leaf, thing.dtype, thing.dim()
+        return BatchTensor if isinstance(thing, BatchTensor) else Tensor
 
     def _module(self, thing: nn.Module, depth: int) -> Any:
         if any(thing is layer for layer in self._layers):
@@ -128,6 +130,8 @@ class Guards:
         for layer in thing.modules():
             held.append(self._number(layer))
             held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
+            if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
+                held += [(n, self._held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
         return tuple(held)
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
@@ -145,6 +149,9 @@ class Guards:
         return repr(thing) if isinstance(thing, itertools.count) else object()
 
     def _function(self, thing: types.FunctionType, depth: int) -> Any:
+        compiled = vars(thing).get("_torchdynamo_orig_callable")  # torch 2.13, and what stands for it here
+        if compiled is not None:
+            return self._walk(compiled, depth), self._own_attributes(thing, depth)
         code = thing.__code__
         if code.co_filename.startswith(OURS):
             return None
@@ -161,9 +168,17 @@ class Guards:
             self._standing.place(functools.partial(content_of, cell), name, value)
             held.append((name, self._followed(value, depth, own)))
         if own:
+            for name in ("__code__", "__defaults__", "__kwdefaults__"):
+                self._standing.place(functools.partial(getattr, thing), name, getattr(thing, name))
             held.append(self._walk(thing.__defaults__, depth))
             held.append(self._walk(thing.__kwdefaults__, depth))
+            held.append(self._own_attributes(thing, depth))
         return tuple(held)
+
+    def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
+        namespace = vars(thing)
+        self._standing.size(namespace)
+        return tuple((name, self._held(namespace, name, depth)) for name in [*namespace] if name in self._names)
 
     def _held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
         value = namespace.get(name, MISSING)

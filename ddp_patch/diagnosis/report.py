@@ -21,7 +21,7 @@ class Report:
             return "ddp_patch report: one process, nothing was patched; this is the script itself.\n"
         ledger = self.ledger
         blocks = [
-            _block("In short", _summary(ledger, self.world_size)),
+            _block("In short", _summary(ledger, self.world_size, self.device)),
             _block(
                 "Replicas",
                 [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING],
@@ -36,6 +36,7 @@ class Report:
             ),
             _block("Loaders", [f"{name}: {how}" for name, how in ledger.loaders.items()]),
             _block("Work of a forward that is split over the ranks", _work(ledger, self.world_size)),
+            _block("Time of an optimizer step on this rank", _time(ledger, self.world_size, self.device)),
             _block("Rows of this rank per model call", _rows(ledger)),
             _block("Gathered whole, slower than rows", _gathers(ledger)),
             _block("Collectives", _collectives(ledger)),
@@ -61,15 +62,21 @@ def _block(title: str, lines: list[str]) -> str:
 _MOST = 5  # lines of advice
 _RARELY = 0.5  # gathers per step, below which they do not matter
 _NEARLY_ALL = 0.98  # of a forward's work
+_HOST = "the CPU"
+_DEALT, _NO_WORKERS = "each rank loads its own", "num_workers=0"
 
 
-def _summary(ledger: Ledger, size: int) -> list[str]:
+def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     """What is split, and what to change, most first."""
     if not ledger.replicas:
         return [f"nothing is split: {_NOTHING.partition(': ')[2]}"]
     lines = [
         f"{name}: at most {_times(part, size):.2f} times as fast as one process" for name, part in ledger.work.items()
     ]
+    faster = _faster(ledger, size, device)
+    if faster is not None:
+        advised = "" if faster > 1 else ": steps are too short to be shared; larger batches make them longer"
+        lines.append(f"by the clock about {faster:.1f} times as fast as one process{advised}")
     advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.on_whole.items()]
     if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
         advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
@@ -95,6 +102,42 @@ def _work(ledger: Ledger, size: int) -> list[str]:
         f"{_times(part, size):.2f} times as fast"
         for name, part in ledger.work.items()
     ]
+
+
+def _time(ledger: Ledger, size: int, device: str) -> list[str]:
+    """Where the time goes, and what one process would take: what is split, as often; without the ranks' own cost."""
+    pace = ledger.pace.shown()
+    if pace is None:
+        return []
+    own = (
+        ""
+        if pace.python is None
+        else f", of which about {_ms(min(pace.python, pace.computing))} are Python of ddp_patch's"
+    )
+    lines = [
+        f"{_ms(pace.total)}, the mean of the middle half of {pace.steps} steps:",
+        f"{_ms(pace.loading)} loading, {_ms(pace.waiting)} waiting for other ranks, {_ms(pace.effects)} for effects,",
+        f"{_ms(pace.optimizer)} in the optimizer, {_ms(pace.computing)} for forward, backward and the script{own}",
+    ]
+    faster = _faster(ledger, size, device)
+    if faster is not None:
+        alone = _ms(faster * pace.total)
+        lines.append(f"one process on the cores of one rank would take about {alone}: {faster:.1f} times as long")
+    return lines
+
+
+def _faster(ledger: Ledger, size: int, device: str) -> float | None:
+    """How many times as fast as one process the ranks are, by their clock; None where that cannot be said."""
+    pace = ledger.pace.shown()
+    if pace is None or pace.python is None or not ledger.work or device != _HOST:  # which waits for no accelerator
+        return None
+    is_dealt = all(_DEALT in how and _NO_WORKERS in name for name, how in ledger.loaders.items())
+    computing = max(pace.computing - pace.python, 0.0) * _times(min(ledger.work.values()), size)
+    return (computing + pace.optimizer + pace.effects + pace.loading * (size if is_dealt else 1)) / pace.total
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
 
 
 def _rows(ledger: Ledger) -> list[str]:

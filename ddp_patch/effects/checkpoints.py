@@ -101,7 +101,9 @@ class Checkpoints:
             return None
         if is_own or not self._turns.are_taken():
             return write()
-        return self._turns.take(what, write, [os.path.abspath(os.fsdecode(path))])
+        result = self._turns.take(what, write, [os.path.abspath(os.fsdecode(path))])
+        self._files.changed(path)
+        return result
 
     def leaders(self, path: Any) -> Any:
         """What rank 0 calls a path of this rank."""

@@ -10,7 +10,7 @@ from ..batch.world import World
 from ..job.crash import CrashHook
 from .blame import Blame
 from .debugger import Debugger
-from .prompts import Input, Prompts
+from .prompts import Alone, Input, Prompts
 from .terminal import Terminal
 from .turns import Turns
 
@@ -18,13 +18,14 @@ from .turns import Turns
 class Console:
     """Standard input, output and errors, warnings, prompts and debuggers."""
 
-    def __init__(self, world: World, turns: Turns, crash: CrashHook) -> None:
+    def __init__(self, world: World, turns: Turns, crash: CrashHook, alone: Alone) -> None:
         """Prepare; nothing changes before ``begin``.
 
         Args:
             world: the ranks.
             turns: of the ranks.
             crash: writes what a failing rank says.
+            alone: surrounds what rank 0 asks its user.
         """
         self._world = world
         self._turns = turns
@@ -32,7 +33,7 @@ class Console:
         self._terminal: Terminal | None = None
         self._input: Input | None = None
         self.blame = Blame(world.muted.get)
-        self.prompts = Prompts(turns, world)
+        self.prompts = Prompts(turns, world, alone)
         self.debugger = Debugger(turns, self.prompts)
 
     def begin(self) -> None:

@@ -6,7 +6,6 @@ process has.
 
 from __future__ import annotations
 
-import threading
 from bdb import Bdb
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from .. import script_thread
 from ..batch.world import World
 from ..errors import LockstepError
 from ..job import debugged
@@ -139,7 +139,7 @@ class Debugger:
         """Tell whether all ranks are here; of a thread, which are not in step, rank 0's stops."""
         if self._left is not None:
             return False
-        if threading.current_thread() is threading.main_thread():
+        if script_thread.is_here():
             return self._turns.are_taken()
         return not self._turns.are_silent()
 

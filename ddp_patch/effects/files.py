@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from .disks import UNSEEN, Disks
 from .file_objects import Watched, in_step
-from .null_file import Open, before, null_file, opener_of
+from .null_file import Open, before, null_file
 from .ownership import Ownership
 from .scratch import make_scratch
 from .turns import Turns
@@ -27,15 +28,17 @@ _COPIED = 2**30  # bytes; the others of larger files read the file itself, which
 class Files:
     """Opens files for the script."""
 
-    def __init__(self, turns: Turns, ownership: Ownership) -> None:
+    def __init__(self, turns: Turns, ownership: Ownership, disks: Disks) -> None:
         """Start with no file written.
 
         Args:
             turns: of the ranks.
             ownership: tells which files are the script's.
+            disks: of the ranks' hosts.
         """
         self._turns = turns
         self._ownership = ownership
+        self._disks = disks
         self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
         self._finished: set[str] = set()
         self._scratch: str | None = None  # this rank's own folder, for what has to have a name
@@ -72,10 +75,12 @@ class Files:
         """Open a descriptor for writing, as ``os.open`` does."""
         own = os.path.abspath(os.fsdecode(path))
         opened: list[int] = []
+        held = self._disks.before(own, "w" if flags & os.O_TRUNC else "r+")
         if self._turns.is_leader:
+            held.close()
             self._turns.take("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
         else:
-            with before(own, "w" if flags & os.O_TRUNC else "r+") as held:
+            with held:
                 self._turns.take("os.open", lambda: None, [own])
                 opened.append(self._named(held))
         self.goes_on(own)  # when a descriptor is closed cannot be told
@@ -98,15 +103,6 @@ class Files:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def stat(self, real: Callable[..., Any], path: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Look at a file: rank 0's view of one that is being written."""
-        if isinstance(path, int) or not (self._open or self._renamed) or not self._turns.are_taken():
-            return real(path, *args, **options)
-        own = self._key(path)
-        if own in self._open:
-            return self._turns.follow("os.stat", lambda: real(path, *args, **options), [own])
-        return real(self.leaders(path), *args, **options)
-
     def leaders(self, path: Any) -> Any:
         """What rank 0 calls a path of this rank."""
         if not self._renamed or not isinstance(path, (str, bytes, os.PathLike)):
@@ -121,22 +117,32 @@ class Files:
 
     def finished(self, path: Any) -> None:
         """Note that rank 0 has written a file."""
-        self._finished.add(self._key(path))
+        self._finished.add(self.key(path))
+        self.changed(path)
+
+    def changed(self, path: Any) -> None:
+        """Note that rank 0 made or changed something."""
+        self._disks.changed(self.key(path))
+
+    def is_made(self, path: Any) -> bool:
+        """Tell whether rank 0 made it, where some rank may not see it."""
+        return self._disks.has_changes and self._disks.is_around(self.key(path))
 
     def goes_on(self, path: str) -> None:
         """Note that rank 0 writes to a file from now on."""
-        path = self._key(path)
+        path = self.key(path)
+        self._disks.changed(path)
         self._finished.discard(path)
         self._open[path] = self._open.get(path, 0) + 1
 
     def mapped(self, path: Any) -> None:
         """Note that the script may write to a file through memory, without telling anybody."""
         if self._turns.are_taken() and self._ownership.covers(path):
-            self._mapped.add(self._key(path))
+            self._mapped.add(self.key(path))
 
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
-        path = self._key(path)
+        path = self.key(path)
         left = self._open.get(path, 1) - 1
         if left:
             self._open[path] = left
@@ -146,7 +152,8 @@ class Files:
 
     def forget(self, path: Any) -> None:
         """Note that rank 0 removed a file, or put another one in its place."""
-        own = self._key(path)
+        own = self.key(path)
+        self._disks.changed(own)
         inside = own + os.sep
         self._finished = {name for name in self._finished if name != own and not name.startswith(inside)}
         self._mapped.discard(own)
@@ -156,22 +163,31 @@ class Files:
         """Note that a command ran, which may have removed anything."""
         self._finished.clear()
 
-    def _key(self, path: Any) -> str:
-        """A file by the name that rank 0 gave it."""
+    @property
+    def is_known(self) -> bool:
+        """Tell whether any path means something else than what this rank finds there."""
+        return bool(self._open or self._finished or self._renamed or self._disks.has_changes)
+
+    def is_unfinished(self, own: str) -> bool:
+        """Tell whether rank 0 may go on writing to a file."""
+        return own in self._open
+
+    def key(self, path: Any) -> str:
+        """Give the name that rank 0 gave a file."""
         return str(self.leaders(os.path.abspath(os.fsdecode(path))))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
-        if isinstance(file, int) or not (self._open or self._finished or self._renamed):
+        if isinstance(file, int) or not self.is_known or not self._turns.are_taken():
             return real(file, mode, **options)
-        if not self._turns.are_taken():
-            return real(file, mode, **options)
-        own = self._key(file)
-        if own in self._mapped and options.get("opener") is None:
-            return self._read_mapped(real, file, mode, options, own)
-        if own in self._open and options.get("opener") is None:
-            return self._read_unfinished(real, file, mode, options, own)
+        own = self.key(file)
+        if options.get("opener") is None:
+            is_elsewhere = self._is_elsewhere(own)
+            if own in self._mapped and not is_elsewhere:
+                return self._read_mapped(real, file, mode, options, own)
+            if own in self._open or is_elsewhere:
+                return self._read_copy(real, file, mode, options, own)
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
@@ -179,17 +195,16 @@ class Files:
                 raise
         return self._wait_for(real, file, mode, options)
 
-    def _read_unfinished(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
-        """Read a file that rank 0 may go on writing to: the other ranks get what it held when rank 0 came here."""
+    def _is_elsewhere(self, own: str) -> bool:
+        return self._disks.has_changes and not self._ownership.asks_itself() and self._disks.concerns(own)
 
-        def held() -> bytes:
-            with real(file, "rb") as stream:
-                return bytes(stream.read())
-
-        content = self._turns.follow("open", held, [own])
-        if self._turns.is_leader:
-            return real(file, mode, **options)
-        return real(file, mode, **{**options, "opener": opener_of(content or b"")})
+    def _read_copy(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+        """Read a file that rank 0 may go on writing to, or alone sees: the others get what it holds."""
+        is_unfinished = own in self._open
+        with self._disks.copy(own, file) as copy:
+            if self._turns.is_leader or (self._disks.sees(own) and not is_unfinished):
+                return real(self.leaders(file), mode, **options)
+            return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(copy.fileno())})
 
     def _read_mapped(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
         """Read a file that rank 0 writes to through memory: the other ranks copy it while rank 0 waits."""
@@ -209,19 +224,20 @@ class Files:
                 return real(self.leaders(file), mode, **options)
             except FileNotFoundError:
                 time.sleep(0.05)
-        why = "rank 0 wrote it, but this rank's host does not see it. Write it to a file system that all hosts share"
-        raise FileNotFoundError(errno.ENOENT, why, os.fspath(file))
+        raise FileNotFoundError(errno.ENOENT, UNSEEN.format("wrote"), os.fspath(file))
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         own = os.path.abspath(os.fsdecode(file))
+        held = self._disks.before(own, mode)  # rank 0 has not begun
         if self._turns.is_leader:
+            held.close()
             opened: list[Any] = []
             self._turns.take("open", lambda: opened.append(real(file, mode, **options)), [own], hands_over=False)
             plain = opened[0]
         else:
-            with before(own, mode) as held:  # rank 0 has not begun
+            with held:
                 self._turns.take("open", lambda: None, [own])
                 plain = null_file(real, file, mode, options, held)
         self.goes_on(own)

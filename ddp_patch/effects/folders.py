@@ -55,7 +55,9 @@ class Folders:
         named = [os.path.abspath(os.fsdecode(path)) for path in paths]
         result = self._turns.take(what, lambda: real(*args, **kwargs), named)
         for path in named:
-            if what not in _KEEPS:
+            if what in _KEEPS:
+                self._files.changed(path)
+            else:
                 self._files.forget(path)
             if not self._turns.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
                 # What rank 0 moved away was a file that every rank had made for itself.

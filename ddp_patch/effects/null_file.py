@@ -75,16 +75,3 @@ def null_file(real: Open, file: Any, mode: str, options: dict[str, Any], held: I
     model = real(os.devnull, "w", **{name: value for name, value in options.items() if name != "closefd"})
     with model:
         return io.TextIOWrapper(writer, model.encoding, model.errors, options.get("newline"), model.line_buffering)
-
-
-def opener_of(content: bytes) -> Callable[[Any, int], int]:
-    """An ``opener`` for ``io.open`` that gives this content."""
-
-    def opener(path: Any, flags: int) -> int:
-        with tempfile.TemporaryFile() as copy:
-            copy.write(content)
-            copy.flush()
-            copy.seek(0)
-            return os.dup(copy.fileno())
-
-    return opener

@@ -60,16 +60,25 @@ class Ownership:
         """Remember a temporary file or folder of this process."""
         self._temporary.add(_absolute(path))
 
-    def place(self, folder: Any) -> Any:
-        """Where a rank other than 0 makes its own temporary files, when the script asks for one of its folders."""
-        if folder is None or not os.path.isdir(folder) or not self.covers(os.path.join(os.fsdecode(folder), "x")):
+    def place(self, folder: Any, is_made: bool) -> Any:
+        """Where a rank other than 0 makes its own temporary files, when the script asks for one of its folders.
+
+        Args:
+            folder: that the script names.
+            is_made: by rank 0, maybe where this rank does not see it.
+        """
+        if (
+            folder is None
+            or not (is_made or os.path.isdir(folder))
+            or not self.covers(os.path.join(os.fsdecode(folder), "x"))
+        ):
             return folder
         return os.fsencode(self._scratch) if isinstance(folder, bytes) else self._scratch
 
     def is_temporary(self, path: Any) -> bool:
         """Tell what this process made for itself, and what lies in it."""
         own = _absolute(path)
-        return bool(self._temporary) and any(part in self._temporary for part in (own, *_above(own)))
+        return bool(self._temporary) and any(part in self._temporary for part in (own, *above(own)))
 
     def covers(self, *paths: Any) -> bool:
         """Tell whether an effect on one of these is the script's.
@@ -95,6 +104,16 @@ class Ownership:
         """
         frame = self._asking(through)
         return frame is not None and (kind(frame) == "script" or _top(frame) in _COMMANDERS)
+
+    @staticmethod
+    def asks_itself() -> bool:
+        """Tell whether it is this package that looks at a file, maybe on one rank alone, through Python's functions."""
+        is_past = False  # the wrapper of what was called
+        for frame in frames():
+            is_past = is_past or not is_ours(frame)
+            if is_past and not _is_python(frame.f_code.co_filename):
+                return is_ours(frame)
+        return False
 
     def covers_locks(self) -> bool:
         """Tell whether the script locks, or a library right on its behalf: compilers lock their caches as they need."""
@@ -161,12 +180,12 @@ def kind(frame: FrameType) -> str:
     module = _top(frame)
     if is_ours(frame):
         return "between"
-    if "site-packages" in name or "dist-packages" in name:
+    if _is_installed(name):
         is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
         if (module in _OWN_WRITERS or module in _TRACKERS) and not is_asked:
             return "own"
         return "script" if module == _program() else "library"
-    if name.startswith(("<frozen", *_STANDARD)):
+    if _is_python(name):
         if str(frame.f_globals.get("__name__")) == "concurrent.futures.thread":
             return "between"
         return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
@@ -177,6 +196,15 @@ def is_ours(frame: FrameType) -> bool:
     """Tell whether this is code of this package, or what it patches with."""
     # Methods that dataclasses make have a file of no name.
     return frame.f_code.co_filename.startswith(_OWN) or _top(frame) in ("ddp_patch", "wrapt")
+
+
+def _is_installed(name: str) -> bool:
+    return "site-packages" in name or "dist-packages" in name
+
+
+def _is_python(name: str) -> bool:
+    """Tell a file of Python's own; packages are installed in a folder of its folder."""
+    return name.startswith(("<frozen", *_STANDARD)) and not _is_installed(name)
 
 
 def _top(frame: FrameType) -> str:
@@ -197,7 +225,8 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _above(path: str) -> Iterator[str]:
+def above(path: str) -> Iterator[str]:
+    """Give the folders that a path is in, the innermost first."""
     while (parent := os.path.dirname(path)) != path:
         yield parent
         path = parent

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from .. import script_thread
 from ..batch.world import World
-from ..job.asking import asking
 from .commands import Pipe
 from .turns import Turns
+
+Alone = Callable[[], AbstractContextManager[None]]
 
 
 class Prompts:
     """Asks for all ranks, and waits as long as a person takes."""
 
-    def __init__(self, turns: Turns, world: World) -> None:
+    def __init__(self, turns: Turns, world: World, alone: Alone) -> None:
         """Ask nothing yet.
 
         Args:
             turns: of the ranks.
             world: the ranks.
+            alone: surrounds what rank 0 asks: Ctrl-C is meant for the question, and what it raises all ranks get.
         """
+        self._alone = alone
         self._turns = turns
         self._world = world
         self._for_all = False  # the main thread waits for a thread that asks
@@ -38,7 +41,7 @@ class Prompts:
         Raises:
             BaseException: on every rank, what rank 0 gets: EOFError, KeyboardInterrupt.
         """
-        in_thread = threading.current_thread() is not threading.main_thread()
+        in_thread = not script_thread.is_here()
         if self._turns.are_taken() or (may_be_awaited and in_thread and self._for_all):
             return self._turns.take(what, lambda: self._asked(real), is_patient=True)
         if self._turns.are_silent():
@@ -57,7 +60,7 @@ class Prompts:
     def _asked(self, real: Callable[[], Any]) -> Any:
         self._world.asking = True
         try:
-            with asking():
+            with self._alone():
                 return real()
         finally:
             self._world.asking = False

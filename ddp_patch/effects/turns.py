@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from .. import script_thread
 from ..batch.world import World
+from ..errors import TrustError
 from ..job.attendance import Attendance
 from ..job.parted import ADVICE
 from ..ledger import script_line
-from ..portable import portable
 
 _sessions = itertools.count(1)
 _MOST_FOLLOWED = 128  # turns after which the ranks are waited for, and the answers dropped from the store
@@ -52,14 +51,14 @@ class Turns:
 
     def are_taken(self) -> bool:
         """Tell whether what happens now is done by all ranks alike, and so once."""
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        return in_main_thread and self._is_shared() and not self._world.muted.get()
+        return script_thread.is_here() and self._is_shared() and not self._world.muted.get()
 
     def are_silent(self) -> bool:
         """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
         if self._world.muted.get():
             return self._is_shared()
-        return not self.is_leader and self._is_shared() and threading.current_thread() is not threading.main_thread()
+        in_step = script_thread.is_here() or script_thread.is_launchers()
+        return not self.is_leader and self._is_shared() and not in_step
 
     def _is_shared(self) -> bool:
         # Children, and a dataset that loads the rows of one rank, do what is theirs alone.
@@ -158,9 +157,14 @@ class Turns:
         trail = self._world.trail
         trail.detail = paths
         counts = trail.enter(what)
+        trail.in_turn = counts
+        pace = self._world.ledger.pace
+        began = pace.begin()
         try:
             yield name
         finally:
+            pace.end("effects", began)
+            trail.in_turn = False
             trail.detail = ()
             if counts:
                 trail.leave()
@@ -172,16 +176,17 @@ class Turns:
         own = self._world.trail.count
         if not self.is_leader:
             where = f"({', '.join(map(repr, paths))}) in {script_line()}"
-            self._attendance.put(self._place_of(self._world.rank), f"{what}\n{own}\n{where}".encode())
+            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", (what, own, where))
+            self._attendance.put(self._place_of(self._world.rank), told)
             others = self._world.size - 1
             self._attendance.come(f"session {self._session}", others * self._meetings, f"{name}/all")
             return
         self._attendance.get(f"{name}/all", what)
-        told = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
-        for rank, text in enumerate(told, 1):
-            other, count, where = text.decode().split("\n", 2)
-            if (other, int(count)) != (what, own):
-                self._part(_differ(_call(what, paths), own, rank, f"{other}{where}", int(count)))
+        texts = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
+        for rank, text in enumerate(texts, 1):
+            other, count, where = self._read(f"{name} of rank {rank}", text)
+            if (other, count) != (what, own):
+                self._part(_differ(_call(what, paths), own, rank, f"{other}{where}", count))
         self._attendance.drop(self._spent)
         self._spent = [f"{name}/all"]
 
@@ -208,10 +213,15 @@ class Turns:
             self.raise_pending()
             with self.alone():
                 result = action()
-            told = pickle.dumps((*came, True, result if hands_over else None))
+            told = self._world.seal.pack(name, (*came, True, result if hands_over else None))
         except BaseException as error:
-            self._tell(name, pickle.dumps((*came, False, portable(error))))
-            raise
+            form = self._world.seal.raised(name, error)
+            self._tell(name, self._world.seal.pack(name, (*came, False, form)))
+            is_refused = isinstance(form, TrustError) and not isinstance(error, TrustError)
+            if not is_refused:
+                del form  # see raise_pending
+                raise
+            raise form from error
         self._tell(name, told)
         return result
 
@@ -221,7 +231,7 @@ class Turns:
 
     def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
         told = self._attendance.get(f"{name}/answer", what, is_patient=is_patient)
-        done, leaders, count, is_good, result = pickle.loads(told)
+        done, leaders, count, is_good, result = self._read(name, told)
         own = self._world.trail.count
         if (done, count) != (what, own):
             self._part(_differ(_call(done, leaders), count, self._world.rank, _call(what, paths), own))
@@ -233,6 +243,13 @@ class Turns:
             finally:
                 del result  # see raise_pending
         return result
+
+    def _read(self, name: str, told: bytes) -> Any:
+        try:
+            return self._world.seal.unpack(name, told)
+        except TrustError as error:
+            self._attendance.leave(str(error))  # nobody shall wait for this rank
+            raise
 
     def _part(self, what: str) -> None:
         raise self._attendance.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import DdpPatchError
-from ..job import hosts, interfaces, launcher
+from ..job import hosts, interfaces, launcher, reaching
 from ..job.meeting import meet
 from ..options import Options
 from . import facts
@@ -58,6 +58,7 @@ def _look() -> dict[str, Any] | None:
     store = meet(told, timeout)
     own["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)
+    reaching.choose_interface(seen, told.rank)
     names = [f"ddp_patch/env/{rank}" for rank in range(told.world_size)]
     own["interface"] = interfaces.named()
     store.set(names[told.rank], json.dumps(own))
@@ -109,6 +110,7 @@ def _joined(
                 "folder": here["folder"],
                 "versions": here["versions"],
                 "set_by": here["set_by"],
+                "key": here["key"],
             }
         )
     shares = any(place is not None and place.shares for place in placed)
@@ -138,6 +140,7 @@ def _alone(told: launcher.Told | None) -> dict[str, Any]:
         "folder": here["folder"],
         "versions": here["versions"],
         "set_by": here["set_by"],
+        "key": here["key"],
     }
     return {
         "launcher": "nobody" if told is None else told.launcher.name,

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from ..job.key import VARIABLE
 from ..job.launcher import Told, found
 from ..job.table import TORCH, Launcher
 from ..options import PREFIX
 from ..version import __version__
 
-_OURS = ("DDP_PATCH_AGENT", "DDP_PATCH_ASKING")
+_HIDDEN = "set, and not shown"
+_OURS = ("DDP_PATCH_AGENT", "DDP_PATCH_HEEDED")
 _MARKS = {  # beginnings of variables, by who leaves them
     "mpirun (Open MPI)": ("OMPI_COMM_WORLD_",),
     "mpirun (MVAPICH2)": ("MV2_COMM_WORLD_",),
@@ -42,7 +44,7 @@ def set_by(environ: Mapping[str, str], told: Told | None) -> dict[str, dict[str,
         variables and their values, by who set them.
     """
     by: dict[str, dict[str, str]] = {}
-    left = dict(environ)
+    left = {name: _HIDDEN if name == VARIABLE and value else value for name, value in environ.items()}
 
     def take(who: str, names: list[str]) -> None:
         taken = {name: left.pop(name) for name in names if name in left}
@@ -94,6 +96,7 @@ def own(told: Told | None) -> dict[str, Any]:
         "folder": os.getcwd(),
         "versions": versions(),
         "set_by": set_by(environ, told),
+        "key": "set" if environ.get(VARIABLE) else "not set",
         "launchers": [row.name for row in found(environ)],
     }
 

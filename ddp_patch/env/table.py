@@ -23,6 +23,7 @@ def written(found: dict[str, Any]) -> str:
         lines.append(f"rank 0 at  {found['rank_0_at']} ({found['port_by']})")
     lines.append(f"versions   {', '.join(f'{name} {number}' for name, number in ranks[0]['versions'].items())}")
     lines.append(f"folder     {ranks[0]['folder']}")
+    lines.append(f"key        DDP_PATCH_KEY is {', '.join(dict.fromkeys(its['key'] for its in ranks))}")
     for who in ranks[0]["set_by"]:
         values = ", ".join(f"{name}={value}" for name, value in _compared(ranks, who).items())
         lines.append(f"set by {who}:")

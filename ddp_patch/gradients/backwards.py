@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from torch import Tensor
-
 from ..batch.promise import Derived, Promise, meet
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
@@ -16,7 +14,7 @@ from .averages import align
 from .gradients import GradientSync
 from .loss_scale import LossScale, leaves_below
 from .parameter_hooks import ParameterHooks
-from .watch import Watch
+from .unsettled import Unsettled
 
 
 class Backwards:
@@ -34,8 +32,7 @@ class Backwards:
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
         self.loss_scale = LossScale(world.ledger)
         self._syncs: list[GradientSync] = []
-        self._watch = Watch(self._before_reading)
-        self._waiting: dict[int, GradientSync] = {}  # parameters whose gradients are this rank's own
+        self.unsettled = Unsettled()
         self._running = False
         self._stepping: Any = None  # the optimizer that is
         self._count = 0  # backwards so far, the same number on every rank
@@ -50,10 +47,10 @@ class Backwards:
     def remove(self, sync: GradientSync, settle: bool) -> None:
         """Let a replica's gradients go, global for the last time; or as they are, when the program is over."""
         if settle:
-            self._settle(sync)
+            self.unsettled.settle(sync)
         else:
             sync.pending = False
-            self._note(sync)
+            self.unsettled.note(sync)
         self._syncs.remove(sync)
 
     def trains(self, tensor: Any) -> bool:
@@ -96,7 +93,10 @@ class Backwards:
         self._count += 1
         begun = self._collectives()
         try:
-            with self._world.collective("a backward"):
+            with self._world.collective("a backward", computes=True):
+                for sync in self._syncs:
+                    sync.rebuild()
+                begun = self._collectives()
                 yield
             failed = False
             self._count_buckets(self._collectives() - begun)
@@ -179,13 +179,13 @@ class Backwards:
             finally:
                 sync.end(failed, recorded)
             if not failed and self.hooks.after_any(sync.parameters):
-                self._settle(sync)
+                self.unsettled.settle(sync)
                 self.hooks.release_after(sync.parameters)
-            self._note(sync)
+            self.unsettled.note(sync)
         if self._stepping is not None and not failed:
             self._align(self._stepping)  # a closure's
 
-    # --- who looks at gradients -------------------------------------------------------------------------------------
+    # --- optimizers, which look at gradients ------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any, has_closure: bool) -> None:
         """An optimizer is about to step: what it reads must be global."""
@@ -193,7 +193,7 @@ class Backwards:
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):
-                self._settle(sync)
+                self.unsettled.settle(sync)
                 sync.schedule.step()
         self._align(optimizer)
         if self.loss_scale.active and not has_closure:
@@ -208,18 +208,6 @@ class Backwards:
             if not sync.ids.isdisjoint(ids):
                 sync.schedule.forget_cycle()
 
-    def before_zeroing(self, parameters: Iterator[Any]) -> None:
-        """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
-        if not self._waiting:
-            return
-        ids = {id(parameter) for parameter in parameters}
-        for sync in set(self._waiting.values()):
-            if sync.ids <= ids:
-                sync.pending = False
-                self._note(sync)
-            elif not sync.ids.isdisjoint(ids):
-                self._settle(sync)
-
     def regrouped(self, optimizer: Any) -> None:
         """An optimizer got other parameters."""
         self._optimized.pop(optimizer, None)
@@ -227,7 +215,7 @@ class Backwards:
     def settle(self) -> None:
         """Make every gradient global."""
         for sync in self._syncs:
-            self._settle(sync)
+            self.unsettled.settle(sync)
 
     def _align(self, optimizer: Any) -> None:
         """Keep parameters alike that no replica keeps global, since every rank computes all of their gradients."""
@@ -236,28 +224,6 @@ class Backwards:
             if alone:
                 parameters = [p for group in optimizer.param_groups for p in group["params"]]
                 align([parameter for parameter in parameters if id(parameter) in alone], self._world)
-
-    def _before_reading(self, tensor: Tensor) -> None:
-        sync = self._waiting.get(id(tensor))
-        if sync is not None:
-            sync.schedule.read()
-            self._settle(sync)
-
-    def _settle(self, sync: GradientSync) -> None:
-        sync.settle()
-        self._note(sync)
-
-    def _note(self, sync: GradientSync) -> None:
-        """Watch reads of gradients while some are pending."""
-        if sync.pending:
-            self._waiting.update(dict.fromkeys(sync.ids, sync))
-            self._watch.start()
-        elif self._waiting:
-            for key in sync.ids:
-                if self._waiting.get(key) is sync:
-                    del self._waiting[key]
-            if not self._waiting:
-                self._watch.stop()
 
     def _ids_of(self, optimizer: Any) -> set[int]:
         ids = self._optimized.get(optimizer)

@@ -117,6 +117,12 @@ class GradientSync:
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
 
+    def rebuild(self) -> None:
+        """Have DDP order its buckets as its first backward did, once, before a second one adds to them."""
+        ddp = self._ddp()
+        if ddp is not None and self._may_arm and not self.broken:
+            ddp.reducer._rebuild_buckets()
+
     @property
     def was_reduced(self) -> bool:
         """Whether DDP reduced the gradients of the last backward."""
@@ -142,7 +148,6 @@ class GradientSync:
         self._armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
-        ddp.reducer._rebuild_buckets()  # in the order of the first backward, before a second one adds to it
         ddp.reducer.prepare_for_backward([anchor])
         at_the_end(self._reduce)
 
@@ -167,7 +172,13 @@ class GradientSync:
 
     def _reduce(self) -> None:
         """Let DDP send its last bucket, and wait: every parameter was visited."""
-        if self._flags.send(self._rider):
+        pace = self._world.ledger.pace
+        began = pace.begin()
+        try:
+            has_reduced = self._flags.send(self._rider)
+        finally:
+            pace.end("waiting", began)
+        if has_reduced:
             ddp = self._ddp()
             assert ddp is not None
             ddp.reducer._check_reducer_finalized()  # raises if some parameter was not visited after all (torch 2.13)

@@ -10,16 +10,17 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from .asking import passed_on
+from . import one_host
+from .heeded import Ended, passed_on
+from .key import make
 from .orphans import clear_for_caller, end_with_caller
 
-_SIGNALS = "--signals-to-handle=SIGTERM,SIGHUP,SIGQUIT"  # the others are left to us
+_SIGNALS = "--signals-to-handle=SIGQUIT"  # the others are left to us
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,15 +29,16 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nproc, *command = argv
     os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
-    # --no-python: the command carries its own interpreter with its own flags. --standalone picks a free port.
-    args = run.parse_args(["--standalone", f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
+    make(os.environ)
+    # --no-python: the command carries its own interpreter with its own flags.
+    args = run.parse_args([*one_host.arguments(), f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
     # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).
     args.training_script_args = command[1:]
+    args.standalone = False  # PET_STANDALONE
     stopped = False
     try:
-        signal.signal(signal.SIGTERM, _stop)  # torch's own is set when the ranks start
-        end_with_caller()
         with passed_on():
+            end_with_caller()
             run.run(args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
@@ -45,18 +47,17 @@ def main(argv: Sequence[str]) -> int:
         # It could not say anything itself, and the ranks that could may not have come to it.
         sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
         return 128 - failure.exitcode
+    except Ended as error:
+        stopped = True
+        return 128 + error.number
     except SignalException as error:
         stopped = True
         return 128 + int(error.sigval)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before the handlers are set
         return 128 + signal.SIGINT
     finally:
         clear_for_caller(command[-1], stopped)
     return 0
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise SignalException(f"Process {os.getpid()} got signal: {number}", sigval=signal.Signals(number))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
 
 from ..errors import LockstepError
 from ..ledger import script_line
+from . import attempt
 from .waiting import Waiting
 
 _EXIT_WAIT = 30.0  # seconds
@@ -20,6 +23,7 @@ _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 _LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another rank met
 _REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was lost
 _MEMORY = (MemoryError, torch.OutOfMemoryError)
+_FAILED = "\x01"  # before the words of a rank that ends by itself
 _ADVICE = "Leave such rows out of the dataset."
 
 
@@ -35,6 +39,8 @@ class Attendance:
             timeout: seconds to wait for ranks that are sure to come.
         """
         self.out_of_step: str | None = None  # why this rank cannot go on with the others
+        self.failure: str | None = None  # of another rank, which ends
+        self._is_known = False  # why no rank can go on, to those that asked while the store was there
         self.is_told = False  # the script got an error that says so
         self.lost = False  # a connection to another rank
         self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
@@ -49,7 +55,7 @@ class Attendance:
         )
         self._waiting = Waiting(self._store, lambda: self.out_of_step is not None)
         # A restarted job finds the keys of the attempt before in the agent's store.
-        self._attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._attempt = attempt.name()
         self._store.compare_set(self._key("out_of_step"), "", "")  # there, so that it can be read along with others
 
     def compare_failures(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
@@ -132,11 +138,27 @@ class Attendance:
         Returns:
             what all ranks say: the words of the first that told.
         """
+        self.out_of_step = self._tell(why)
+        return self.out_of_step
+
+    def fail(self, why: str) -> None:
+        """Tell the other ranks that this one failed, and ends by itself.
+
+        They may be behind it, and still say what one process says before it fails: what they know is ``failure``.
+        """
+        self._tell(_FAILED + why)
+
+    def _tell(self, why: str) -> str:
         with contextlib.suppress(RuntimeError):
             why = self._store.compare_set(self._key("out_of_step"), "", why).decode()
             self._store.set(self._key("parted"), "1")
-        self.out_of_step = why
-        return why
+            self._is_known = True
+        return why.removeprefix(_FAILED)
+
+    def end_by_failure(self) -> None:
+        """Do not go on without a rank that failed, if one did."""
+        if self.out_of_step is None:
+            self.out_of_step = self.failure
 
     def refuse(self, why: str) -> Exception:
         """Tell every rank why this one cannot go on, and give the error to raise."""
@@ -166,7 +188,11 @@ class Attendance:
             [self._key("out_of_step"), *(self._key(f"place/{rank}") for rank in ranks)]
         )
         if why and self.out_of_step is None:
-            self.out_of_step = why.decode()
+            self._is_known, words = True, why.decode()
+            if words.startswith(_FAILED):
+                self.failure = words.removeprefix(_FAILED)
+            else:
+                self.out_of_step = words
         return places
 
     def post(self, name: str, own: bytes) -> None:
@@ -180,8 +206,36 @@ class Attendance:
         Raises:
             LockstepError: if some rank does not come.
         """
-        names = [f"{name}/{rank}" for rank in range(self._world_size)]
         self.get(f"{name}/all", name)
+        return self._read_once(name)
+
+    def posted(self, name: str) -> list[bytes] | None:
+        """Give what every rank has posted under a name; None while some have not.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        return self._read_once(name) if self._store.check([self._key(f"{name}/all")]) else None
+
+    def propose(self, name: str, value: str) -> str:
+        """Leave something where no rank has left anything yet, and give what is there.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        return str(self._store.compare_set(self._key(name), "", value).decode())
+
+    def listen(self, name: str, then: Callable[[], object]) -> SimpleQueue[Any]:
+        """Have what some rank proposes under a name come to a queue.
+
+        Args:
+            name: of it.
+            then: called from another thread when it has come.
+        """
+        return self._waiting.ask(self._key(name), then)
+
+    def _read_once(self, name: str) -> list[bytes]:
+        names = [f"{name}/{rank}" for rank in range(self._world_size)]
         posted = self.read(names)
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
             self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
@@ -194,6 +248,7 @@ class Attendance:
             if is_lost:
                 self._waiting.get(self._key("parted"), _REASON_WAIT)
             self.look([])
+            self.end_by_failure()
         if self.out_of_step is None and is_lost:
             self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
         return error if self.out_of_step is None else self.told()
@@ -208,8 +263,8 @@ class Attendance:
             elif self.out_of_step is None and self._waiting.get(leaders, _LEADER_WAIT) == error.encode():
                 return False
             return bool(self._store.add(self._key("failed"), 1) == 1)
-        except RuntimeError:  # the store went with the process that held it: nobody else will speak
-            return True
+        except RuntimeError:  # the store went with the process that held it: nobody else will speak, or all have
+            return not self._is_known
 
     def wait_for_the_end(self) -> None:
         """Wait until every rank has come to its end, for a bounded time.
@@ -220,6 +275,9 @@ class Attendance:
             if self._all_came("done", _EXIT_WAIT):
                 # The store may live in rank 0: it must be the last to go.
                 self._all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
+            else:
+                self.look([])  # who failed meanwhile has said so
+                self.end_by_failure()
 
     def _all_came(self, where: str, wait: float) -> bool:
         """Come to a point, and tell whether all ranks do within a time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from .. import script_thread
 from .launcher import Placement
 
 _OWN = str(Path(__file__).parent.parent)
@@ -25,13 +27,26 @@ class CrashHook:
     next collective. Only the first to arrive is the cause.
     """
 
-    def __init__(self, placement: Placement, is_first: Callable[[str], bool], previous: Hook) -> None:
-        """Remember the hook that was there before torch put its own on top; it prints the traceback."""
+    def __init__(
+        self, placement: Placement, is_first: Callable[[str], bool], tell: Callable[[str], object], previous: Hook
+    ) -> None:
+        """Begin to hook, with ``install``.
+
+        Args:
+            placement: of this rank.
+            is_first: tells whether this rank is the one to say an error.
+            tell: tells the other ranks why they cannot go on.
+            previous: the hook that was there before torch put its own on top; it prints the traceback.
+        """
         self.failed = False
+        self.is_ending = False  # the script raised, and what is left are its exit functions
+        self.error: BaseException | None = None  # that it met
+        self.code = 1  # that this process ends with, once it failed
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
         self.shows_own = False  # frames of this package
         self._placement = placement
         self._is_first = is_first
+        self._tell = tell
         self._previous = previous
         self._saying = threading.RLock()  # whoever ends this process waits for what another thread is saying
 
@@ -50,7 +65,10 @@ class CrashHook:
             self._say(kind, error, traceback)
 
     def _say(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        self.failed = True
+        self.failed, self.error = True, error if traceback is None else error.with_traceback(traceback)
+        self.is_ending = self.is_ending or script_thread.is_here()
+        if issubclass(kind, KeyboardInterrupt):
+            self.code = 128 + signal.SIGINT
         if not self._is_first(f"{kind.__name__}: {error}"):
             return
         rank, size = self._placement.rank, self._placement.world_size
@@ -64,6 +82,8 @@ class CrashHook:
                 )
                 sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
+        # Not every launcher ends the others, and they may compute for an hour before they need this one.
+        self._tell(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:

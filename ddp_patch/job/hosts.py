@@ -8,22 +8,25 @@ them work out the same from it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import socket
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import LaunchError
-from . import interfaces
+from . import attempt, interfaces, reaching, software
 from .launcher import Placement, Told
 from .waiting import Waiting
 
 _NAMED = 8  # ranks in a message
+_TELL_WAIT = 2.0  # seconds, in which the others read what this rank left, where the store is its own
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,13 @@ class Seen:
     local_rank: int | None  # as the launcher says
     error: str = ""  # why it cannot see its accelerators
     network: str = ""  # the same for ranks that reach each other by 127.0.0.1
-    address: str = ""  # that the others are told, if it is known
+    address: str = ""  # that ranks of other hosts are told, if it is known
+    is_given: bool = False  # by a variable that names its interface
     misnamed: str = ""  # a variable that names an interface which the host has not
+    key: dict[str, str] = field(default_factory=dict)  # what it brings along for the ranks' key
+    mounts: str = ""  # the same for ranks that find the same files under the same names
+    software: tuple[tuple[str, str], ...] = ()  # what has to be the same everywhere, by name
+    order: str = ""  # the same for ranks whose sets of strings have the same order
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,17 @@ def look(local_rank: int | None) -> Seen:
             devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
     except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
-    where = interfaces.network(), interfaces.address(), interfaces.misnamed()
-    return Seen(host(), socket.gethostname(), kind, tuple(devices), local_rank, why, *where)
+    is_given = bool(interfaces.given())
+    return Seen(
+        *(host(), socket.gethostname(), kind, tuple(devices), local_rank, why),
+        network=interfaces.network(),
+        address=interfaces.address() if is_given else interfaces.toward(os.environ.get("MASTER_ADDR", "")),
+        is_given=is_given,
+        misnamed=interfaces.misnamed(),
+        mounts=_mounts(),
+        software=software.own(),
+        order=hashlib.sha256(str(hash("order")).encode()).hexdigest()[:12],
+    )
 
 
 def host() -> str:
@@ -72,6 +89,13 @@ def host() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.stat('/proc/self/ns/pid').st_ino} {os.stat('/dev/shm').st_dev}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _mounts() -> str:
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.stat('/proc/self/ns/mnt').st_ino}"
     except OSError:
         return socket.gethostname()
 
@@ -88,25 +112,40 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
     Raises:
         LaunchError: naming the ranks that do not come.
     """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    keys = [f"ddp_patch/seen/{attempt}/{rank}" for rank in range(told.world_size)]
-    came = f"ddp_patch/seen/{attempt}"
+    keys = [f"ddp_patch/seen/{attempt.name()}/{rank}" for rank in range(told.world_size)]
+    came = f"ddp_patch/seen/{attempt.name()}"
     store.set(keys[told.rank], json.dumps(dataclasses.asdict(own)))
     if store.add(came, 1) == told.world_size:
-        store.set(f"{came}/all", "1")
+        store.set(f"{came}/all", "[]")  # nobody is missing
     waiting = Waiting(store)
     try:
         have_come = waiting.get(f"{came}/all", timeout)
+        if have_come is None:
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            have_come = store.compare_set(f"{came}/all", "", json.dumps(missing))  # the others name them as well
+            if told.rank == 0:
+                time.sleep(_TELL_WAIT)
+    except RuntimeError as error:
+        raise LaunchError(
+            f"Rank {told.rank} on {own.name} lost the store of the job, which is rank 0's or its launcher's, before "
+            f"all {told.world_size} ranks had come. Look at what rank 0 printed."
+        ) from error
     finally:
         waiting.close()
-    if have_come is None:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    if missing := json.loads(have_come):
         raise LaunchError(
             f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
             f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
         )
-    found = [json.loads(text) for text in store.multi_get(keys)]
-    return [Seen(**{**fields, "devices": tuple(fields["devices"])}) for fields in found]
+    return [_read(json.loads(text)) for text in store.multi_get(keys)]
+
+
+def _read(fields: dict[str, Any]) -> Seen:
+    """Read what a rank left, whatever version of this package it has."""
+    known = {field.name for field in dataclasses.fields(Seen)}
+    its = {name: value for name, value in fields.items() if name in known}
+    pairs = tuple((name, what) for name, what in its.get("software", ()))
+    return Seen(**{**its, "devices": tuple(its["devices"]), "software": pairs})
 
 
 def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
@@ -127,7 +166,7 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
             f"Rank {failed} on {seen[failed].name} cannot use its accelerators: {seen[failed].error}. Mend that, or "
             'compute on the host (CUDA_VISIBLE_DEVICES="").'
         )
-    _refuse_interfaces(seen)
+    reaching.refuse_unreached(seen)
     _refuse_several_kinds(seen)
     hosts: dict[str, list[int]] = {}
     for rank, its in enumerate(seen):
@@ -172,23 +211,6 @@ def _identity(kind: str, index: int) -> str:
     """Tell a device from all others, whatever its index is in this process: a slice of a GPU has one of its own."""
     uuid = getattr(torch.get_device_module(kind).get_device_properties(index), "uuid", None)
     return f"{host()} {index}" if uuid is None else str(uuid)
-
-
-def _refuse_interfaces(seen: Sequence[Seen]) -> None:
-    for rank, its in enumerate(seen):
-        if its.misnamed:
-            raise LaunchError(f"Rank {rank} on {its.name}: {its.misnamed}. Name the one that reaches the other hosts.")
-        if interfaces.is_loopback(its.address) and _is_elsewhere(its, seen):
-            raise LaunchError(
-                f"Rank {rank} on {its.name} would tell the others to connect to {its.address}, which only {its.name} "
-                "reaches. Name the interface that reaches the other hosts (ip -brief address lists them): export "
-                "GLOO_SOCKET_IFNAME=eth0, and NCCL_SOCKET_IFNAME."
-            )
-
-
-def _is_elsewhere(one: Seen, seen: Sequence[Seen]) -> bool:
-    """Whether some rank does not reach another's 127.0.0.1."""
-    return any(other.network != one.network for other in seen if other.network and one.network)
 
 
 def _refuse_several_kinds(seen: Sequence[Seen]) -> None:

@@ -24,24 +24,50 @@ def network() -> str:
         return socket.gethostname()
 
 
+def given() -> str:
+    """Give the interface that gloo is told to use; empty where it shall find out."""
+    return os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+
+
 def address() -> str:
     """The address that gloo tells the other ranks (torch 2.13, ``ProcessGroupGloo``); empty where that is not known."""
-    name = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    name = given()
     try:
         return _address_of(name) if name else socket.gethostbyname(socket.gethostname())
     except OSError:
         return "" if name else "127.0.0.1"
 
 
+def toward(host: str) -> str:
+    """Give the address of this host from where packets leave for another one; empty where none do."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.connect(where)  # sends nothing
+                return str(probe.getsockname()[0])
+    return ""
+
+
+def having(where: str) -> str:
+    """Name the interface of this host that has an address; empty if none has."""
+    names = [name for _, name in socket.if_nameindex()]
+    if ":" in where:
+        packed = ipaddress.ip_address(where).packed.hex()
+        with contextlib.suppress(OSError):  # without IPv6
+            rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+            return next((row[-1] for row in rows if row[0] == packed), "")
+    for name in names:
+        with contextlib.suppress(OSError):
+            if _address_of(name) == where:
+                return name
+    return ""
+
+
 def named() -> str:
     """Name the interface that gloo uses, with its address, for people."""
     where = address()
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-    for _, name in socket.if_nameindex():
-        with contextlib.suppress(OSError):
-            if name == chosen or (not chosen and _address_of(name) == where):
-                return f"{name} {where}"
-    return where or chosen
+    name = given() or (having(where) if where else "")
+    return f"{name} {where}".strip()
 
 
 def misnamed() -> str:
@@ -52,6 +78,15 @@ def misnamed() -> str:
         if names and not has(names, own):
             return f"{variable}={names!r} names no interface of this host, which has {', '.join(own)}"
     return ""
+
+
+def of_loopback() -> str | None:
+    """Name the interface that this host alone sees."""
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):
+            if is_loopback(_address_of(name)):
+                return name
+    return None
 
 
 def is_loopback(where: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import gc
 import os
 import sys
@@ -26,15 +27,23 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
-from . import hosts
+from ..state import State
+from . import attempt, hosts, loopback, ray_worker, reaching, software, texts
 from .attendance import Attendance
 from .crash import CrashHook
+from .heeded import Heeded
 from .joining import Joining
+from .key import VARIABLE as KEY
+from .key import Offer
 from .launcher import Told
 from .meeting import meet
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
+from .seal import Seal
+from .signals import Signals
+from .table import VARIABLES
+from .vanished import notice_vanished_hosts
 from .watch import Watch
 
 # destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
@@ -42,12 +51,13 @@ from .watch import Watch
 _OWN_STORE = "ddp-patch://"
 
 
+_INTERFACE = "GLOO_SOCKET_IFNAME"  # which is chosen for the ranks
+
 _stores: list[Any] = []  # that the ranks met at, for their process group
 
 
 def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[Any, int, int]]:
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"ddp_patch/{attempt}", _stores.pop())
+    store = PrefixStore(f"ddp_patch/{attempt.name()}", _stores.pop())
     yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -88,29 +98,49 @@ class Job:
         """
         end_with_launcher()
         self.launcher = told.launcher.name
+        self.worker = ray_worker.of_this_thread(told) if told.launcher.keeps else None
+        """The launcher's process that this one is, and stays."""
+        if self.worker is not None:
+            attempt.begin()
         self.is_announced = False
         used = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         environ = dict(os.environ)  # as the launcher left them
+        self._environ = {name: environ.get(name) for name in (_INTERFACE, KEY, *VARIABLES)}
         os.environ.update(told.variables())
         store = meet(told, timeout)
-        _stores.append(store)
-        seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)
+        if self.worker is None:
+            _stores.append(store)
+        offer = Offer(told.rank)
+        own = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
+        seen = hosts.exchange(own, store, told, timeout)
+        software.refuse_others([(its.name, its.software) for its in seen])
+        reaching.choose_interface(seen, told.rank)
         place = hosts.place(told, seen, may_share)
-        _check_order(place, used)
+        if self.worker is None:
+            _check_order(place, used)
         self.placement = placement = place.placement
         self.shares_device = place.shares
+        self.sees_one_disk = len({its.mounts for its in seen}) == 1
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
         self.wrapping = False  # DDP is being built by us, not by the script
         excepthook = sys.excepthook
-        with Joining(store, told):
+        with loopback.sockets({its.network for its in seen}), Joining(store, told):
+            self.seal = Seal(offer.agreed([its.key for its in seen]))
             self._connect(place, timeout, environ)
             self.attendance = Attendance(placement.rank, placement.world_size, timeout)
-            self.crash = CrashHook(placement, self.attendance.is_first_failure, excepthook)
-            self.crash.install()
-            self.watch = Watch(self.attendance, self.crash, placement, leave_at_once)
+            self.crash = CrashHook(placement, self.attendance.is_first_failure, self.attendance.fail, excepthook)
+            if self.worker is None:
+                self.crash.install()
+            self.watch = Watch(self.attendance, self.crash, placement, self.leave)
+            offer.close()  # all have come
+            self.signals = Signals(self.watch.agreement, Heeded(placement.rank))
+            notice_vanished_hosts(reaching.other_hosts(seen, told.rank))
             self._share_generators()
-        if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        if self.worker is not None:
+            self.worker.at_end(self._function_ended)
+            self.worker.say_orders([its.order for its in seen])
+        elif sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
             # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
             sys.stdout.reconfigure(line_buffering=True)
         # Registered first, so it runs after every exit function of the script.
@@ -126,7 +156,8 @@ class Job:
             cpu=place.device is None,
             init_method=_OWN_STORE,
             timeout=timedelta(seconds=timeout),
-            **({"backend": "gloo"} if place.shares else {}),  # NCCL wants a device for each
+            # NCCL wants a device for each; of a launcher's group nothing is to be chosen.
+            **({"backend": "gloo"} if place.shares and self.worker is None else {}),
         )
         self.device: torch.device = state.device
         """This rank's device."""
@@ -136,8 +167,12 @@ class Job:
                 f"The launcher started {placement.world_size} ranks but Accelerate {state} sees "
                 f"{state.num_processes}. Start the script with torchrun, or without ACCELERATE_* variables."
             )
-        assert dist.GroupMember.WORLD is not None
-        self.one_process = OneProcess(environ, dist.GroupMember.WORLD)
+        group = dist.GroupMember.WORLD
+        assert group is not None
+        if self.worker is not None:  # the launcher's own group has its time-out, and may be of another backend
+            backend = "gloo" if place.shares else dist.get_backend()
+            group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
+        self.one_process = OneProcess(environ, group, None if self.worker is None else self.worker.group)
         # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
         # which gradient is ready first.
         # Batches may live on the host as well as on the accelerator.
@@ -191,7 +226,7 @@ class Job:
             if not self.attendance.is_told:
                 return self.attendance.told()
             self._say_out_of_step()
-            leave_at_once()
+            self.leave()
         other = self.one_process.other_group
         if other is not None:
             ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"
@@ -205,6 +240,42 @@ class Job:
 
     def _say_out_of_step(self) -> None:
         self.crash(LockstepError, LockstepError(self.attendance.out_of_step), None)
+
+    def leave(self, code: int = 1) -> NoReturn:
+        """End this process, which cannot go on with the others; where it is the launcher's, have that end it."""
+        if self.worker is not None:
+            self.worker.hand_over(self.crash.error or LockstepError(self.attendance.out_of_step))
+        leave_at_once(code)
+
+    def meets(self, error: BaseException) -> None:
+        """Take note of what ends the session. In a launcher's process it goes to the launcher, which ends the others.
+
+        They wait for it: nothing is settled with them, and what they are told is for those that it does not end.
+        """
+        if self.worker is not None and not self.crash.failed:
+            self.crash.failed = self.crash.is_ending = True
+            rank, size = self.placement.rank, self.placement.world_size
+            self.attendance.fail(f"rank {rank} of {size} raised {type(error).__name__} ({error}), so the job ends.")
+
+    def _function_ended(self, error: BaseException | None) -> None:
+        """Give the launcher's process back as it was."""
+        State.options = State.joined = None
+        if Job.current is not self:  # it stood aside
+            return
+        if error is None and self.crash.error is None:
+            self.crash.failed = False  # the script has caught what a session ended by
+        try:
+            if error is not None:
+                self.meets(error)
+            for call in reversed(self.closing):
+                call()
+        except BaseException as met:
+            self.meets(met)
+            raise
+        finally:
+            self.close()
+        if error is None and self.crash.error is not None:
+            raise self.crash.error
 
     def release(self) -> None:
         """Make room for a script that distributes itself, which finds what the launcher left."""
@@ -227,6 +298,9 @@ class Job:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 stream.flush()
+        if self.crash.failed and self.worker is not None:  # the launcher has the error, and ends the process
+            self.crash.is_ending = True  # the others see this rank there until then
+            return
         if not self.crash.failed:
             self.watch.wait_for_the_end()
         if self.attendance.out_of_step and not self.crash.failed:
@@ -237,29 +311,38 @@ class Job:
         self.attendance.close()
         gc.collect()
         self.crash.uninstall()
-        if self.crash.failed:
-            leave_at_once()  # destroy_process_group waits for collectives that the other ranks will never join
+        if self.crash.failed and self.worker is None:
+            # destroy_process_group waits for collectives that the other ranks will never join
+            leave_at_once(self.crash.code)
+        if self.worker is not None:
+            if not self.crash.failed:
+                dist.destroy_process_group(self.group)
+            for name, value in self._environ.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
         # gloo's threads end with the last reference to their group. One that lets go of a tensor takes the GIL, which
         # aborts the process while the interpreter ends (torch 2.13, pytorch issue 190489).
         del self.group
-        self.one_process.destroy()
+        if not self.crash.failed:
+            self.one_process.destroy()
 
     def _share_generators(self) -> None:
         """Start the script stream from rank 0's generators, whether or not the script seeded them already."""
         self._own_generators = states()
-        shared = list(self._own_generators)
-        dist.broadcast_object_list(shared, src=0, group=self.group, device=self.device)
-        set_states(shared)
+        what = "the generators of rank 0"
+        own = self.seal.pack(what, self._own_generators) if self.placement.rank == 0 else b""
+        set_states(self.seal.unpack(what, texts.of_leader(own, self.group, self.device)))
         if self.device.type != "cpu":
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
 
 
-def leave_at_once() -> NoReturn:
+def leave_at_once(code: int = 1) -> NoReturn:
     """End this process without the exit functions, which would wait for other ranks."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(ValueError, OSError, AttributeError):
             stream.flush()
-    os._exit(1)
+    os._exit(code)
 
 
 def _check_order(place: hosts.Place, used: int | None) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import LaunchError
+from . import attempt
 from .attendance import is_lost_connection
 from .launcher import Told
 from .waiting import Waiting
@@ -37,8 +38,7 @@ class Joining:
             told: by the launcher.
         """
         self._store, self._told = store, told
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._keys = [f"ddp_patch/unreached/{attempt}/{rank}" for rank in range(told.world_size)]
+        self._keys = [f"ddp_patch/unreached/{attempt.name()}/{rank}" for rank in range(told.world_size)]
         self._waiting = Waiting(store)
         self._is_over = False
         self._heard = ""  # what another rank met, before this one did

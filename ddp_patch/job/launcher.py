@@ -63,7 +63,8 @@ def detect(environ: Mapping[str, str]) -> Told | None:
             raise LaunchError(
                 f"{row.name} started {size} processes ({row.ranks[1]}={size}), {row.refusal}.".format(size=size)
             )
-    inner, outer = rows[0], rows[1:]
+    # Whatever started Ray did not start its workers.
+    inner, outer = rows[0], [] if rows[0].keeps else rows[1:]
     rank, world_size, local_rank, local_world_size = _ranks(inner, environ)
     for row in outer:
         _refuse_other(inner, row, environ)
@@ -167,6 +168,11 @@ def _refuse_one_of_several_agents(row: Launcher, environ: Mapping[str, str]) -> 
 def _meeting(row: Launcher, environ: Mapping[str, str], is_one_host: bool) -> tuple[str | None, int | None, str]:
     """Where rank 0 is: host and port; neither, and a name for the job, where all are on one host."""
     address, port = environ.get(row.address), environ.get(row.port)
+    if row.keeps and not (address and port):
+        raise LaunchError(
+            f"{row.name} started {environ[row.ranks[1]]} workers and tells them no {row.address} and {row.port}, by "
+            f"which their ranks would meet. Write: {row.how}"
+        )
     if not row.completes and not (address and port):
         _refuse_incomplete(
             [name for name in (*row.ranks[:2], row.address, row.port) if environ.get(name)],

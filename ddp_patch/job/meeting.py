@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -24,6 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LaunchError
+from . import loopback
 from .launcher import Told
 from .waiting import Waiting
 
@@ -48,12 +50,12 @@ def meet(told: Told, timeout: float) -> Any:
     at = f"{address}:{port} ({told.launcher.address}, {told.launcher.port})"
     is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        if told.rank and not is_agents:
+        if (told.rank or told.launcher.keeps) and not is_agents:
             return _answered(lambda: _store(told, timeout), told, address, int(port), at, timeout)
         return _store(told, timeout)
-    except dist.DistError as error:
+    except (dist.DistError, OSError) as error:
         why = str(error).partition("\n")[0].rstrip(".")
-        if "EADDRINUSE" in why:
+        if "EADDRINUSE" in why or getattr(error, "errno", None) == errno.EADDRINUSE:
             raise LaunchError(
                 f"{_named(told)} cannot take the port {at}: another program "
                 f"has it, or an earlier run of this one. Name a free one: export MASTER_PORT={int(port) % 60000 + 1}"
@@ -65,7 +67,20 @@ def meet(told: Told, timeout: float) -> Any:
 
 
 def _store(told: Told, timeout: float) -> Any:
-    return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
+    address, port, patience = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=timeout)
+    holds = told.rank == 0 and not told.launcher.keeps
+    where = loopback.of_name(address) if holds else None
+    if where is not None:
+        return loopback.listening_store(where, port, world_size=told.world_size, timeout=patience)[0]
+    # Not env://, which waits for all and then cannot name those that lack.
+    return TCPStore(
+        *(address, port, None, holds),
+        timeout=patience,
+        wait_for_workers=False,
+        multi_tenant=True,  # a script that distributes itself may come to the same port
+    )
 
 
 def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: float) -> Any:
@@ -123,15 +138,8 @@ def _meet_on_one_host(told: Told, timeout: float) -> Any:
 
 
 def _opened(told: Told, note: Path, timeout: float) -> Any:
-    listening = socket.create_server((_LOOPBACK, 0), backlog=max(128, told.world_size))
-    port, mark = listening.getsockname()[1], secrets.token_hex(8)
-    store = TCPStore(
-        *(_LOOPBACK, port, told.world_size),
-        is_master=True,
-        timeout=timedelta(seconds=timeout),
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-    )
+    store, port = loopback.listening_store(world_size=told.world_size, timeout=timedelta(seconds=timeout))
+    mark = secrets.token_hex(8)
     store.set("ddp_patch/mark", mark)
     os.environ.update(MASTER_ADDR=_LOOPBACK, MASTER_PORT=str(port))
     left = note.with_suffix(f".{os.getpid()}")

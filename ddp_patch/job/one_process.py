@@ -20,14 +20,18 @@ from .table import VARIABLES
 class OneProcess:
     """What this rank knows of the others, put away and put back."""
 
-    def __init__(self, environ: Mapping[str, str], group: dist.ProcessGroup) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], group: dist.ProcessGroup, launchers: dist.ProcessGroup | None = None
+    ) -> None:
         """Remember what is to be put away.
 
         Args:
             environ: the variables as the launcher left them.
-            group: torch's default process group.
+            group: the job's, of all ranks; torch's default one, unless the launcher has made that.
+            launchers: torch's default process group, where it is the launcher's.
         """
         self.group = group
+        self._launchers = launchers
         self.variables = {name: value for name, value in environ.items() if name in VARIABLES}
         self.is_hiding = False
         self.was_told = False  # the program got its rank from us: what it calls a rank may be that
@@ -50,7 +54,7 @@ class OneProcess:
         return {} if self.was_told else self._frozen.suspects()
 
     def show(self) -> None:
-        """Put the variables back as the launcher left them. The group stays away: the launcher made none."""
+        """Put the variables back as the launcher left them, and the group if it was the launcher who made it."""
         if not self.is_hiding:
             return
         self.is_hiding = False
@@ -58,6 +62,8 @@ class OneProcess:
             # A default of the program's, for want of a launcher's, gives way; what it sets unasked is its own.
             if name not in os.environ or name in self.asked:
                 os.environ[name] = value
+        if self._launchers is not None and dist.GroupMember.WORLD is None:
+            dist.GroupMember.WORLD = self._launchers
         _forget_accelerates_state()
         self._frozen.break_again()
 
@@ -65,11 +71,14 @@ class OneProcess:
     def other_group(self) -> dist.ProcessGroup | None:
         """A default process group that somebody else has made meanwhile."""
         group = dist.GroupMember.WORLD
-        return None if group is self.group else group
+        return None if group in (self.group, self._launchers) else group
 
     def destroy(self) -> None:
         """Destroy the job's process groups, and nobody else's, and let go of them."""
-        if self.other_group is None:
+        if self._launchers is not None:
+            if self.group in dist.distributed_c10d._world.pg_map:  # not if Ray destroyed all meanwhile
+                dist.destroy_process_group(self.group)
+        elif self.other_group is None:
             dist.GroupMember.WORLD = self.group  # all groups go with the default one
             dist.destroy_process_group()
         elif self.group in dist.distributed_c10d._world.pg_map:  # not if the program destroyed all (torch 2.13)

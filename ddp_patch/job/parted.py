@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from ..errors import TrustError
 from ..trail import SLOTS, count_of, differ
+from .recorder import Point
 
 ADVICE = {
     "elsewhere": (
@@ -38,7 +40,7 @@ class Place:
 
     words: Sequence[int]  # of its trail
     what: str  # the point that it came to last
-    line: str  # of the script
+    line: str  # of the script; empty where only its trail was seen
     is_inside: bool  # has not gone on from it
     end: str | None = None  # how its program ended
     recent: Sequence[str] = ()  # the points that it came to before and then, the last one last
@@ -52,10 +54,27 @@ class Place:
         """Write it down for other ranks."""
         return json.dumps(asdict(self)).encode()
 
+    def points(self) -> dict[int, Point]:
+        """Give the last points that it came to, by number."""
+        first = self.count - len(self.recent) + 1
+        points = {first + index: Point(what) for index, what in enumerate(self.recent) if first + index > 0}
+        if self.end is not None:
+            points[self.count + 1] = Point("the end")
+        elif self.count in points:
+            points[self.count] = Point(self.what, self.line if self.is_inside else "")
+        return points
+
     @classmethod
     def read(cls, told: bytes) -> Place:
-        """Read what another rank wrote down."""
-        return cls(**json.loads(told))
+        """Read what another rank wrote down.
+
+        Raises:
+            TrustError: if it was somebody else.
+        """
+        try:
+            return cls(**json.loads(told))
+        except (ValueError, TypeError) as error:
+            raise TrustError(f"where a rank is: what came is not of this job's ranks ({error}).") from error
 
     def at(self, count: int) -> str:
         """Describe what it came to as its point of this number, and where it is."""
@@ -68,6 +87,8 @@ class Place:
         """Describe it within a message."""
         if self.end is not None:
             return f"its end ({self.end})"
+        if not self.line:
+            return f"{self.what}, its point {self.count}"
         return f"{self.what} in {self.line}" if self.is_inside else f"{self.line} (after {self.what})"
 
 
@@ -125,7 +146,7 @@ def went(places: Mapping[int, Place], count: int | None = None) -> str:
     sides: dict[str, list[int]] = {}
     for rank, place in sorted(places.items()):
         sides.setdefault(str(place) if count is None else place.at(count), []).append(rank)
-    said = [f"{_ranks(ranks)} {'came ' if first else ''}to {where}" for first, where, ranks in _marked(sides)]
+    said = [f"{named_ranks(ranks)} {'came ' if first else ''}to {where}" for first, where, ranks in _marked(sides)]
     return ", ".join(said)
 
 
@@ -133,7 +154,8 @@ def _marked(sides: Mapping[str, list[int]]) -> list[tuple[bool, str, list[int]]]
     return [(index == 0, where, ranks) for index, (where, ranks) in enumerate(sides.items())]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Write which ranks these are."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 4 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):

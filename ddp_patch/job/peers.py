@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import threading
 from pathlib import Path
 
 from ..trail import Trail, others_words, own_words
@@ -31,6 +32,7 @@ class Peers:
         self._waking, self._wakes = os.pipe()
         self._poll.register(self._waking, select.POLLIN)
         self._own = [self._waking, self._wakes]  # descriptors
+        self._closing = threading.Lock()
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:
             trail.words = own_words(memory)
@@ -52,12 +54,16 @@ class Peers:
             self.gone.add(self._handles[descriptor])
 
     def wake(self) -> None:
-        """End the wait."""
-        os.write(self._wakes, b"\0")
+        """End the wait. Safe from any thread, and when nobody waits any more."""
+        with self._closing:
+            if self._own:
+                os.write(self._wakes, b"\0")
 
     def close(self) -> None:
         """Let their descriptors go, when nobody waits any more."""
-        for descriptor in (*self._own, *self._handles):
+        with self._closing:  # the system gives their numbers to other files
+            descriptors, self._own = [*self._own, *self._handles], []
+        for descriptor in descriptors:
             os.close(descriptor)
 
     def stopped(self) -> list[int]:

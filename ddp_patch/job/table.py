@@ -26,6 +26,7 @@ class Launcher:
     others: tuple[str, ...] = ()  # further variables that tell its ranks apart
     refusal: str = ""  # why it is not joined, and the line to write
     how: str = ""  # how to give it what lacks on several hosts
+    keeps: bool = False  # its processes, and the process group that it made, before the script's function and after it
 
 
 LAUNCHERS = (
@@ -35,12 +36,8 @@ LAUNCHERS = (
     Launcher(
         "Ray Train",
         ("RAY_JOB_ID", "RANK", "WORLD_SIZE", "NODE_RANK", "LOCAL_WORLD_SIZE"),
-        # Its function runs beside the main thread, in which alone files and loaders are one process's (ray 2.60).
-        refusal=(
-            "whose function runs in a thread of its own, with a process group of Ray's, so ddp_patch cannot join them. "
-            "Write: ScalingConfig(num_workers=1, resources_per_worker={{'GPU': {size}}}), and in the worker's function "
-            "ddp_patch.launch(train, nproc={size})"
-        ),
+        how="TorchConfig(init_method='env')",
+        keeps=True,
     ),
     Launcher("PyTorchJob", ("PET_NPROC_PER_NODE", "RANK"), hosts=("PET_NNODES",)),
     Launcher("PyTorchJob", ("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE")),

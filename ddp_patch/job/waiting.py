@@ -20,6 +20,10 @@ _ENDLESS = timedelta(days=20)  # torch counts milliseconds in 32 bits
 _END_WAIT = 5.0  # seconds, in which a thread ends that is told to
 
 
+def _nothing() -> None:
+    pass
+
+
 class Waiting:
     """The waits of one process. They end by themselves, or when it closes."""
 
@@ -61,14 +65,19 @@ class Waiting:
                 raise value
             return value or None
 
-    def ask(self, key: str) -> SimpleQueue[Any]:
-        """Have the entry, or the RuntimeError of a store that is gone, come to a queue; an empty one when it closes."""
+    def ask(self, key: str, then: Callable[[], object] = _nothing) -> SimpleQueue[Any]:
+        """Have the entry, or the RuntimeError of a store that is gone, come to a queue; an empty one when it closes.
+
+        Args:
+            key: of it.
+            then: called from another thread when it has come.
+        """
         try:
             line = self._free.pop()
         except IndexError:
             line = _Line(self._store, self._free)
             self._lines.append(line)
-        return line.ask(key)
+        return line.ask(key, then)
 
     def close(self) -> None:
         """End the threads: one that is inside torch when the interpreter goes aborts the process (CPython 3.11)."""
@@ -84,18 +93,18 @@ class _Line:
         self._store = store.clone()
         self._store.set_timeout(_ENDLESS)
         self._free = free
-        self._asked: SimpleQueue[tuple[str, SimpleQueue[Any]] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[str, SimpleQueue[Any], Callable[[], object]] | None] = SimpleQueue()
         self._awaited: str | None = None
         # Not threading's: the script counts its own threads.
         self._running = _thread.allocate_lock()
         self._running.acquire()
         _thread.start_new_thread(self._run, ())
 
-    def ask(self, key: str) -> SimpleQueue[Any]:
+    def ask(self, key: str, then: Callable[[], object]) -> SimpleQueue[Any]:
         """Have the thread wait; the entry, or the error that was met, comes to the queue."""
         found: SimpleQueue[Any] = SimpleQueue()
         self._awaited = key
-        self._asked.put((key, found))
+        self._asked.put((key, found, then))
         return found
 
     def end(self, store: Any) -> None:
@@ -109,7 +118,7 @@ class _Line:
     def _run(self) -> None:
         try:
             while (asked := self._asked.get()) is not None:
-                key, found = asked
+                key, found, then = asked
                 value: Any
                 try:
                     value = self._store.get(key)
@@ -118,5 +127,6 @@ class _Line:
                 self._awaited = None
                 self._free.append(self)  # before it is told, so that the next wait finds this one
                 found.put(value)
+                then()
         finally:
             self._running.release()

@@ -11,19 +11,22 @@ import _thread
 import contextlib
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 
 from ..errors import LockstepError
 from ..ledger import script_line
+from ..script_thread import Script
 from ..trail import SLOTS, Trail, count_of
+from .agreement import Agreement
 from .attendance import Attendance
 from .crash import CrashHook
 from .launcher import Placement
 from .parted import Finding, Place, compare, message, went
 from .peers import Peers
+from .side_by_side import table
+from .stuck import Stuck
 
 _LOOK = 1.0  # seconds between two looks, each one request to the store
 _AT_ONCE = 0.02  # seconds between two looks at memory, while a process is gone or the job ends
@@ -57,8 +60,10 @@ class Watch:
         self._rank = placement.rank
         self._size = placement.world_size
         self._leave_at_once = leave_at_once
-        self._main = threading.main_thread().ident
         self._peers = Peers(attendance, self._rank, self.trail)
+        who = f"rank {self._rank} of {self._size}"
+        self._stuck = Stuck(crash, who, lambda: script_line(self._frame()))
+        self.agreement = Agreement(attendance, self.trail, self._peers.wake)
         self._told: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look
         self._since = self._asked = time.monotonic()  # when it came there; when the store was last asked
@@ -66,6 +71,7 @@ class Watch:
         self._neighbours = sorted(beside - {self._rank, *self.trail.others})  # those of this host are seen anyway
         self._stopped_looks: dict[int, int] = {}
         self._known_at: float | None = None  # when it got to know that the job cannot go on
+        self._failed_at: float | None = None  # when it got to know that another rank failed
         self._is_over = False
         self._process = os.getpid()
         attendance.places = self.places
@@ -90,6 +96,7 @@ class Watch:
         """Watch no more. Safe to call twice."""
         if not self._is_over and os.getpid() == self._process:
             self._is_over = True
+            self.agreement.close()
             self._peers.wake()
             if self._running.acquire(timeout=_END_WAIT):
                 self._peers.close()
@@ -115,13 +122,23 @@ class Watch:
             self._running.release()
 
     def _look(self, is_due: bool) -> float:
+        if self._crash.is_ending:
+            return _LOOK
+        if self._attendance.failure is not None:
+            self._failed_at = self._failed_at or time.monotonic()
+            if time.monotonic() - self._failed_at > _END_WAIT:
+                self._attendance.end_by_failure()
         if self._attendance.out_of_step is not None:
             return self._see_to_the_end()
+        is_agreeing = False
+        with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or holds what no rank wrote
+            is_agreeing = self.agreement.step()
         now = time.monotonic()
         state = self.trail.count, self.trail.depth > 0, self.trail.words[SLOTS]
         if state != self._seen:
             self._seen, self._since = state, now
         finding = self._among_peers()
+        self._stuck.look()
         if finding is None and (is_due or now - self._asked > _LOOK - _AT_ONCE):
             self._asked = now
             with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
@@ -129,7 +146,8 @@ class Watch:
         if finding is not None:
             line = "at the end" if self.trail.words[SLOTS] else script_line(self._frame())
             self._declare(finding, line, self.trail.depth > 0)
-        return _AT_ONCE if self._attendance.out_of_step is not None or self._peers.gone else _LOOK
+        is_urgent = is_agreeing or self._attendance.out_of_step is not None or self._peers.gone
+        return _AT_ONCE if is_urgent else _LOOK
 
     def _through_the_store(self, state: object) -> Finding | None:
         if state != self._told:
@@ -177,7 +195,13 @@ class Watch:
         with contextlib.suppress(RuntimeError):
             self._attendance.move(own.told())  # another rank may be finding the same
             places = {**self._sides(finding), **places}
-        self._attendance.leave(message(finding, places, line))
+        if finding.kind in ("gone", "stopped"):
+            places.update(self._seen_last(finding.rank, places))
+        said = message(finding, places, line)
+        if finding.kind in ("elsewhere", "ended"):
+            ranks = {rank: place.points() for rank, place in places.items()}
+            said = f"{said}\n\n{table(ranks, finding.count)}".rstrip()
+        self._attendance.leave(said)
         if finding.kind == "gone":
             self._say()  # now: the launcher is about to end this rank as well
         if finding.kind == "stopped":
@@ -197,6 +221,13 @@ class Watch:
             if not late or self._attendance.out_of_step is not None or time.monotonic() > end:
                 return places
             time.sleep(_AT_ONCE * 5)
+
+    def _seen_last(self, rank: int, places: Mapping[int, Place]) -> dict[int, Place]:
+        """Where a rank of this host came after it had last told where it is."""
+        words = self.trail.others[rank].tolist()
+        if rank in places and places[rank].count >= count_of(words):
+            return {}
+        return {rank: Place(words, self.trail.last_of(words), "", is_inside=False)}
 
     def _all_places(self) -> dict[int, Place]:
         return {rank: Place.read(told) for rank, told in enumerate(self._attendance.look(range(self._size)))}
@@ -231,7 +262,7 @@ class Watch:
         self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
 
     def _frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._main or 0)
+        return sys._current_frames().get(Script.ident)
 
 
 def _traceback(frame: FrameType | None) -> TracebackType | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import script_thread
 from ..batch.world import World
 from ..calling.streams import RankStream
 from .batches import as_batch, as_dealt
-from .generators import in_main_thread
 from .sampler import DealtBatches
 
 _WORKER_ADVICE = (
@@ -67,7 +67,7 @@ class Apart:
             raise
         finally:
             self._world.fetching.reset(fetching)
-            if in_main_thread():
+            if script_thread.is_here():
                 self._stream.leave()
         rows, layout = self._sampler.sizes.popleft()
         if layout is None and self._has_workers:
@@ -80,12 +80,12 @@ class Apart:
 
     def _leaders(self, data: Any) -> Any:
         """What rank 0 has."""
-        if in_main_thread():
+        if script_thread.is_here():
             return self._world.leaders(data)
         return self._share(data if self._world.rank == 0 else None)[0]
 
     def _share(self, part: Any) -> list[Any]:
-        if in_main_thread():
+        if script_thread.is_here():
             return [given[0] for given in self._world.share([part])]
         # A thread that reads ahead is at another collective on another rank.
         self._exchanged += 1

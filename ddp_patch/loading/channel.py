@@ -27,6 +27,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import LockstepError
 from ..job import hosts
+from ..job.strangers import refuse_strangers
 from .batches import own_copy
 from .pickling import pickled, placed, unpickled
 
@@ -73,11 +74,13 @@ class Channel:
                 for _ in range(len(here) - 1):
                     connection, _ = server.accept()
                     connection.settimeout(timeout)
+                    refuse_strangers(connection)
                     self._sockets.append(connection)
             else:
                 reader = socket.socket(socket.AF_UNIX)
                 reader.settimeout(timeout)
                 reader.connect(f"{next(entry[2] for entry in here if entry[1] == 0)}/reader")
+                refuse_strangers(reader)  # the folder was told through the store, where others may write
                 self._sockets.append(reader)
         finally:
             if server is not None:

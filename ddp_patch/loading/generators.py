@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,11 +24,6 @@ def undrawn(generator: torch.Generator | None) -> Iterator[None]:
         set_states(before)
         if generator is not None and own is not None:
             generator.set_state(own)
-
-
-def in_main_thread() -> bool:
-    """Tell whether the script's main thread is running, whose draws are in order."""
-    return threading.current_thread() is threading.main_thread()
 
 
 _KINDS = (torch.Generator, random.Random)

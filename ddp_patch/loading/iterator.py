@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import script_thread
 from ..batch.world import World
 from ..replica.replicas import Replicas
-from .generators import in_main_thread
 
 
 class Batches:
@@ -38,12 +38,14 @@ class Batches:
         """Fetch the next batch."""
         self._world.check()
         counts = self._world.comes_to(self._what)
+        began = self._world.ledger.pace.begin()
         try:
             data, rows = self._source.next()
         finally:
+            self._world.ledger.pace.end("loading", began)
             if counts:
                 self._world.trail.leave()
-        if in_main_thread():  # a thread that reads ahead is not at the batch the script works on
+        if script_thread.is_here():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from .. import script_thread
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches, compare_datasets, length
 from ..job.job import Job
@@ -22,7 +23,6 @@ from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given
 from .channel import Channel
-from .generators import in_main_thread
 from .iterator import Batches
 from .listener import Listener
 from .plan import RUNS, Plan, Read, plan
@@ -122,7 +122,7 @@ class Loaders:
             return self._channel
 
     def _enter_stream(self) -> None:
-        if in_main_thread():  # generators belong to the process: the script would draw from the rank's
+        if script_thread.is_here():  # generators belong to the process: the script would draw from the rank's
             self._replicas.stream.enter()
 
     def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -197,7 +197,7 @@ class Everywhere(Alone):
 def _number() -> str:
     """Number a loader in the thread that iterates it first: the same for the same loader on every rank."""
     thread = threading.current_thread()
-    where = "" if thread is threading.main_thread() else f" of {thread.name}"
+    where = "" if script_thread.is_here() else f" of {thread.name}"
     return f"{next(_counts.setdefault(where, itertools.count(1)))}{where}"
 
 

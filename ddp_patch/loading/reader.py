@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
+from .. import script_thread
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
@@ -20,7 +21,7 @@ from ..generators import same, states
 from ..portable import portable
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
-from .generators import in_main_thread, own_generators, state_of
+from .generators import own_generators, state_of
 
 
 class Reader:
@@ -62,20 +63,21 @@ class Reader:
             with world.read_by_one():
                 self.iterator = make()
         except BaseException as error:
+            self._name_dataset(error)
             channel.send(name, portable(error), _none)
             raise
         # Anything else draws nothing here that the other ranks do not draw themselves.
         draws = isinstance(loader.dataset, IterableDataset if self._draws_here else IterDataPipe)
         generator = loader.generator
         moved = states(), None if generator is None else state_of(generator)
-        channel.send(name, moved if draws and in_main_thread() else None, _none)
+        channel.send(name, moved if draws and script_thread.is_here() else None, _none)
 
     def next(self) -> tuple[Any, int | None]:
         """Read a batch, hand it over, and keep this rank's rows."""
         if self._by_itself:
             return given(next(self.iterator))
         # A thread of the script's draws beside the script: nothing can be told from where generators stand.
-        before = states() if self._draws_here and in_main_thread() else None
+        before = states() if self._draws_here and script_thread.is_here() else None
         try:
             with self._world.read_by_one():
                 data = next(self.iterator)
@@ -83,8 +85,7 @@ class Reader:
             self._hand_over("stop", None, before)
             raise
         except BaseException as error:
-            if "DataLoader worker" in str(error):  # torch's words for one that died or is late
-                error.args = (f"{error} (of {self._described})",)
+            self._name_dataset(error)
             self._hand_over("error", portable(error), before)
             raise
         finally:
@@ -123,6 +124,10 @@ class Reader:
             return BatchTensor.from_local(self._placed(own_copy(leaf, layout, self._world)), layout)
 
         return mapped_tensors(kept, data), layout.total
+
+    def _name_dataset(self, error: BaseException) -> None:
+        if "DataLoader worker" in str(error):  # torch's words for one that died or is late
+            error.args = (f"{error} (of {self._described})",)
 
     def _hand_over(self, kind: str, value: Any, before: Any, is_dealt: Callable[[Tensor], bool] | None = None) -> None:
         now = states() if before is not None else None

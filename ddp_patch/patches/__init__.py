@@ -42,9 +42,11 @@ from . import (
     profiles,
     prompts,
     random_states,
+    ray_train,
     recompute,
     scripted,
     shared,
+    signals,
     state_dict,
     system_random,
     tensorboard,
@@ -67,6 +69,7 @@ SUBJECTS = (
         instance_norm,
         hooks,
         losses,
+        compiled,
         modules,
     ),
     *(
@@ -81,8 +84,8 @@ SUBJECTS = (
         native_files,
         profiles,
     ),
-    *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
-    *(recompute, batch_norm, scripted, transformer, exits),
+    *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots, ray_train),
+    *(recompute, batch_norm, scripted, transformer, exits, signals),
 )
 # Beside the rows, for what is no name.
 OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..batch.forms import full_tensor, to_local
 from ..batch.promised import promise_of, root_of
 from ..batch.tensor import BatchTensor
+from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
 from ..gradients.averages import average
@@ -94,7 +95,8 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 
 
 def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if session.replicas.backwards.is_busy:  # inside another one, gradients are this rank's share
+    # Inside another one, gradients are this rank's share; in what AOTAutograd traces, ranks cannot meet.
+    if session.replicas.backwards.is_busy or is_traced():
         return wrapped(*args, **kwargs)
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
     if given.get("is_grads_batched"):

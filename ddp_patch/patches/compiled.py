@@ -7,6 +7,8 @@ from typing import Any
 
 import wrapt
 
+from ..patch import Args, Kwargs, Patch
+from ..replica.functions import is_taken
 from ..session import Session
 
 
@@ -19,3 +21,16 @@ def keep_dynamo_out(session: Session) -> list[Callable[[], None]]:
 
 def _skip_us(trace_rules: Any) -> None:
     trace_rules.add(__name__.partition(".")[0])
+
+
+def _compile(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    run = wrapped(*args, **kwargs)
+    given = dict(kwargs)
+    function = args[0] if args else given.pop("model", None)
+    # Without a function it gives a decorator, which comes here again; told to compile nothing, it gives the function.
+    if function is None or run is function or not is_taken(function):
+        return run
+    return session.functions.taken(run, given)
+
+
+PATCHES = (Patch("torch", "compile", _compile, "on batches a function runs as written; models in it are compiled"),)

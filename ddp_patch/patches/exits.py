@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
+from .. import script_thread
 from ..ledger import script_line
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -13,7 +13,7 @@ _SHOWN = 80  # characters
 
 
 def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if threading.current_thread() is threading.main_thread():
+    if script_thread.is_here():
         shown = ", ".join(map(repr, args))
         session.job.watch.end = f"sys.exit({shown if len(shown) < _SHOWN else '...'}) in {script_line()}"
     return wrapped(*args, **kwargs)

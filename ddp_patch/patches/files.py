@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..patch import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 _PARAMETERS = ("buffering", "encoding", "errors", "newline", "closefd", "opener")
@@ -20,25 +20,25 @@ def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
     return bind(*args, **kwargs)
 
 
-def _stat(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    def bind(path: Any, *rest: Any, **options: Any) -> Any:
-        return session.files.stat(wrapped, path, rest, options)
+def _looking(what: str) -> Wrapper:
+    def look(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        def bind(path: Any = ".", *rest: Any, **options: Any) -> Any:
+            return session.looks.call(what, wrapped, path, rest, options)
 
-    return bind(*args, **kwargs)
+        return bind(*args, **kwargs)
+
+    return look
 
 
-def _translated(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    return wrapped(*(session.files.leaders(arg) for arg in args[:1]), *args[1:], **kwargs)
-
-
-_BY_NAME = "where a rank named a file otherwise than rank 0 (by the clock), rank 0's"
+_BY_NAME = "where a rank named a file otherwise than rank 0 (by the clock), or its host does not see it, rank 0's"
+_VIEW = "behind `os.path.exists` and its like: rank 0's view of a file that is being written, or that it alone sees"
 _ONE_FILE = (
     "rank 0's file is real, the others write to nowhere; opening, flushing and closing succeed or fail alike; "
     "who reads sees the finished file"
 )
 
 PATCHES = (
-    *(Patch("os", name, _translated, _BY_NAME) for name in ("listdir", "scandir", "chdir", "access")),
+    *(Patch("os", name, _looking(f"os.{name}"), _BY_NAME) for name in ("listdir", "scandir", "chdir", "access")),
     Patch("io", "open", _open_file, _ONE_FILE, also=("builtins:open",)),
-    Patch("os", "stat", _stat, "behind `os.path.exists` and its like: rank 0's view of a file that is being written"),
+    Patch("os", "stat", _looking("os.stat"), _VIEW),
 )

@@ -58,10 +58,13 @@ def _open_descriptor(session: Session, wrapped: Any, instance: Any, args: Args, 
 
 def _own(place: int) -> Wrapper:
     def make(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        def own(folder: Any) -> Any:
+            return session.owners.place(folder, folder is not None and session.files.is_made(folder))
+
         if session.folders.are_others and len(args) > place:
-            args = (*args[:place], session.owners.place(args[place]), *args[place + 1 :])
+            args = (*args[:place], own(args[place]), *args[place + 1 :])
         elif session.folders.are_others and "dir" in kwargs:
-            kwargs = {**kwargs, "dir": session.owners.place(kwargs["dir"])}
+            kwargs = {**kwargs, "dir": own(kwargs["dir"])}
         made = wrapped(*args, **kwargs)
         session.owners.made(made[1] if isinstance(made, tuple) else getattr(made, "name", made))
         return made

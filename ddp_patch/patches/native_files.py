@@ -42,6 +42,7 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             opened.append(wrapped(database, *rest, **options))
 
         if session.turns.are_taken():
+            session.disks.refuse_apart("sqlite3.connect", path)
             session.turns.take("sqlite3.connect", act, [path], hands_over=False)  # what rank 0 wrote before is there
         if not opened:
             opened.append(wrapped(":memory:", *rest, **{**options, "uri": False}))
@@ -72,6 +73,7 @@ def _open_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
         elif mode == "r":
             if session.turns.are_taken():
                 session.turns.follow("h5py.File", lambda: None)  # what it wrote is there
+                session.disks.refuse_apart("h5py.File", os.path.abspath(os.fsdecode(session.files.leaders(name))))
             wrapped(session.files.leaders(name), mode, driver, *rest, **options)
         else:
             _begin_hdf5(session, instance, real, wrapped, os.path.abspath(os.fsdecode(name)), mode, options)
@@ -83,6 +85,8 @@ def _begin_hdf5(
     session: Session, instance: Any, real: Any, wrapped: Any, path: str, mode: str, options: dict[str, Any]
 ) -> None:
     is_taken = session.turns.are_taken()
+    if is_taken and mode in ("a", "r+"):
+        session.disks.refuse_apart("h5py.File", path)
     if session.turns.is_leader and is_taken:
         session.turns.take("h5py.File", lambda: None, [path])  # all have copied what there was
         session.turns.take("h5py.File", real, [path], hands_over=False)

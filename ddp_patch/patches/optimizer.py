@@ -26,12 +26,12 @@ def _add_param_group(session: Session, wrapped: Any, instance: Optimizer, args: 
 
 
 def _zero_grad(session: Session, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
-    session.replicas.backwards.before_zeroing(p for group in instance.param_groups for p in group["params"])
+    session.replicas.backwards.unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
     wrapped(*args, **kwargs)
 
 
 def _zero_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    session.replicas.backwards.before_zeroing(instance.parameters())
+    session.replicas.backwards.unsettled.before_zeroing(instance.parameters())
     wrapped(*args, **kwargs)
 
 
@@ -41,10 +41,11 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
         session.replicas.backwards.before_step(optimizer, has_closure)
+        if not has_closure:  # which runs forwards and backwards
+            session.ledger.pace.steps()
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        session.replicas.backwards.after_step(optimizer)
-        session.ledger.steps += 1
+        session.stepped(optimizer)
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
 

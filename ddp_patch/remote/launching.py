@@ -62,7 +62,7 @@ def run(function: Callable[..., Any], given: Mapping[str, Any], args: tuple[Any,
     """
     told = launcher.detect(os.environ)
     # A worker of Ray's that is alone starts its own ranks: it is the process that has the resources.
-    are_there = told is not None and (told.world_size > 1 or not told.launcher.refusal)
+    are_there = told is not None and (told.world_size > 1 or not (told.launcher.refusal or told.launcher.keeps))
     nproc = 1 if are_there else _count(Options.resolve(given))
     if nproc == 1:
         with api.enable(**given):

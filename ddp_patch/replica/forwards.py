@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from torch import nn
+
 from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
 from ..batch.tensor import BatchTensor
@@ -13,6 +15,7 @@ from ..batch.world import World
 from ..calling import compiled
 from ..calling.calls import Call, described
 from ..calling.census import Held
+from ..calling.compiled import Compiling
 from ..calling.entry import Entry, plain_targets
 from ..calling.how import How
 from ..calling.recall import Recall
@@ -32,15 +35,24 @@ ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
 class Forwards:
     """Carries out calls, and knows where among them this rank is."""
 
-    def __init__(self, world: World, stream: RankStream, recall: Recall) -> None:
-        """Start outside of any call."""
+    def __init__(self, world: World, stream: RankStream, recall: Recall, syncs_norms: bool) -> None:
+        """Start outside of any call.
+
+        Args:
+            world: the ranks.
+            stream: of this rank's random numbers.
+            recall: of how modules were computed.
+            syncs_norms: the ranks meet in each BatchNorm.
+        """
         self.computes_rows = False  # a module is computing this rank's rows
         self.opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
         self.count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
         self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
+        self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
         self._world = world
         self._stream = stream
         self._recall = recall
+        self._syncs_norms = syncs_norms
 
     @property
     def inside(self) -> bool:
@@ -63,20 +75,23 @@ class Forwards:
             replica: of the outermost module; None inside.
 
         Returns:
-            What the module returns, or ``REFUSED`` if it can only be compiled without its loss.
+            What the module returns, or ``REFUSED`` if it can only be compiled as one graph, in which ranks would meet.
         """
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         losses = None
         if decision.losses:
             plain = plain_targets(call, entry)
             losses = Reductions(decision.losses, entry.layout, self._world.rank, plain)
-        written = None if losses is None else compiled.writings(held.layers)
+        breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
+        if self._syncs_norms and compiled.meets_in_norms(held.layers):
+            breaks += compiled.BATCH_NORM
+        written = compiled.writings(held.layers) if breaks else None
         is_outermost = self._stream.enter_torch()
         self._depth += 1
         self.computes_rows = True
         self.count += 1
         try:
-            with self._around_rows(losses):
+            with self._around_rows(losses, breaks), self._compiled(call.module):
                 if replica is None or replica.module is not call.module:
                     outputs = call.run(*entry.args, **entry.kwargs)
                 else:
@@ -86,7 +101,7 @@ class Forwards:
         except DdpPatchError:
             raise
         except Exception as error:
-            if losses is not None and compiled.needs_one_graph(error):
+            if breaks and compiled.needs_one_graph(error):
                 return self._refused(call, held, written, error)
             self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
             raise
@@ -103,23 +118,27 @@ class Forwards:
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
 
-    def _around_rows(self, losses: Reductions | None) -> AbstractContextManager[Any]:
-        if losses is None and not (self.opened and compiled.is_used()):
+    def _compiled(self, module: nn.Module) -> AbstractContextManager[None]:
+        return _NOTHING if self.compiling is None else self.compiling.forward_of(module)
+
+    def _around_rows(self, losses: Reductions | None, breaks: list[str]) -> AbstractContextManager[Any]:
+        if not breaks and not (self.opened and compiled.is_used()):
             return _NOTHING
         around = ExitStack()
         if self.opened:
             around.enter_context(compiled.stance("default"))
         if losses is not None:
             around.enter_context(self._world.reducing(losses))
-            around.enter_context(compiled.losses_break_graphs())
+        if breaks:
+            around.enter_context(compiled.breaking_graphs(breaks))
         return around
 
     def _refused(self, call: Call, held: Held, written: int | None, error: Exception) -> Any:
         if written == compiled.writings(held.layers):
             return REFUSED
         raise BatchError(
-            f"{described(call.module)}: torch.compile(fullgraph=True) does not let a loss in forward be that of all "
-            "rows, and this forward updated statistics before that was known. Write fullgraph=False."
+            f"{described(call.module)}: torch.compile(fullgraph=True) does not let ranks meet in forward, for a loss "
+            "or BatchNorm, and this forward updated statistics before that was known. Write fullgraph=False."
         ) from error
 
     def opened_up(self, call: Call, entry: Entry) -> Any:

@@ -58,10 +58,10 @@ class Replica:
         """Compute this rank's rows: through DDP where TorchDynamo asks it at which layers gradients leave."""
         ddp = self._ddp
         # Activation checkpointing computes a forward again, for its values only.
-        if ddp is None or not self._needs_ddp() or not torch.is_grad_enabled() or self.in_backward:
+        if ddp is None or not torch.is_grad_enabled() or self.in_backward:
             return call.run(*entry.args, **entry.kwargs)
-        with self._world.collective("a call of the model"):  # DDP exchanges the order of its buckets
-            return ddp(*entry.args, **entry.kwargs)
+        with self._world.collective("a call of the model", computes=True):  # DDP exchanges its buckets' order
+            return (ddp if self._needs_ddp() else call.run)(*entry.args, **entry.kwargs)
 
     def _needs_ddp(self) -> bool:
         return compiled.is_used() or self._options.static_graph

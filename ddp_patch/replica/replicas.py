@@ -56,7 +56,7 @@ class Replicas:
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
         self.recall = Recall()
-        self.forwards = Forwards(world, self.stream, self.recall)
+        self.forwards = Forwards(world, self.stream, self.recall, options.sync_batchnorm)
         self._shares = Shares(world, self.forwards) if options.report else None
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
@@ -137,6 +137,11 @@ class Replicas:
         optimized = self._trained.ids()
         found = any(id(parameter) in optimized for parameter in call.module.parameters())
         return found and not _is_rewritten()
+
+    def is_at_work(self) -> bool:
+        """Tell whether a call is part of a model's, of a backward, or of what is traced."""
+        busy = self.forwards.inside or self.forwards.opened > 0 or self.backwards.is_busy
+        return busy or self.recall.is_on or _is_rewritten()
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
@@ -221,7 +226,7 @@ class Replicas:
         result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, held, replica)
         if result is not REFUSED:
             return result
-        self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) does not let its loss be that of all rows")
+        self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
         return self.forwards.opened_up(call, entry)
 
     def _first(self, call: Call, entry: Entry, form: Any) -> First:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     recording = recorder.Recorder(settings, int(os.environ.get("RANK", "0")))
     recording.install()
     try:
-        load = (_module_loader if is_module else _script_loader)(target)  # imports the packages that a module is in
+        load, _ = (_module_loader if is_module else _script_loader)(target)  # imports the packages that a module is in
         if settings.alone:
             _start_no_others()
         elif settings.enable:

@@ -1,17 +1,20 @@
-"""Saves where the other host does not see it, and reads it."""
+"""Reads what it wrote where the other rank does not see it, and goes into a folder that it made there."""
 
-import sys
+import os
 
 import torch
 
 import ddp_patch
-from ddp_patch.effects import files
 
-files._PATIENCE = 2.0
 ddp_patch.enable()
-torch.save({"step": 1}, "shared.pt")
-try:
-    print(torch.load("shared.pt"))
-except FileNotFoundError as error:
-    print(f"{error.strerror}: {error.filename}", file=sys.__stderr__)
-    raise
+os.makedirs("made")
+torch.save({"step": 1}, "made/shared.pt")
+with open("made/log.txt", "w") as log:
+    log.write("1\n")
+    log.flush()
+    seen = [int(line) for line in open("made/log.txt")]
+    log.write("2\n")
+with open("made/log.txt") as log:
+    seen = [*seen, *[int(line) for line in log][1:]]
+print(torch.load("made/shared.pt"), sorted(os.listdir("made")), seen)
+os.chdir("made")

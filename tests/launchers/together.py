@@ -14,12 +14,16 @@ MPICH = ["mpirun.mpich", "-np"]
 NOT_OURS = ("DDP_PATCH_", "ACCELERATE_", "PYTHONHASH", "SLURM_")
 
 
-def run(*command, cwd=None, patience=PATIENCE, **env):
+def environment():
     environ = {key: value for key, value in os.environ.items() if not key.startswith(NOT_OURS)}
+    return {**environ, **MPI, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1"}
+
+
+def run(*command, cwd=None, patience=PATIENCE, **env):
     return subprocess.run(
         [*map(str, command)],
         cwd=cwd,
-        env={**environ, **MPI, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1", **env},
+        env={**environment(), **env},
         capture_output=True,
         text=True,
         timeout=patience,

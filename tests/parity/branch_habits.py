@@ -462,3 +462,68 @@ def encoders_that_leave_out_padding():
     rows = torch.randn(20, 4)
     with torch.no_grad():
         return said + [model(x).pow(2).sum().item() for (x,) in DataLoader(TensorDataset(rows), 8)]
+
+
+HELD = {"weight": torch.ones(3), "bank": torch.ones(2)}
+
+
+def _reduced(losses, kind="mean"):
+    return losses.mean() if kind == "mean" and not getattr(_reduced, "sums", False) else losses.sum() * 0.1
+
+
+class Reduces(Layers):
+    """Computes its loss, by what stands elsewhere."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.criterion, self.reduce = nn.CrossEntropyLoss(), reduce
+
+    def forward(self, x, y):
+        return self.reduce(self, self.last(self.first(x).tanh()), y)
+
+
+def _by_row(out, y):
+    return F.cross_entropy(out, y, reduction="none")
+
+
+# How a loss is computed, and what changes that in the middle of training.
+CHANGES = {
+    "a weight that is given later": (
+        lambda model, out, y: model.criterion(out, y),
+        lambda model: setattr(model.criterion, "weight", torch.tensor([1.0, 2.0, 3.0])),
+    ),
+    "a default": (
+        lambda model, out, y: _reduced(_by_row(out, y)),
+        lambda model: setattr(_reduced, "__defaults__", ("sum",)),
+    ),
+    "an attribute of a function": (
+        lambda model, out, y: _reduced(_by_row(out, y)),
+        lambda model: setattr(_reduced, "sums", True),
+    ),
+    "dimensions": (
+        lambda model, out, y: (
+            F.cross_entropy(out, y) if HELD["weight"].dim() == 1 else F.mse_loss(out, 0 * out.detach())
+        ),
+        lambda model: HELD.update(weight=torch.ones(3, 3)),
+    ),
+    "a type": (
+        lambda model, out, y: _by_row(out, y).mean() if HELD["bank"].dtype.itemsize > 2 else _by_row(out, y).sum() / 9,
+        lambda model: HELD.update(bank=torch.ones(2).half()),
+    ),
+}
+
+
+def losses_whose_reduction_changes():
+    said = []
+    for reduce, change in CHANGES.values():
+        torch.manual_seed(2)
+        model = Reduces(reduce)
+        optimizer = SGD(model.parameters(), 0.1)
+        x, y = torch.randn(32, 4), torch.arange(32) % 3
+        for step, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 8)):
+            if step == 2:
+                change(model)
+            said.append(descend(model(a, b), optimizer).item())
+        _reduced.__defaults__, HELD["weight"], HELD["bank"] = ("mean",), torch.ones(3), torch.ones(2)
+        vars(_reduced).clear()
+    return said

@@ -8,7 +8,16 @@ import random
 
 import numpy as np
 import torch
-from parity import branch_habits, gradient_habits, habits, inside_habits, later_habits, loader_habits, model_habits
+from parity import (
+    branch_habits,
+    compiled_habits,
+    gradient_habits,
+    habits,
+    inside_habits,
+    later_habits,
+    loader_habits,
+    model_habits,
+)
 
 import ddp_patch
 
@@ -20,8 +29,9 @@ MODULES = {
     "inside_habits": inside_habits,
     "branch_habits": branch_habits,
     "loader_habits": loader_habits,
+    "compiled_habits": compiled_habits,
 }
-HELPERS = ("mlp",)
+HELPERS = ("mlp", "model_of")
 
 
 def habits_of(name):

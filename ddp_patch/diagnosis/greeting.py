@@ -1,0 +1,59 @@
+"""What rank 0 says on standard error while a job begins: how many ranks there are, and what became the model."""
+
+from __future__ import annotations
+
+import sys
+
+from ..ledger import Ledger
+
+
+class Greeting:
+    """Says each thing once."""
+
+    def __init__(self, ledger: Ledger, is_spoken: bool) -> None:
+        """Say nothing yet.
+
+        Args:
+            ledger: of the session.
+            is_spoken: this is rank 0, and the person did not ask for silence.
+        """
+        self._ledger = ledger
+        self._is_spoken = is_spoken
+        self._said = -1  # models that were named
+
+    def started(self, size: int, device: str, launcher: str) -> None:
+        """The ranks have met.
+
+        Args:
+            size: of the job.
+            device: of this rank, in words.
+            launcher: that started them.
+        """
+        self._say(f"{size} ranks on {device}, started by {launcher}.")
+
+    def stepped(self) -> None:
+        """An optimizer has stepped: what it trains has been called."""
+        models = list(self._ledger.replicas)
+        if len(models) == self._said:
+            return
+        for name in models[max(self._said, 0) :]:
+            self._say(f"{name} is the model; {self._how(name)}.")
+        if not models:
+            self._say("no batch has reached a model yet, so every rank computes everything: right, but not faster.")
+        self._said = len(models)
+
+    def _how(self, name: str) -> str:
+        if name in self._ledger.on_whole:
+            return "every rank computes its whole batch, as the report says (DDP_PATCH_REPORT=1)"
+        if name in self._ledger.on_batches:
+            return "it runs function by function, as the report says (DDP_PATCH_REPORT=1)"
+        return "each rank computes its rows"
+
+    def _say(self, text: str) -> None:
+        if not self._is_spoken:
+            return
+        tqdm = sys.modules.get("tqdm")
+        if tqdm is None:
+            sys.stderr.write(f"ddp_patch: {text}\n")
+        else:  # its bar is on that line
+            tqdm.tqdm.write(f"ddp_patch: {text}", file=sys.stderr)

@@ -1,0 +1,63 @@
+"""Looking at files and folders without opening them: what one process would see."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .disks import UNSEEN, Disks
+from .entries import Entries, listed
+from .files import Files
+from .ownership import Ownership
+from .turns import Turns
+
+
+class Looks:
+    """Calls functions of ``os`` that change nothing."""
+
+    def __init__(self, turns: Turns, ownership: Ownership, files: Files, disks: Disks) -> None:
+        """Look at what the script wrote.
+
+        Args:
+            turns: of the ranks.
+            ownership: tells who is looking.
+            files: of the script.
+            disks: of the ranks' hosts.
+        """
+        self._turns = turns
+        self._ownership = ownership
+        self._files = files
+        self._disks = disks
+
+    def call(self, what: str, real: Callable[..., Any], path: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Call a function where its path means what it means to rank 0.
+
+        Args:
+            what: its name.
+            real: the function.
+            path: its first argument.
+            args: the others.
+            options: likewise.
+
+        Raises:
+            OSError: on every rank, what rank 0 gets.
+        """
+        if isinstance(path, int) or not self._files.is_known or not self._turns.are_taken():
+            return real(self._files.leaders(path), *args, **options)
+        own = self._files.key("." if path is None else path)
+        is_elsewhere = (
+            self._disks.has_changes
+            and not self._ownership.asks_itself()
+            and self._disks.concerns(own, around=what != "os.chdir")
+        )
+        if not is_elsewhere and not (what == "os.stat" and self._files.is_unfinished(own)):
+            return real(self._files.leaders(path), *args, **options)
+        if what == "os.chdir":
+            if not self._disks.sees(own):
+                raise FileNotFoundError(errno.ENOENT, UNSEEN.format("made"), os.fspath(path))
+            return real(path)
+        if what == "os.scandir":
+            return Entries("." if path is None else path, self._turns.follow(what, lambda: listed(real, path), [own]))
+        return self._turns.follow(what, lambda: real(path, *args, **options), [own])

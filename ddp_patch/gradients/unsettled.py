@@ -1,0 +1,55 @@
+"""Gradients that are still this rank's own between backwards, and whoever looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from .gradients import GradientSync
+from .watch import Watch
+
+
+class Unsettled:
+    """Knows whose gradients wait to be averaged, and has that done when somebody looks."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._watch = Watch(self._before_reading)
+        self._waiting: dict[int, GradientSync] = {}  # by parameter
+
+    def settle(self, sync: GradientSync) -> None:
+        """Make the gradients of a replica global."""
+        sync.settle()
+        self.note(sync)
+
+    def note(self, sync: GradientSync) -> None:
+        """Watch reads of gradients while some are pending."""
+        if sync.pending:
+            self._waiting.update(dict.fromkeys(sync.ids, sync))
+            self._watch.start()
+        elif self._waiting:
+            for key in sync.ids:
+                if self._waiting.get(key) is sync:
+                    del self._waiting[key]
+            if not self._waiting:
+                self._watch.stop()
+
+    def before_zeroing(self, parameters: Iterator[Any]) -> None:
+        """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
+        if not self._waiting:
+            return
+        ids = {id(parameter) for parameter in parameters}
+        for sync in set(self._waiting.values()):
+            if sync.ids <= ids:
+                sync.pending = False
+                self.note(sync)
+            elif not sync.ids.isdisjoint(ids):
+                self.settle(sync)
+
+    def _before_reading(self, tensor: Tensor) -> None:
+        sync = self._waiting.get(id(tensor))
+        if sync is not None:
+            sync.schedule.read()
+            self.settle(sync)

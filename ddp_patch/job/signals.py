@@ -1,0 +1,151 @@
+"""Signals of N ranks are those of one process: the script's handler runs on every rank at the same line, once.
+
+A launcher, a queue and a terminal signal one process, some or all, whenever it pleases them. A handler that ran at once
+would have the ranks part: one leaves its loop a step before the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
+from typing import Any
+
+from .agreement import Agreement
+from .heeded import Heeded
+from .next_line import at_next_line
+
+HEEDED = tuple(
+    signal.Signals[name]
+    for name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGALRM")
+    if name in signal.Signals.__members__
+)
+
+_ALARM = getattr(signal, "SIGALRM", None)
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+class Signals:
+    """What the script does when a signal comes."""
+
+    def __init__(self, agreement: Agreement, heeded: Heeded) -> None:
+        """Change nothing before ``begin``.
+
+        Args:
+            agreement: of the ranks.
+            heeded: tells an agent of ours what need not end the job.
+        """
+        self._agreement = agreement
+        self._heeded = heeded
+        self._set: Callable[..., Any] = signal.signal
+        self._handlers: dict[int, Handler] = {}  # the script's
+        self._due: list[int] = []  # what is to run in the script's thread, at once
+        self._is_alone = 0
+        self._runs = 0
+        self._as_it_is: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._process = os.getpid()
+
+    def begin(self, as_it_is: Callable[[], AbstractContextManager[None]]) -> None:
+        """Take over the handlers that the script has set, and Python's own for Ctrl-C.
+
+        Args:
+            as_it_is: surrounds what this rank writes for itself.
+        """
+        self._as_it_is = as_it_is
+        self._agreement.heed = self._heed
+        if threading.current_thread() is threading.main_thread():
+            for number in HEEDED:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self.handle(signal.signal, number, handler)
+
+    def stop(self, *, goes_on: bool) -> None:
+        """Give the script's handlers back.
+
+        Args:
+            goes_on: the script does. At its end a signal to one rank would have it end in another way than the others.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._handlers.items():
+                with self._as_it_is():
+                    is_ours = signal.getsignal(number) == self._come
+                if is_ours and (goes_on or handler is signal.default_int_handler):
+                    self._set(number, handler)
+        self._handlers.clear()
+        self._agreement.heed = lambda what, at_point: None
+        self._tell()
+
+    def handle(self, real: Callable[..., Any], number: int, handler: Any) -> Any:
+        """Set the script's handler.
+
+        Args:
+            real: ``signal.signal``.
+            number: of the signal.
+            handler: of the script, or a constant of ``signal``.
+
+        Returns:
+            the one before, which is the script's own again.
+        """
+        self._set = real
+        if number not in HEEDED:
+            return real(number, handler)
+        before = real(number, self._come if callable(handler) else handler)
+        own = self._handlers.pop(number, before)
+        if callable(handler):
+            self._handlers[number] = handler
+        self._tell()
+        return own if before == self._come else before
+
+    def handler(self, number: int, real: Any) -> Any:
+        """Give the script's handler in place of ours."""
+        return self._handlers.get(number, real) if real == self._come else real
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Surround what this rank asks its user for all: Ctrl-C is meant for the question."""
+        self._is_alone += 1
+        try:
+            yield
+        finally:
+            self._is_alone -= 1
+
+    def _come(self, number: int, frame: FrameType | None) -> None:
+        """Be the handler of this process."""
+        if os.getpid() != self._process or self._is_alone:  # a child of the script's own is no rank
+            self._run(number, frame)
+        elif number in self._due:
+            self._due.remove(number)
+            self._run(number, frame)
+        else:
+            self._agreement.ask(number)
+
+    def _heed(self, number: int, at_point: bool) -> None:
+        if number == _ALARM and not self._agreement.was_asked(number):
+            # The timer of another rank was first: they are one, which starts anew if it repeats.
+            _, interval = signal.getitimer(signal.ITIMER_REAL)
+            signal.setitimer(signal.ITIMER_REAL, interval, interval)
+        if at_point:
+            at_next_line(lambda frame: self._run(number, frame))
+        elif threading.current_thread() is threading.main_thread():
+            self._run(number, None)
+        else:
+            self._due.append(number)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def _run(self, number: int, frame: FrameType | None) -> None:
+        self._runs += 1
+        self._tell()
+        handler = self._handlers.get(number)
+        if handler is not None:
+            handler(number, frame)
+        elif signal.getsignal(number) == signal.SIG_DFL:  # the script has given it back meanwhile
+            signal.raise_signal(number)
+
+    def _tell(self) -> None:
+        if os.getpid() == self._process:
+            with self._as_it_is():
+                self._heeded.write(self._runs, self._handlers)

@@ -1,0 +1,67 @@
+"""What each rank runs: versions and the script, which have to be the same on all hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from ..errors import LaunchError
+from ..state import State
+from ..version import __version__
+
+_SCRIPT = "the script"
+_WAYS = {
+    "Python": "Use Python {} on all hosts",
+    "torch": "Write on all hosts: pip install torch=={}",
+    "accelerate": "Write on all hosts: pip install accelerate=={}",
+    "ddp_patch": "Install ddp_patch {} on all hosts",
+    _SCRIPT: "Copy the script to all hosts anew, or start it on all from a disk that they share",
+}
+_DIGITS = 12  # of a text's sum, in a message
+_NAMED = 8  # hosts in a message
+
+
+def own() -> tuple[tuple[str, str], ...]:
+    """Give what this rank runs, by name."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    found = {"ddp_patch": __version__, "torch": str(torch.__version__), "accelerate": version("accelerate")}
+    return ("Python", python), *found.items(), *_script()
+
+
+def refuse_others(ranks: Sequence[tuple[str, tuple[tuple[str, str], ...]]]) -> None:
+    """Refuse ranks that run something else than rank 0.
+
+    Args:
+        ranks: of each its host, and what it runs.
+
+    Raises:
+        LaunchError: on every rank, with the hosts of each version.
+    """
+    names = dict.fromkeys(name for _, runs in ranks for name, _ in runs)
+    for name in names:
+        hosts: dict[str, dict[str, None]] = {}
+        for host, runs in ranks:
+            hosts.setdefault(dict(runs).get(name, "unknown"), {})[host] = None
+        if len(hosts) > 1:
+            said = "; ".join(f"{name} {what} on {', '.join([*its][:_NAMED])}" for what, its in hosts.items())
+            way = _WAYS[name].format(next(iter(hosts)))
+            raise LaunchError(
+                f"The ranks do not run the same: {said}. They would part, or compute other numbers. {way}."
+            )
+
+
+def _script() -> tuple[tuple[str, str], ...]:
+    path = State.script or getattr(sys.modules.get("__main__"), "__file__", None)
+    if not path:
+        return ()
+    with contextlib.suppress(OSError):  # it is gone, or lies in an archive
+        text = Path(path).read_bytes()
+        return ((_SCRIPT, f"{os.path.basename(path)} (sha256 {hashlib.sha256(text).hexdigest()[:_DIGITS]})"),)
+    return ()

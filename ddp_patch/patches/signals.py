@@ -1,0 +1,28 @@
+"""signal.signal: the script's handlers run on every rank at the same line."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ..patch import Args, Kwargs, Patch
+from ..session import Session
+
+
+def _signal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or len(args) != 2 or threading.current_thread() is not threading.main_thread():
+        return wrapped(*args, **kwargs)  # an error of the caller's, which Python words
+    if not session.turns.are_taken():  # for what one rank does
+        return wrapped(*args)
+    return session.job.signals.handle(wrapped, *args)
+
+
+def _getsignal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    handler = wrapped(*args, **kwargs)
+    return session.job.signals.handler(args[0], handler) if session.turns.are_taken() and args else handler
+
+
+PATCHES = (
+    Patch("signal", "signal", _signal, "handlers run on every rank at the same line of the script, once"),
+    Patch("signal", "getsignal", _getsignal, "the script's handler"),
+)

@@ -1,0 +1,43 @@
+"""``python -m ddp_patch plan``: from a description or a profile to what more ranks will bring."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from .arguments import job, ranks_of
+from .options import parser
+from .planned import plan
+from .plot import draw
+from .problems import PlanError
+from .profile import read
+from .scaling import SCALINGS
+from .text import written
+
+
+def command(argv: Sequence[str]) -> int:
+    """Plan, and give the exit code: 0, or 2 for what nothing can be planned with."""
+    try:
+        given = vars(parser().parse_args(argv))
+    except SystemExit as end:  # argparse has said why, or shown its help
+        return 2 if end.code else 0
+    try:
+        profile = read(given["profile"]) if given["profile"] else {}
+        its, assumed = job(given, profile)
+        found = plan(its, ranks_of(given, its), _scalings(given["scaling"]), assumed)
+        if given["plot"]:
+            draw(found, given["plot"])
+    except PlanError as error:
+        sys.stderr.write(f"python -m ddp_patch plan: {error}\n")
+        return 2
+    sys.stdout.write(json.dumps(found, indent=2) + "\n" if given["json"] else written(found))
+    return 0
+
+
+def _scalings(name: str | None) -> Sequence[str]:
+    if name in (None, "both"):
+        return SCALINGS
+    if name not in SCALINGS:
+        raise PlanError(f"--scaling {name!r} is not known. Write --scaling strong, weak or both")
+    return (name,)

@@ -1,0 +1,85 @@
+"""Functions that a script compiles, called on batches: as written, with the forwards of models in them compiled.
+
+A batch cannot be part of a graph. Whether a function keeps rows apart cannot be told as it is of a module, which holds
+what it depends on: a function may read anything, and change with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..batch.packed import PackedRows
+from ..batch.promised import PromisedTensor
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
+from ..calling.compiled import Compiling, stance
+from ..structure import leaves
+from .replicas import Replicas
+
+_BATCHES = (BatchTensor, PackedRows, PromisedTensor)
+
+
+class Functions:
+    """Carries out calls of compiled functions."""
+
+    def __init__(self, replicas: Replicas, world: World) -> None:
+        """Start without any."""
+        self._replicas = replicas
+        self._world = world
+
+    def taken(self, run: Callable[..., Any], how: dict[str, Any]) -> Callable[..., Any]:
+        """Give a compiled function that may be called on batches.
+
+        Args:
+            run: what torch compiled the script's function to.
+            how: arguments of ``torch.compile``.
+        """
+        here, compiling = weakref.ref(self), Compiling(how)
+
+        @functools.wraps(run)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            functions = here()
+            if functions is None or World.current is not functions._world or functions._is_elsewhere():
+                return run(*args, **kwargs)
+            if not any(isinstance(leaf, _BATCHES) for _, leaf in leaves((args, kwargs))):
+                return run(*args, **kwargs)
+            return functions._on_batches(compiling, run, args, kwargs)
+
+        return called
+
+    def _is_elsewhere(self) -> bool:
+        """Tell calls inside a model, a backward or a trial, or in what is traced: they are part of that."""
+        world = self._world
+        return (
+            self._replicas.is_at_work()
+            or world.observation is not None
+            or world.alone
+            or world.muted.get()
+            or world.reading.get()
+            or world.fetching.get()
+        )
+
+    def _on_batches(self, compiling: Compiling, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        forwards = self._replicas.forwards
+        before, forwards.compiling = forwards.compiling, compiling
+        try:
+            with stance("force_eager"):
+                return run(*args, **kwargs)
+        finally:
+            forwards.compiling = before
+
+
+def is_taken(function: Any) -> bool:
+    """Tell functions, and methods of what is no module, that a script compiles."""
+    if isinstance(function, types.MethodType):
+        return isinstance(function.__func__, types.FunctionType) and not isinstance(
+            function.__self__, (nn.Module, torch.optim.Optimizer)
+        )
+    return isinstance(function, types.FunctionType)

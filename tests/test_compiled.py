@@ -1,0 +1,159 @@
+"""What a script compiles: models run compiled on rows, also inside of compiled steps, with the numbers of one process."""
+
+import collections
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def counted(runs, name, backend):
+    """A backend that counts how often its graphs run, forward and backward."""
+
+    def counting(kind):
+        def compiler(graph, inputs):
+            def run(*args):
+                runs[f"{name} {kind}"] += 1
+                return graph(*args)
+
+            return run
+
+        return compiler
+
+    if backend == "eager":
+        return counting("forward")
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def boxed(kind):
+        return lambda graph, inputs: make_boxed_func(counting(kind)(graph, inputs))
+
+    return aot_autograd(fw_compiler=boxed("forward"), bw_compiler=boxed("backward"))
+
+
+def graph_runs(backend):
+    """Train for some steps; how often each function's graphs ran in the last ones."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    runs = collections.Counter()
+    x, y = torch.randn(48, 4).double(), torch.arange(48) % 3
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    mean = x.mean(0)
+
+    def compiled(name, function):
+        return torch.compile(function, backend=counted(runs, name, backend))
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    loss_of = compiled("loss", lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1))
+    normalised = compiled("inputs", lambda x: (x - mean) / 2)
+    accuracy = compiled("metric", lambda out, y: (out.argmax(1) == y).float().mean())
+    whole, forward = compiled("step", step), compiled("both", lambda x, y: F.cross_entropy(model(x), y))
+    said = []
+    for i, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 8)):
+        if i == 3:
+            runs.clear()
+        out = model(normalised(a))
+        loss = loss_of(out, b)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        said += [loss.item(), accuracy(out, b).item(), whole(a, b).item()]
+        loss = forward(a, b)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        said.append(loss.item())
+    return said, dict(runs)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_models_are_compiled_inside_of_compiled_steps(ranks, backend):
+    """What is compiled beside them runs on batches as written."""
+    wanted, alone = ranks.call(graph_runs, 1, backend).ok().results[0]
+    assert alone["loss forward"] == 3
+    for said, runs in ranks.call(graph_runs, 2, backend).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert runs["step forward"] == runs["both forward"] == 3
+        assert runs.get("both backward") == alone.get("both backward")
+
+
+def by_inductor():
+    from torch._inductor import metrics
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 4).double(), torch.arange(24) % 3
+    layers = torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+    model = torch.compile(torch.nn.Sequential(*layers).double(), mode="reduce-overhead")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    metrics.reset()
+    said = []
+    for a, b in DataLoader(TensorDataset(x, y), 8):
+        loss = F.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        said.append(loss.item())
+    return said, metrics.generated_kernel_count > 0
+
+
+def test_inductor_compiles_a_model_that_learns_what_one_process_learns(ranks):
+    wanted, _ = ranks.call(by_inductor, 1).ok().results[0]
+    for said, is_compiled in ranks.call(by_inductor, 2).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert is_compiled
+
+
+class Normed(torch.nn.Module):
+    """With statistics of the whole batch in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+def normed(backend, fullgraph):
+    """Batches of nine rows, and of three at the end; then all of them in evaluation."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    runs = collections.Counter()
+    x, y = torch.randn(48, 4).double(), torch.arange(48) % 3
+    model = Normed().double()
+    model.compile(backend=counted(runs, "model", backend), fullgraph=fullgraph)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for a, b in DataLoader(TensorDataset(x, y), 9):
+        loss = F.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        said.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        said += [F.cross_entropy(model(a), b).item() for a, b in DataLoader(TensorDataset(x, y), 9)]
+    return [*said, model.norm.running_var.sum().item()], runs["model forward"]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize(("backend", "fullgraph"), [("eager", False), ("aot_eager", False), ("aot_eager", True)])
+def test_a_model_with_batch_norm_is_compiled_around_it(ranks, backend, fullgraph, nproc):
+    """In one graph ranks cannot meet: it runs on batches then, right and not compiled while it trains."""
+    wanted, _ = ranks.call(normed, 1, backend, fullgraph).ok().results[0]
+    for said, runs in ranks.call(normed, nproc, backend, fullgraph).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert runs >= (3 if fullgraph else 2 * 5)
