@@ -19,6 +19,7 @@ from .data import deal, read_once, shard_batch, whole
 from .errors import (
     BatchError,
     DdpPatchError,
+    GradientError,
     LaunchError,
     LockstepError,
     OptionError,
@@ -28,6 +29,7 @@ from .errors import (
 )
 from .extending import rank_zero, register_reduction, register_rowwise, register_tracker
 from .options import Options
+from .values import gather, mean, sum
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ __all__ = [
     "BatchError",
     "BatchTensor",
     "DdpPatchError",
+    "GradientError",
     "LaunchError",
     "LockstepError",
     "OptionError",
@@ -51,9 +54,11 @@ __all__ = [
     "deal",
     "disable",
     "enable",
+    "gather",
     "is_enabled",
     "is_main",
     "launch",
+    "mean",
     "per_rank",
     "rank",
     "rank_zero",
@@ -63,6 +68,7 @@ __all__ = [
     "register_tracker",
     "report",
     "shard_batch",
+    "sum",
     "whole",
     "world_size",
 ]

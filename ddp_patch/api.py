@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .diagnosis.report import Report
     from .options import Given
+    from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -202,13 +203,22 @@ def _start(options: Options) -> None:
         relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
     from . import patches  # noqa: PLC0415
     from .job.job import Job  # noqa: PLC0415
-    from .session import Session  # noqa: PLC0415
 
     script_thread.begin(is_kept=told.launcher.keeps)
     job = State.joined = Job.current or Job(told, options.timeout, options.share_devices)
-    session = Session(options, job, _stopped)
+    session = _session_class(options)(options, job, _stopped)
     patches.begin(session)
     State.session = session
+
+
+def _session_class(options: Options) -> type[Session]:
+    if options.view == "local":
+        from .local.session import LocalSession  # noqa: PLC0415
+
+        return LocalSession
+    from .session import Session  # noqa: PLC0415
+
+    return Session
 
 
 def _torch_version() -> str:

@@ -5,6 +5,7 @@ DdpPatchError
 ├── LaunchError            the job cannot be started or joined as it was asked for
 ├── OrderError             enable() or disable() came at a moment when it can no longer be exact
 ├── PatchError             a patched name is missing, or somebody else replaced it
+├── GradientError          gradients of the local view cannot be those of all ranks
 ├── BatchError             a batch cannot be followed: ambiguous, mixed, or used below torch functions
 ├── LockstepError          the ranks do not see the same thing
 └── TrustError             what came from another process is not known to be one of the ranks'
@@ -31,6 +32,10 @@ class OrderError(DdpPatchError):
 
 class PatchError(DdpPatchError):
     """A name that has to be patched is missing or was replaced by somebody else."""
+
+
+class GradientError(DdpPatchError):
+    """A parameter got no gradient on one rank, and DDP was not told that this may happen."""
 
 
 class BatchError(DdpPatchError):

@@ -13,6 +13,8 @@ from .errors import OptionError
 
 PREFIX = "DDP_PATCH_"
 COMM_HOOKS = ("fp16", "bf16", "powersgd")
+VIEWS = ("global", "local")
+TAILS = ("pad", "exact")
 _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 # Told by one of our processes to another.
 _OWN_VARIABLES = {
@@ -31,6 +33,12 @@ class Options:
 
     nproc: int | None = None
     """Processes to start when nobody else started any. None: one per visible accelerator."""
+
+    view: str = "global"
+    """What the script sees: "global", whole batches, or "local", as under hand-written DDP, this rank's rows."""
+
+    tail: str = "pad"
+    """What the local view does with rows that do not go round: "pad" repeats some, as torch does; "exact" does not."""
 
     report: bool = False
     """Print ``ddp_patch.report()`` on stderr when the script ends."""
@@ -80,6 +88,9 @@ class Options:
             raise _invalid("nproc", self.nproc, "a process count of at least 1")
         if self.accumulate is not None and (_is_no_int(self.accumulate) or self.accumulate < 1):
             raise _invalid("accumulate", self.accumulate, _FORMS["accumulate"])
+        for name, choices in (("view", VIEWS), ("tail", TAILS)):
+            if getattr(self, name) not in choices:
+                raise _invalid(name, getattr(self, name), _FORMS[name])
         if self.comm_hook not in (None, *COMM_HOOKS):
             raise _invalid("comm_hook", self.comm_hook, _FORMS["comm_hook"])
         if (
@@ -141,6 +152,8 @@ class Given(TypedDict, total=False):
     """The keyword arguments of ``enable``: the fields of ``Options``."""
 
     nproc: int | None
+    view: str
+    tail: str
     report: bool
     sync_batchnorm: bool
     batch_dims: Mapping[str, int | None]
@@ -222,6 +235,8 @@ _PARSERS: dict[str, Any] = {
     "accumulate": int,
     "bucket_cap_mb": float,
     "comm_hook": str,
+    "view": str,
+    "tail": str,
     "nproc": int,
     "batch_dims": _parse_dims,
     "timeout": float,
@@ -232,6 +247,8 @@ _FORMS = {
     "accumulate": "a number of backwards per optimizer step of at least 1",
     "bucket_cap_mb": "a number of MiB above 0",
     "comm_hook": "'fp16', 'bf16' or 'powersgd'",
+    "view": "'global' or 'local'",
+    "tail": "'pad' or 'exact'",
     "nproc": "a process count of at least 1",
     "batch_dims": "a list such as mask=none,x=1",
     "timeout": "a number of seconds above 0, at most 30 days",

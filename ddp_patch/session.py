@@ -9,6 +9,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ from .options import Options
 from .patch import Patch
 from .patcher import Patcher
 from .replica.discovery import Discovery
+from .replica.forwards import ON_WHOLE
 from .replica.functions import Functions
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
@@ -71,16 +73,11 @@ class Session:
         self.world = World(
             job.placement.rank, job.placement.world_size, job.group, job.device, self.ledger, job.explain
         )
-        self.replicas = Replicas(options, job, self.world)
-        self.functions = Functions(self.replicas, self.world)
-        self._tell_world()
-        self.loaders = Loaders(self.replicas, job, self.world, options.timeout)
+        self._job_told_world()
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
         self._patcher = Patcher(self, enabled=lambda: os.getpid() == own_process)
-        self.discovery = Discovery(self.replicas, self._patcher)
-        self.scalars = Scalars(self.replicas, self.world)
-        self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
+        self._make_view()
         self.device_map = DeviceMap(job.device)
         self.turns = Turns(job.attendance, self.world)
         self.owners = Ownership()
@@ -90,12 +87,12 @@ class Session:
         self.folders = Folders(self.turns, self.owners, self.files)
         self.commands = Commands(self.turns, self.owners, self.files)
         self.checkpoints = Checkpoints(self.world, self.turns, self.owners, self.files)
-        self.system_random = SystemRandom(self.turns, self.owners)
+        self.system_random = self._make_random()
         self.console = Console(self.world, self.turns, job.crash, job.signals.alone)
         self._shared: dict[Library, SharedObjects] = {}
         self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
 
-    def _tell_world(self) -> None:
+    def _job_told_world(self) -> None:
         job, world = self.job, self.world
         world.accelerated = job.device.type != "cpu"
         world.gathers_flat = world.accelerated and not job.shares_device
@@ -105,9 +102,38 @@ class Session:
         world.collect = job.attendance.collect
         world.trail = job.watch.trail
         world.one_thread.refuse = job.attendance.refuse
+
+    def _make_view(self) -> None:
+        """Make what the script sees of loaders and models: whole batches."""
+        world = self.world
+        self.replicas = Replicas(self.options, self.job, world)
+        self.stream: Any = self.replicas.stream
+        """Of random numbers, told when the script seeds or comes back to a state."""
+        self.functions = Functions(self.replicas, world)
         world.computes_rows = lambda: self.replicas.forwards.computes_rows
         world.keeps_global = self.replicas.keeps_global
         world.own_draws = self.replicas.stream.entered
+        self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout)
+        self.discovery = Discovery(self.replicas, self._patcher)
+        self.scalars = Scalars(self.replicas, world)
+        self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
+
+    def _make_random(self) -> SystemRandom:
+        return SystemRandom(self.turns, self.owners)
+
+    def _adopt(self, optimizer: Any) -> None:
+        """Take over an optimizer, made before or now."""
+        self.replicas.optimizes(optimizer)
+        self.discovery.start()
+
+    def _close_view(self, settle: bool, goes_on: bool) -> None:
+        self.replicas.close(settle=settle)
+        if goes_on:
+            remember_used(self.job)
+        self.loaders.close()
+
+    def _hide_ranks(self) -> None:
+        self.job.one_process.hide()
 
     def begin(
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
@@ -126,13 +152,12 @@ class Session:
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         self._take_back = [undo for other in others for undo in other(self)]
         for existing in self._adopted:
-            self.replicas.optimizes(existing)
-            self.discovery.start()
+            self._adopt(existing)
         self._record()
         self.console.begin()
         job.signals.begin(self.turns.alone)
         job.closing.append(self.stop)
-        job.one_process.hide()
+        self._hide_ranks()
         job.crash.shows_own = self.options.traceback
         if not job.is_announced:
             self._greeting.started(placement.world_size, _named(job.device), job.launcher)
@@ -152,6 +177,10 @@ class Session:
             with self.turns.alone():
                 self.world.together(make)  # a folder that one rank cannot write to ends all of them
             self.job.watch.trail.recorder = made[0]
+
+    def on_whole(self) -> AbstractContextManager[None]:
+        """Surround what sees whole batches, on every rank."""
+        return self.replicas.forwards.back_at(ON_WHOLE)
 
     def plant(self, rows: Sequence[Patch]) -> None:
         """Apply patches, those of libraries as soon as the script imports them."""
@@ -215,10 +244,7 @@ class Session:
         self.job.signals.stop(goes_on=goes_on)
         if goes_on:
             self.console.stop()
-        self.replicas.close(settle=settles)
-        if goes_on:
-            remember_used(self.job)
-        self.loaders.close()
+        self._close_view(settles, goes_on)
         self._finish_effects()
         for undo in self._take_back:
             undo()

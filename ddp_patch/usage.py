@@ -6,6 +6,8 @@ from .options import Options
 
 _HELP = {
     "nproc": ("N", "processes to start (default: one per visible accelerator)"),
+    "view": ("NAME", "what the script sees: global (whole batches) or local (a rank's rows, as under plain DDP)"),
+    "tail": ("NAME", "in the local view, rows that do not go round: pad (as torch) or exact (default: pad)"),
     "report": ("", "print at the end what was distributed, gathered and sent"),
     "sync_batchnorm": ("", "leave BatchNorm with each rank's rows"),
     "batch_dims": ("A=D,..", "batch dimension of a module's arguments, by name; D is a number or none"),

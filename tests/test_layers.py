@@ -22,6 +22,7 @@ FLOORS = (
         "testing",
         "trace",
         "usage",
+        "values",
     },  # batch: tensors that hold a rank's rows
     {"__init__", "__main__", "diagnosis", "effects", "patcher", "remote"},  # effects: files, commands, once per job
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
@@ -29,13 +30,22 @@ FLOORS = (
     {"replica"},  # models under DDP
     {"loading"},  # loading: which rank reads which rows
     {"session"},  # one enable(): all of these together
+    {"local"},  # the local view: hand-written DDP
     {"patches"},  # rows and wrappers, which get the session
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imported in the middle of a call: a door to what is built above.
 DOORS = {
     *(("__init__", "diagnosis"), ("__init__", "remote"), ("extending", "patches"), ("extending", "batch")),
-    *(("api", "patches"), ("api", "session"), ("api", "diagnosis"), ("api", "remote"), ("data", "loading")),
+    *(
+        ("api", "patches"),
+        ("api", "session"),
+        ("api", "diagnosis"),
+        ("api", "remote"),
+        ("data", "loading"),
+        ("api", "local"),
+        ("values", "local"),
+    ),
     *(("state", "diagnosis"), ("state", "job"), ("state", "options"), ("state", "session")),  # for types
 }
 

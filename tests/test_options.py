@@ -21,6 +21,8 @@ def test_nothing_given_means_the_defaults():
     assert options == Options()
     assert dataclasses.asdict(options) == {
         "nproc": None,
+        "view": "global",
+        "tail": "pad",
         "report": False,
         "sync_batchnorm": True,
         "batch_dims": {},

@@ -23,9 +23,14 @@ class AccumulationSchedule:
 
     def backward(self) -> bool:
         """Note a backward; tell whether its gradients are expected to be looked at."""
-        position = len(self._cycle)
-        if position < _LONGEST:
+        is_wanted = self.is_next_wanted()
+        if len(self._cycle) < _LONGEST:
             self._cycle.append(False)
+        return is_wanted
+
+    def is_next_wanted(self) -> bool:
+        """Tell whether the gradients of the next backward are expected to be looked at."""
+        position = len(self._cycle)
         return (
             self._pattern is None
             or position >= len(self._pattern)

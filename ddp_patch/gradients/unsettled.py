@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from .gradients import GradientSync
+from .accumulation import AccumulationSchedule
 from .watch import Watch
+
+
+class Waiting(Protocol):
+    """Parameters whose gradients may have to be averaged."""
+
+    pending: bool
+    ids: set[int]
+    schedule: AccumulationSchedule
+
+    def settle(self) -> None:
+        """Average them."""
 
 
 class Unsettled:
@@ -17,14 +28,14 @@ class Unsettled:
     def __init__(self) -> None:
         """Start with none."""
         self._watch = Watch(self._before_reading)
-        self._waiting: dict[int, GradientSync] = {}  # by parameter
+        self._waiting: dict[int, Waiting] = {}  # by parameter
 
-    def settle(self, sync: GradientSync) -> None:
+    def settle(self, sync: Waiting) -> None:
         """Make the gradients of a replica global."""
         sync.settle()
         self.note(sync)
 
-    def note(self, sync: GradientSync) -> None:
+    def note(self, sync: Waiting) -> None:
         """Watch reads of gradients while some are pending."""
         if sync.pending:
             self._waiting.update(dict.fromkeys(sync.ids, sync))

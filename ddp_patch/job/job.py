@@ -184,6 +184,9 @@ class Job:
         module: torch.nn.Module,
         beside: torch.nn.Parameter | None = None,
         without: Sequence[torch.nn.Parameter] = (),
+        *,
+        with_broadcast: bool = False,
+        sync_buffers: bool = False,
         **options: Any,
     ) -> DistributedDataParallel:
         """Put a module under DistributedDataParallel.
@@ -192,6 +195,8 @@ class Job:
             module: to be called through the result.
             beside: a parameter that is reduced with the module's.
             without: parameters that DDP leaves alone.
+            with_broadcast: of rank 0's parameters and buffers, once.
+            sync_buffers: before every forward, where they are not equal by construction.
             options: for DDP.
         """
         inner = _Called(module, beside)
@@ -203,10 +208,10 @@ class Job:
             return DistributedDataParallel(
                 inner,
                 process_group=self.one_process.group,
-                # Buffers are equal by construction, so a broadcast per forward would be wasted.
-                forward_sync_buffers=False,
-                # DDP's broadcast writes to the parameters, which invalidates graphs that hold them; we compare instead.
-                init_sync=False,
+                forward_sync_buffers=sync_buffers,
+                # DDP's broadcast writes to the parameters, which invalidates graphs that hold them: they are compared
+                # where they are to be equal.
+                init_sync=with_broadcast,
                 **options,
             )
         finally:

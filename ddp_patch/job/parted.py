@@ -15,7 +15,8 @@ ADVICE = {
         "so the ranks do not run the same program any more and would wait for each other for ever. Ranks part by a "
         "clock or a time limit, by a file that only some of them see (a STOP file), by a rank, a process id or a host "
         "name, or by an exception that only one of them met and caught. Decide from what is the same on every rank: "
-        "write `if step == 10_000: break`, not `if time.time() > end: break`."
+        "write `if step == 10_000: break`, not `if time.time() > end: break`. Under view='local' a loss is a number of "
+        "the rank's own rows as well: write `if ddp_patch.mean(loss) < best:`."
     ),
     "ended": (
         "so those that go on would wait for it for ever. An end that one rank alone comes to hangs on a clock, on a "

@@ -30,6 +30,7 @@ from . import (
     instance_norm,
     ipython,
     listing,
+    local,
     loggers,
     losses,
     modules,
@@ -90,22 +91,41 @@ SUBJECTS = (
 # Beside the rows, for what is no name.
 OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)
 
+# The same in the local view, where models and loaders are hand-written DDP's, and a batch is a tensor.
+LOCAL_SUBJECTS = (
+    already_distributed,
+    local,
+    parallel_functions,
+    *(checkpoint, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
+    *(profiles, folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
+    *(exits, signals),
+)
+LOCAL_OTHERS = (compiled.keep_dynamo_out, local.count_steps, plots.keep_off_screen)
 
-def rows(*, has_cuda: bool | None = None) -> list[Patch]:
+
+def rows(*, has_cuda: bool | None = None, view: str = "global") -> list[Patch]:
     """Give every row, in the order in which they are applied.
 
     Args:
+        view: of the session.
         has_cuda: of a host with CUDA, or of one without; by default of this one.
     """
     cuda = torch.cuda.is_available() if has_cuda is None else has_cuda
     of_others = without_cuda if cuda else on_accelerators
-    return [row for subject in SUBJECTS if subject is not of_others for row in subject.PATCHES]
+    return [
+        row
+        for subject in (SUBJECTS if view == "global" else LOCAL_SUBJECTS)
+        if subject is not of_others
+        for row in subject.PATCHES
+    ]
 
 
 def begin(session: Session) -> None:
     """Put everything in place."""
     scripted.know_torchs_own()
-    session.begin([*rows(), *(shared.tracker(module, name) for module, name in extending.trackers)], OTHERS)
+    view = session.options.view
+    registered = (shared.tracker(module, name) for module, name in extending.trackers)
+    session.begin([*rows(view=view), *registered], OTHERS if view == "global" else LOCAL_OTHERS)
 
 
 def command(argv: Sequence[str]) -> int:

@@ -13,7 +13,6 @@ import torch
 from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
-from ..replica.forwards import ON_WHOLE
 from ..session import Session
 from ..structure import map_leaves
 
@@ -76,7 +75,7 @@ def _numbers(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
 
 def _graph(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     args, kwargs = map_leaves(_whole, (args, kwargs))
-    with session.replicas.forwards.back_at(ON_WHOLE):  # tracing records what the module does to a whole batch
+    with session.on_whole():  # tracing records what the module does to a whole batch
         return wrapped(*args, **kwargs)
 
 

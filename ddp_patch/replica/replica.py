@@ -129,14 +129,11 @@ class Replica:
         sparse, flags = sparse_parameters(self.module), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         if dense:
-            chosen = {name: getattr(options, name) for name in _FOR_DDP}
-            if chosen["bucket_cap_mb"] == _DDPS_OWN:
-                del chosen["bucket_cap_mb"]  # with a smaller first bucket, which leaves early
             # DDP would compress what is no gradient, or take it for unused.
             is_told_otherwise = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
             flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
             with self._world.collective("the making of DDP"):
-                self._ddp = self._job.wrap(self.module, flags.parameter, without=sparse, **chosen)
+                self._ddp = self._job.wrap(self.module, flags.parameter, without=sparse, **for_ddp(options))
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
             if flags.parameter is not None and self._world.size & (self._world.size - 1):
@@ -146,6 +143,14 @@ class Replica:
         if self._ddp is not None and flags is not None and flags.parameter is None:
             compress(options.comm_hook, self._ddp, self.sync.bucket_left)
         self._backwards.add(self.sync)
+
+
+def for_ddp(options: Options) -> dict[str, Any]:
+    """Give what DDP is told of the options."""
+    chosen = {name: getattr(options, name) for name in _FOR_DDP}
+    if chosen["bucket_cap_mb"] == _DDPS_OWN:
+        del chosen["bucket_cap_mb"]  # with a smaller first bucket, which leaves early
+    return chosen
 
 
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -19,6 +19,11 @@ class Trained:
         self._optimizers.add(optimizer)
         self._ids = None
 
+    def parameters(self) -> list[Any]:
+        """The parameters, in their order."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
+
     def ids(self) -> set[int]:
         """Identities of the parameters."""
         if self._ids is None:

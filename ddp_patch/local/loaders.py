@@ -1,0 +1,256 @@
+"""The script's loaders in the local view: each rank iterates a shadow that reads its own rows.
+
+The script's own object keeps answering ``batch_size``, ``sampler`` and ``dataset`` as before; ``len`` counts the
+batches of a rank, as under a ``DistributedSampler``.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
+
+from ..batch.world import World
+from ..diagnosis.lockstep import length
+from ..errors import BatchError
+from ..ledger import script_line
+from ..loading.plan import is_distributed
+from ..options import Options
+from .models import Models
+from .samplers import Dealt, DealtBatches, DealtStream, Ranks, is_torchs, share_of
+from .streams import Streams
+
+Make = Callable[[DataLoader[Any]], Any]
+
+
+class LocalLoaders:
+    """Gives the iterators of a session's loaders."""
+
+    def __init__(
+        self,
+        options: Options,
+        world: World,
+        models: Models,
+        streams: Streams,
+        per_host: int,
+        on_epoch: Callable[[], None],
+    ) -> None:
+        """Start without any loader seen.
+
+        Args:
+            options: of the session.
+            world: the ranks.
+            models: that are trained on the batches.
+            streams: of random numbers.
+            per_host: ranks of this host, which share the workers that the script asks for.
+            on_epoch: called where all ranks begin one.
+        """
+        self._is_exact = options.tail == "exact"
+        self._world = world
+        self._models = models
+        self._streams = streams
+        self._per_host = per_host
+        self._on_epoch = on_epoch
+        self._ranks = Ranks(world.rank, world.size, streams.shared)
+        self._epochs: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
+
+    def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
+        """Begin an epoch of a loader.
+
+        Args:
+            make: gives torch's iterator of a loader.
+            loader: of the script.
+        """
+        counts = self._world.comes_to("an epoch of a loader")
+        try:
+            self._on_epoch()
+            self._streams.part()
+            self._models.renew()
+            epoch = self._epochs[loader] = self._epochs.get(loader, -1) + 1
+            shadow = self._kept.get(loader) or self._shadow(loader)
+            if loader.persistent_workers:
+                self._kept[loader] = shadow
+            for sampler in (shadow.sampler, shadow.batch_sampler, getattr(shadow.batch_sampler, "sampler", None)):
+                if isinstance(sampler, (Dealt, DealtBatches)):
+                    sampler.epoch = epoch
+            return Rows(make(shadow), shadow, self._world, self._models)
+        finally:
+            if counts:
+                self._world.trail.leave()
+
+    def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
+        """Count the batches of a rank in an epoch."""
+        if isinstance(loader.dataset, IterableDataset):
+            if loader.batch_size is None or isinstance(loader.dataset, IterDataPipe):
+                return wrapped()
+            rows = length(loader.dataset)
+            if rows is None:
+                return wrapped()
+            own = rows // self._world.size if loader.drop_last else math.ceil(rows / self._world.size)
+            share = share_of(loader.batch_size, self._world.size)
+            return own // share if loader.drop_last else math.ceil(own / share)
+        if is_distributed(loader):
+            return wrapped()
+        shadow = self._kept.get(loader) or self._shadow(loader)
+        return len(shadow.sampler if loader.batch_sampler is None else shadow.batch_sampler)  # type: ignore[arg-type]
+
+    def _shadow(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Make the loader that this rank iterates in place of the script's."""
+        changes, how = self._changes(loader)
+        self._world.ledger.loaders[_described(loader)] = how
+        if changes and loader.num_workers:
+            changes["num_workers"] = -(-loader.num_workers // self._per_host)
+        shadow: DataLoader[Any] = object.__new__(type(loader))
+        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
+        shadow.__dict__.update(loader.__dict__)
+        shadow.__dict__.update(changes)
+        return shadow
+
+    def _changes(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:
+        if is_distributed(loader):
+            return {}, "left alone: it has a DistributedSampler"
+        if isinstance(loader.dataset, IterDataPipe):
+            return {}, "left to torch, which deals what the pipe's sharding_filter stands for"
+        if isinstance(loader.dataset, IterableDataset):
+            return self._of_stream(loader)
+        if loader.batch_sampler is None:
+            dealt = self._dealt(loader.sampler, loader, drop_last=False)
+            return {"sampler": dealt}, "batch_size=None: every rank takes every Nth of what the dataset has"
+        if is_torchs(loader.batch_sampler):
+            batches: Any = loader.batch_sampler
+            share = share_of(batches.batch_size, self._world.size)
+            dealt = self._dealt(batches.sampler, loader, drop_last=batches.drop_last)
+            made: Any = BatchSampler(dealt, share, batches.drop_last)
+            # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
+            return {"batch_sampler": made, "sampler": dealt, "generator": None}, self._in_words(batches, share)
+        made = DealtBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
+        return {"batch_sampler": made}, f"each rank loads every Nth row of the batches of {_name(loader.batch_sampler)}"
+
+    def _dealt(self, sampler: Any, loader: DataLoader[Any], drop_last: bool) -> Dealt:
+        exact = self._is_exact and not drop_last
+        return Dealt(sampler, loader.dataset, self._ranks, drop_last=drop_last, is_exact=exact)
+
+    def _of_stream(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:
+        if self._is_exact:
+            raise BatchError(
+                f"{script_line()}: tail='exact' cannot deal an iterable dataset, whose end no rank knows beforehand. "
+                "Write tail='pad', or drop_last=True in the loader."
+            )
+        dealt = DealtStream(loader.dataset, self._world.rank, self._world.size, not loader.drop_last)  # type: ignore[arg-type]
+        changes: dict[str, Any] = {"dataset": dealt, "generator": None}
+        if loader.batch_size is not None:
+            batches: Any = loader.batch_sampler
+            share = share_of(loader.batch_size, self._world.size)
+            changes["batch_sampler"] = BatchSampler(batches.sampler, share, loader.drop_last)
+        return changes, "a stream: every rank reads all of it and keeps every Nth row"
+
+    def _in_words(self, batches: Any, share: int) -> str:
+        size, ranks = batches.batch_size, self._world.size
+        if share * ranks != size:
+            self._world.ledger.note(
+                f"batch_size={size} cannot be divided among {ranks} ranks: each loads {share} rows, "
+                f"so a batch of all ranks has {share * ranks}"
+            )
+        return f"each rank loads {share} rows of a batch, as torch's DistributedSampler deals them"
+
+
+class Rows:
+    """A loader's iterator: what it yields are this rank's rows."""
+
+    def __init__(self, iterator: Any, shadow: DataLoader[Any], world: World, models: Models) -> None:
+        """Wrap torch's iterator.
+
+        Args:
+            iterator: of the shadow.
+            shadow: loader that reads this rank's rows.
+            world: the ranks.
+            models: that are trained on the batches.
+        """
+        self.iterator = iterator
+        self._batches = shadow.batch_sampler
+        self._world = world
+        self._models = models
+        self._count = 0
+        self._last: Any = None  # the batch before, kept where this rank may have one less than others
+        self._is_uneven = getattr(shadow.sampler, "_is_exact", False) or getattr(self._batches, "_is_exact", False)
+        models.weight, models.trained_since = None, False
+
+    def __iter__(self) -> Rows:
+        """An iterator is its own iterator."""
+        return self
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self.iterator)
+
+    def __next__(self) -> Any:
+        """Fetch this rank's rows of the next batch."""
+        began = self._world.ledger.pace.begin()
+        fetching = self._world.fetching.set(True)
+        try:
+            data = next(self.iterator)
+        except StopIteration:
+            self._models.weight = None
+            if self._is_uneven and self._has_none_where_others_have():
+                return self._last
+            raise
+        finally:
+            self._world.fetching.reset(fetching)
+            self._world.ledger.pace.end("loading", began)
+        self._count += 1
+        if self._is_uneven:
+            self._last = data
+            self._models.weight = self._weight(self._count)
+        return data
+
+    def _weight(self, number: int) -> float | None:
+        """What this rank's rows of a batch count in the mean of all ranks' rows, times the number of ranks."""
+        size, rank = self._world.size, self._world.rank
+        if isinstance(self._batches, DealtBatches):
+            rows = self._batches.sizes[number - 1]
+            own = len(range(rank, rows, size)) if rows >= size else rows / size  # fewer than ranks: padded
+        else:
+            share: int = self._batches.batch_size  # type: ignore[union-attr]
+            total: int = self._batches.sampler.total  # type: ignore[union-attr]
+            rows = max(0, min(total - (number - 1) * share * size, share * size))
+            own = len(range(rank, rows, size))
+        return None if own * size == rows else own * size / rows
+
+    def _has_none_where_others_have(self) -> bool:
+        """Tell whether other ranks train on one more batch, which this one has to take part in without a row."""
+        if isinstance(self._batches, DealtBatches) or not isinstance(self._batches, BatchSampler):
+            return False
+        if not (self._models.trained_since and torch.is_grad_enabled()) or self._last is None:
+            return False
+        weight = self._weight(self._count + 1)
+        if weight is None or weight > 0:  # nobody has one
+            return False
+        self._count += 1
+        self._is_uneven = False
+        self._models.weight = 0.0
+        self._world.ledger.note(
+            "the last batch has fewer rows than there are ranks: those without one repeat their batch before, "
+            "whose gradients count nothing; what the script adds up of it does"
+        )
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else on to torch's iterator."""
+        return getattr(self.iterator, name)
+
+
+def _name(batches: Any) -> str:
+    return type(batches).__name__
+
+
+def _described(loader: DataLoader[Any]) -> str:
+    dataset = type(loader.dataset).__name__
+    size = f"batch_size={loader.batch_size}" if loader.batch_size else _name(loader.batch_sampler)
+    rows = length(loader.dataset)
+    text = "a stream" if rows is None else f"{rows} rows"
+    return f"{type(loader).__name__}({dataset}, {text}, {size}, num_workers={loader.num_workers})"

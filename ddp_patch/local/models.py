@@ -1,0 +1,216 @@
+"""The models of a script under torch's DDP, found as their author calls them."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
+
+from ..batch.world import World
+from ..calling import swap
+from ..calling.calls import Call, described
+from ..gradients.accumulation import AccumulationSchedule
+from ..gradients.averages import average_flat, in_parts
+from ..gradients.compression import compress
+from ..gradients.unsettled import Unsettled
+from ..job.job import Job
+from ..options import Options
+from ..replica.replica import for_ddp, sparse_parameters
+from ..replica.trained import Trained
+from .synced import Synced
+
+_WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
+
+
+class Models:
+    """Puts each outermost module that the script trains under one DDP, and keeps its gradients those of all ranks."""
+
+    def __init__(self, options: Options, job: Job, world: World) -> None:
+        """Start without any."""
+        self.watching = False  # every module call is looked at
+        self.watch: Callable[[], None] = lambda: None  # begins to do so
+        self.rest: Callable[[], None] = lambda: None  # ends it
+        self.unsettled = Unsettled()
+        self.inside = False  # a call of a model, now
+        self.in_backward = False
+        self.weight: float | None = None  # of this rank's rows of the batch that the script works on
+        self.trained_since = False  # a backward has run since somebody set this
+        self._options = options
+        self._job = job
+        self._world = world
+        self._synced: dict[int, Synced] = {}
+        self._looked_at: list[nn.Module] = []
+        self._trained = Trained()
+        self._beside = _Beside(world)
+
+    # --- optimizers -------------------------------------------------------------------------------------------------
+
+    def optimizes(self, optimizer: Any) -> None:
+        """Remember an optimizer: what it trains is what has to be found."""
+        self._trained.add(optimizer)
+        self._beside.parameters = None
+
+    def before_step(self) -> None:
+        """An optimizer is about to step: what it reads must be of all ranks."""
+        for synced in self._synced.values():
+            synced.check()
+            self.unsettled.settle(synced)
+            synced.schedule.step()
+        self.unsettled.settle(self._beside)
+
+    def trains(self, tensor: Any) -> bool:
+        """Tell whether a tensor is a parameter of a model under DDP."""
+        return any(id(tensor) in synced.ids for synced in self._synced.values())
+
+    def _everything_found(self) -> bool:
+        optimized = self._trained.ids()
+        return bool(optimized) and optimized <= {key for synced in self._synced.values() for key in synced.ids}
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def found(self, call: Call) -> bool:
+        """Tell whether a module call should be taken over: an owner of optimized parameters, as the script calls it."""
+        if self.inside or self.in_backward or id(call.module) in self._synced or _is_tracing():
+            return False
+        optimized = self._trained.ids()
+        wanted = [id(parameter) for parameter in call.module.parameters() if parameter.requires_grad]
+        return not optimized.isdisjoint(wanted)
+
+    def call(self, call: Call) -> Any:
+        """Take a module over, and carry out its call."""
+        self._make(call.module)
+        if self._everything_found():
+            self.rest()
+        return self._called(call.module, call.run, call.args, call.kwargs)
+
+    def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        synced = self._synced.get(id(module))
+        if self.inside or self.in_backward or synced is None or _is_tracing():
+            return run(*args, **kwargs)
+        self.inside = True
+        try:
+            if synced.ddp is None or not torch.is_grad_enabled():
+                return run(*args, **kwargs)
+            with self._world.collective("a forward under DDP", computes=True):
+                return synced.forward(args, kwargs, self.weight)
+        finally:
+            self.inside = False
+
+    def _make(self, module: nn.Module) -> None:
+        inner = {id(child) for child in module.modules()}
+        for key in [key for key in self._synced if key in inner]:
+            self._drop(self._synced.pop(key))
+        ddp, sparse = None, sparse_parameters(module)
+        apart = {id(parameter) for parameter in sparse}
+        if any(p.requires_grad and id(p) not in apart for p in module.parameters()):
+            with self._world.collective("the making of DDP"):
+                ddp = self._job.wrap(
+                    module,
+                    without=sparse,
+                    with_broadcast=True,
+                    sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
+                    **for_ddp(self._options),
+                )
+            if self._options.comm_hook is not None:
+                compress(self._options.comm_hook, ddp, lambda is_last: None)
+        self._synced[id(module)] = Synced(module, ddp, self._world, self._options)
+        self._beside.parameters = None
+        self._world.ledger.replicas[described(module)] = _WHY
+        self._look_at(module)
+
+    def _look_at(self, module: nn.Module) -> None:
+        """Have a module's calls come here by themselves, whether or not all calls are watched."""
+        if any(module is known for known in self._looked_at):
+            return
+        original, looked_at = type(module), weakref.ref(module)
+
+        def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if instance is not looked_at():  # made by self.__class__(...)
+                return original.__call__(instance, *args, **kwargs)
+            return self._called(instance, functools.partial(original.__call__, instance), args, kwargs)
+
+        swap.swap(module, {"__call__": called})
+        self._looked_at.append(module)
+
+    def renew(self) -> None:
+        """Put modules under a new DDP whose trained parameters are others by now."""
+        for synced in [synced for synced in self._synced.values() if not synced.fits()]:
+            if any(parameter.requires_grad for parameter in synced.module.parameters()):
+                self._make(synced.module)
+        if self._synced and not self._everything_found():
+            self.watch()
+
+    # --- backwards --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Surround a backward of the script; one inside another belongs to it."""
+        if self.in_backward:
+            yield
+            return
+        self.in_backward = True
+        try:
+            with self._world.collective("a backward", computes=True):
+                yield
+        finally:
+            self.in_backward = False
+        self.trained_since = True
+        for synced in self._synced.values():
+            synced.ended()
+            self.unsettled.note(synced)
+        self._beside.ended(self._trained, self._synced)
+        self.unsettled.note(self._beside)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self, settle: bool) -> None:
+        """Give every module its class back and let DDP go.
+
+        Args:
+            settle: the script goes on, so its gradients are averaged; no collective otherwise.
+        """
+        for synced in self._synced.values():
+            self._drop(synced, settle)
+        self._synced.clear()
+        for module in self._looked_at:
+            swap.restore(module)
+        self._looked_at.clear()
+
+    def _drop(self, synced: Synced, settle: bool = True) -> None:
+        if settle:
+            self.unsettled.settle(synced)
+        synced.pending = False
+        self.unsettled.note(synced)
+        synced.let_go()
+
+
+class _Beside:
+    """Parameters that an optimizer trains and no model of the script's holds: averaged when somebody looks."""
+
+    def __init__(self, world: World) -> None:
+        self.pending = False
+        self.ids: set[int] = set()
+        self.parameters: list[Any] | None = None  # None: to be looked for
+        self.schedule = AccumulationSchedule()
+        self._world = world
+
+    def ended(self, trained: Trained, models: dict[int, Synced]) -> None:
+        """A backward of the script has ended."""
+        if self.parameters is None:
+            held = {key for synced in models.values() for key in synced.ids}
+            self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
+            self.ids = {id(parameter) for parameter in self.parameters}
+        self.pending = any(parameter.requires_grad for parameter in self.parameters)
+
+    def settle(self) -> None:
+        """Average them."""
+        if self.pending and self.parameters:
+            self.pending = False
+            for part in in_parts([parameter for parameter in self.parameters if parameter.requires_grad]):
+                average_flat(part, self._world)

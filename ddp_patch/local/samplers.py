@@ -1,0 +1,208 @@
+"""Which rank reads which rows in the local view: torch's DistributedSampler, over what the script's sampler draws."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+T = TypeVar("T")
+Surround = Callable[[], AbstractContextManager[None]]
+
+
+class Ranks:
+    """How many ranks there are, and which one this is."""
+
+    def __init__(self, rank: int, size: int, shared: Surround) -> None:
+        """Keep it.
+
+        Args:
+            rank: of this process.
+            size: the number of ranks.
+            shared: surrounds what every rank draws alike.
+        """
+        self.rank = rank
+        self.size = size
+        self.shared = shared
+
+
+class Dealt(Sampler[Any]):
+    """This rank's part of an epoch of indices."""
+
+    epoch = 0
+
+    def __init__(self, sampler: Sampler[Any], dataset: Any, ranks: Ranks, *, drop_last: bool, is_exact: bool) -> None:
+        """Deal what a sampler draws; in the orders of ``DistributedSampler`` in place of torch's own samplers.
+
+        Args:
+            sampler: of the script's loader.
+            dataset: that it samples.
+            ranks: that share the rows.
+            drop_last: rows that do not go round are left out; otherwise some are repeated.
+            is_exact: no row is left out nor repeated, so that some ranks have one more.
+        """
+        self._sampler = sampler
+        self._dataset = dataset
+        self._ranks = ranks
+        self._drop_last = drop_last
+        self._is_exact = is_exact
+        self.total = 0  # rows of the epoch on all ranks, as far as that is known
+        self.has_end = _length(sampler) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the indices of this rank."""
+        ranks = self._ranks
+        if not self.has_end:
+            return _round_by_round(iter(self._sampler), ranks)
+        order = self._order()
+        self.total = len(order)
+        if self._is_exact:
+            return iter(order[ranks.rank :: ranks.size])
+        return iter([order[at] for at in _torchs(order, ranks, shuffle=False, drop_last=self._drop_last)])
+
+    def __len__(self) -> int:
+        """Count the indices of this rank."""
+        total = _length(self._sampler)
+        if total is None:
+            raise TypeError(f"{type(self._sampler).__name__} has no length")
+        if self._is_exact:
+            return len(range(self._ranks.rank, total, self._ranks.size))
+        return len(_torchs(range(total), self._ranks, shuffle=False, drop_last=self._drop_last))
+
+    def _order(self) -> Sequence[Any]:
+        if type(self._sampler) is SequentialSampler:
+            return range(len(self._dataset))
+        if is_plain(self._sampler):
+            # All of its order: of one rank.
+            whole: DistributedSampler[Any] = DistributedSampler(self._dataset, 1, 0, shuffle=True)
+            whole.set_epoch(self.epoch)
+            return list(whole)
+        with self._ranks.shared():
+            return list(self._sampler)
+
+
+def _torchs(order: Sequence[Any], ranks: Ranks, *, shuffle: bool, drop_last: bool) -> DistributedSampler[Any]:
+    return DistributedSampler(order, ranks.size, ranks.rank, shuffle=shuffle, drop_last=drop_last)  # type: ignore[arg-type]
+
+
+def is_plain(sampler: Any) -> bool:
+    """Tell the sampler that torch makes for ``shuffle=True``."""
+    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+
+
+def _round_by_round(drawn: Iterator[T], ranks: Ranks) -> Iterator[T]:
+    """Deal what has no end, or one that nobody knows: as many as there are ranks, of which each has one."""
+    while True:
+        with ranks.shared():
+            together = list(itertools.islice(drawn, ranks.size))
+        if len(together) < ranks.size:
+            return
+        yield together[ranks.rank]
+
+
+class DealtBatches(Sampler[list[Any]]):
+    """This rank's part of each batch that a batch sampler of the script's draws."""
+
+    epoch = 0
+
+    def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
+        """Deal them.
+
+        Args:
+            batches: draws lists of indices, each of a batch of all ranks.
+            ranks: that share them.
+            is_exact: rows that do not go round are not repeated.
+        """
+        self._batches = batches
+        self._ranks = ranks
+        self._is_exact = is_exact
+        self.sizes: list[int] = []  # of the batches that were drawn, on all ranks
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give the indices of this rank, batch by batch."""
+        ranks = self._ranks
+        set_epoch = getattr(self._batches, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self.epoch)
+        self.sizes.clear()
+        with ranks.shared():
+            drawn = iter(self._batches)
+        while True:
+            with ranks.shared():
+                batch = next(drawn, None)
+            if batch is None:
+                return
+            batch = list(batch)
+            self.sizes.append(len(batch))
+            if len(batch) < ranks.size or not self._is_exact:
+                missing = -len(batch) % ranks.size
+                batch += list(itertools.islice(itertools.cycle(batch), missing))
+            yield batch[ranks.rank :: ranks.size]
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self._batches)
+
+
+class DealtStream(IterableDataset[Any]):
+    """This rank's rows of a stream: every rank reads all of it, in every worker, and keeps every Nth row."""
+
+    def __init__(self, dataset: IterableDataset[Any], rank: int, size: int, is_padded: bool) -> None:
+        """Deal a stream.
+
+        Args:
+            dataset: of the script.
+            rank: of this process.
+            size: the number of ranks.
+            is_padded: rows at the end that do not go round are completed by the first ones; otherwise left out.
+        """
+        own = self.__dict__
+        own["dataset"], own["_dealt"] = dataset, (rank, size, is_padded)
+
+    def __getattr__(self, name: str) -> Any:
+        """A ``worker_init_fn`` finds what it looks for in the script's dataset."""
+        if name == "dataset" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """And writes it there."""
+        setattr(self.dataset, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give this rank's rows."""
+        rank, size, is_padded = self._dealt
+        first: list[Any] = []
+        rows = iter(self.dataset)
+        while True:
+            together = list(itertools.islice(rows, size))
+            if len(first) < size:
+                first += together[: size - len(first)]
+            if len(together) == size:
+                yield together[rank]
+                continue
+            if together and is_padded:
+                together += itertools.islice(itertools.cycle(first), size - len(together))
+                yield together[rank]
+            return
+
+
+def share_of(batch_size: int, size: int) -> int:
+    """How many rows of a batch a rank has, as ``batch_size // world_size`` in torch's examples."""
+    return max(1, batch_size // size)
+
+
+def is_torchs(batches: Any) -> bool:
+    """Tell a batch sampler whose batches are made of what a sampler draws, one after the other."""
+    return type(batches) is BatchSampler
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,68 @@
+"""A session whose script sees this rank's rows, ranks and all: hand-written DDP from one line."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from ..earlier import remember_used
+from ..replica.discovery import Discovery
+from ..session import Session
+from ..structure import map_leaves
+from .loaders import LocalLoaders
+from .models import Models
+from .streams import OwnSeeds, Streams
+from .told import Told
+
+
+class LocalSession(Session):
+    """What a wrapper of ``patches`` gets as its first argument under ``view="local"``."""
+
+    def _make_view(self) -> None:
+        placement = self.job.placement
+        self.told = Told(self.world)
+        self.stream: Streams = Streams(placement.rank, self.job.device)
+        self.models = Models(self.options, self.job, self.world)
+        per_host = placement.local_world_size
+        self.local_loaders = LocalLoaders(
+            self.options, self.world, self.models, self.stream, per_host, self.told.compare
+        )
+        self.discovery = Discovery(self.models, self._patcher)
+
+    def _make_random(self) -> OwnSeeds:
+        return OwnSeeds(self.stream, self.turns, self.owners)
+
+    def _adopt(self, optimizer: Any) -> None:
+        self.models.optimizes(optimizer)
+        self.discovery.start()
+
+    def _close_view(self, settle: bool, goes_on: bool) -> None:
+        self.models.close(settle)
+        if goes_on:
+            remember_used(self.job)
+
+    def _hide_ranks(self) -> None:
+        """Libraries see the ranks, as under hand-written DDP."""
+
+    def on_whole(self) -> AbstractContextManager[None]:
+        """There are no batches."""
+        return contextlib.nullcontext()
+
+    def deal(self, data: Any, dim: int) -> Any:
+        """Give this rank's rows of tensors that every rank holds whole."""
+
+        def own(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return leaf.tensor_split(self.world.size, dim)[self.world.rank]
+
+        return map_leaves(own, data)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer of the script's has stepped."""
+        self.ledger.pace.stepped(profiles=False)
+        self.ledger.steps += 1
+        self._greeting.stepped()

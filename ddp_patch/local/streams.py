@@ -1,0 +1,110 @@
+"""Who draws which random numbers in the local view: all alike until the first batch, then each rank its own.
+
+Initial weights and splits agree, as by hand. From the first epoch of a loader on a rank draws from its own stream, as
+after ``torch.manual_seed(seed + rank)``: dropout, augmentation, noise. Samplers are drawn from the stream that all
+ranks share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..effects.system_random import SystemRandom
+from ..generators import set_states, states
+
+_GENERATORS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "random.seed")
+_OF_NUMPY = "numpy.random.seed"
+
+
+class Streams:
+    """The generators that scripts draw from: torch's, random's and numpy's."""
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        """Begin with one stream for all ranks."""
+        self.are_own = False
+        self._rank = rank
+        self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
+        self._shared: list[Any] = []
+        self._taken: Any = WeakTensorKeyDictionary()  # states that this rank has taken
+        self._came_back_to: int | None = None  # a state out of a checkpoint, in which rank 0's stands
+
+    def part(self) -> None:
+        """Draw from this rank's own stream from now on."""
+        if self.are_own:
+            return
+        self.are_own = True
+        self._shared = states()
+        if self._came_back_to is not None and self._rank == 0:
+            return  # to a state that was its own
+        seed = (torch.initial_seed() if self._came_back_to is None else self._came_back_to) + self._rank
+        torch.default_generator.manual_seed(seed)
+        if self._device is not None:
+            self._device.manual_seed_all(seed)
+        # Through instances that nothing of ours stands before.
+        random.setstate(random.Random(seed).getstate())
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.set_state(numpy.random.RandomState(seed % (1 << 32)).get_state())
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Draw inside what every rank draws. Every rank comes here alike."""
+        if not self.are_own:
+            yield
+            return
+        own = states()
+        set_states(self._shared)
+        try:
+            yield
+        finally:
+            self._shared = states()
+            set_states(own)
+
+    def seed(self, what: str, seed: Any) -> Any:
+        """Give what a generator is seeded with where the script says a seed."""
+        if not self.are_own or isinstance(seed, bool) or not isinstance(seed, int):
+            return seed
+        if what == _OF_NUMPY:
+            return (seed + self._rank) % (1 << 32)
+        return seed + self._rank if what in _GENERATORS else seed
+
+    def reseeded(self) -> None:
+        """The script has seeded torch's generator."""
+
+    def marked(self, state: torch.Tensor) -> None:
+        """The script keeps torch's state, which is this rank's."""
+        self._taken[state] = True
+
+    def returned(self, state: torch.Tensor) -> None:
+        """The script came back to a state; one out of a checkpoint is rank 0's."""
+        if state in self._taken:
+            return
+        self._came_back_to = zlib.crc32(state.numpy().tobytes())
+        if self.are_own and self._rank:
+            torch.default_generator.manual_seed(self._came_back_to + self._rank)
+
+
+class OwnSeeds(SystemRandom):
+    """Seeds that a script says are a rank's own once the streams are; those of the system as ever."""
+
+    def __init__(self, streams: Streams, *given: Any) -> None:
+        """Draw nothing yet."""
+        super().__init__(*given)
+        self._streams = streams
+
+    def given(self, what: str, seed: Any) -> Any:
+        """Give the seed for this rank."""
+        is_scripts = self._turns.are_taken() and self._ownership.covers_seeds()  # a dataset's are its rows'
+        return self._streams.seed(what, seed) if is_scripts else seed
+
+    def seed(self, what: str) -> int | None:
+        """Give a seed that all ranks share until they draw apart."""
+        return None if self._streams.are_own else super().seed(what)

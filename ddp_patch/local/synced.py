@@ -1,0 +1,152 @@
+"""One module under torch's DDP, whose forward arms it, and what its reducer did not average.
+
+DDP's reducer averages ``.grad`` as it stands after a backward that its forward was armed for. What else reaches a
+parameter (a backward that goes past DDP's forward, a second one on a retained graph, accumulation that ends earlier
+than was learned) is averaged once, before somebody looks: averaging is linear, so what is averaged already stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..batch.world import World
+from ..errors import GradientError
+from ..gradients.accumulation import AccumulationSchedule
+from ..gradients.averages import average_flat, average_sparse, in_parts
+from ..options import Options
+from ..replica.replica import sparse_parameters
+from ..structure import map_leaves
+
+_NOT_FINISHED = "Expected to have finished reduction"  # torch's words (2.13)
+
+
+class Synced:
+    """A module, its DDP, and whether its gradients are those of all ranks."""
+
+    def __init__(self, module: nn.Module, ddp: DistributedDataParallel | None, world: World, options: Options) -> None:
+        """Start with nothing to average.
+
+        Args:
+            module: of the script.
+            ddp: around it; None where all of its gradients are sparse.
+            world: the ranks.
+            options: of the session.
+        """
+        self.module = module
+        self.ddp = ddp
+        self.sparse = sparse_parameters(module)
+        apart = {id(parameter) for parameter in self.sparse}
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.dense = [parameter for parameter in trainable if id(parameter) not in apart]
+        self.ids = {id(parameter) for parameter in trainable}
+        self.schedule = AccumulationSchedule(options.accumulate)
+        self.pending = False  # some gradient is this rank's own
+        self._world = world
+        self._armed = self._reached = self._to_check = False
+        # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
+        watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._note_reached)
+            for parameter in {id(parameter): parameter for parameter in watched}.values()
+        ]
+
+    def fits(self) -> bool:
+        """Tell whether these are the parameters that the module trains."""
+        return self.ids == {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], weight: float | None) -> Any:
+        """Run a forward that a backward may follow.
+
+        Args:
+            args: of the call.
+            kwargs: likewise.
+            weight: of this rank's rows in the mean of all ranks', where these have not equally many.
+        """
+        ddp = self.ddp
+        assert ddp is not None
+        is_last = self.schedule.is_next_wanted()
+        if ddp.require_backward_grad_sync is not is_last:
+            ddp.require_backward_grad_sync = is_last
+        self._armed = self._armed or is_last
+        try:
+            outputs = ddp(*args, **kwargs)
+        except RuntimeError as error:
+            _explain(error)
+            raise
+        return outputs if weight is None else map_leaves(lambda leaf: _weighed(leaf, weight), outputs)
+
+    def ended(self) -> None:
+        """A backward of the script has ended."""
+        if self._reached and not self.schedule.backward():
+            self._world.ledger.deferred += 1
+        if self._armed and self._reached:
+            self._armed, self.pending, self._to_check = False, False, True
+            average_sparse(self.sparse, self._world)
+        else:
+            self.pending = True  # it may have gone past DDP
+        self._reached = False
+
+    def settle(self) -> None:
+        """Average what is still this rank's own. Every rank comes here at the same point of the script."""
+        if not self.pending:
+            return
+        self.pending = False
+        self._world.ledger.late += 1
+        for part in in_parts(self.dense):
+            average_flat(part, self._world)
+        average_sparse(self.sparse, self._world)
+
+    def check(self) -> None:
+        """See that DDP came to its end, before gradients are used.
+
+        Raises:
+            GradientError: when a parameter got no gradient on this rank, so that the others wait for its bucket.
+        """
+        if self._to_check and self.ddp is not None:
+            self._to_check = False
+            try:
+                self.ddp.reducer._check_reducer_finalized()
+            except RuntimeError as error:
+                _explain(error)
+                raise
+
+    def let_go(self) -> None:
+        """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
+        for hook in self._hooks:
+            hook.remove()
+        self.ddp = None
+
+    def _note_reached(self, parameter: Tensor) -> None:
+        self._reached = True
+
+
+def _explain(error: RuntimeError) -> None:
+    if str(error).startswith(_NOT_FINISHED):
+        raise GradientError(
+            "A backward gave some parameters of the model no gradient on this rank, so DDP cannot average them. Write "
+            "ddp_patch.enable(view='local', find_unused_parameters=True), or requires_grad_(False) for parameters that "
+            "no loss depends on."
+        ) from error
+
+
+class _Weighed(torch.autograd.Function):
+    """The same value; its gradient counts more or less."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, weight: float) -> Tensor:
+        ctx.weight = weight
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * ctx.weight, None
+
+
+def _weighed(leaf: Any, weight: float) -> Any:
+    if not (isinstance(leaf, Tensor) and leaf.requires_grad):
+        return leaf
+    return _Weighed.apply(leaf, weight)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)

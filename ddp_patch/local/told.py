@@ -1,0 +1,43 @@
+"""Numbers of one rank's rows that the script shows, keeps or decides by, as if they were those of all rows.
+
+Each rank keeps a checksum of what it prints, saves and branches on, line by line of the script. Where the ranks' differ
+once an epoch, the value was a rank's own, and the report says so.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ..batch.world import World
+from ..ledger import script_line
+
+_ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
+_MOST = 200  # lines that are remembered
+
+
+class Told:
+    """What this rank has told whom."""
+
+    def __init__(self, world: World) -> None:
+        """Start with nothing."""
+        self._world = world
+        self._sums: dict[tuple[str, str], int] = {}
+
+    def note(self, how: str, text: str) -> None:
+        """Remember something that the script lets out.
+
+        Args:
+            how: "printed", "saved", ...
+            text: what it came to.
+        """
+        key = script_line(), how
+        if key in self._sums or len(self._sums) < _MOST:
+            self._sums[key] = zlib.crc32(text.encode("utf-8", "replace"), self._sums.get(key, 0))
+
+    def compare(self) -> None:
+        """Find lines where the ranks differ. Every rank comes here together."""
+        sums: list[dict[tuple[str, str], int]] = [given[0] for given in self._world.share([dict(self._sums)])]
+        self._sums.clear()
+        for line, how in {key: None for its in sums for key in its}:
+            if len({its.get((line, how)) for its in sums}) > 1:
+                self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")

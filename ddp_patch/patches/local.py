@@ -1,0 +1,155 @@
+"""The local view: DDP around the script's models, DistributedSampler around its loaders, and values of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel.data_parallel import DataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+
+from ..calling.batch_norm import over_all_rows
+from ..gradients.averages import average
+from ..local.session import LocalSession
+from ..patch import Args, Kwargs, Patch
+from ..session import Session
+
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+def _iterate(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
+    return session.local_loaders.iterate(wrapped.__func__, instance)
+
+
+def _length(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> int:
+    return session.local_loaders.length(wrapped, instance)
+
+
+def _add_param_group(session: LocalSession, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    session._adopt(instance)
+
+
+def _zero_grad(session: LocalSession, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
+    session.models.unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
+    wrapped(*args, **kwargs)
+
+
+def _zero_module(session: LocalSession, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    session.models.unsettled.before_zeroing(instance.parameters())
+    wrapped(*args, **kwargs)
+
+
+def count_steps(session: Session) -> list[Callable[[], None]]:
+    """Register the step hooks; returns the functions that remove them."""
+    assert isinstance(session, LocalSession)
+    models = session.models
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        models.before_step()
+
+    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        session.stepped(optimizer)
+
+    return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
+
+
+def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    with session.models.backward():
+        wrapped(*args, **kwargs)
+
+
+def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    result = wrapped(*args, **kwargs)
+    inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+    sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    trained = [index for index, source in enumerate(sources) if session.models.trains(source)]
+    if not trained or session.models.in_backward:
+        return result
+    values = list(result)
+    means = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
+    for index, mean in zip(trained, means, strict=True):
+        values[index] = mean
+    return tuple(values)
+
+
+def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:
+    def bind(
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if training and session.models.inside and session.options.sync_batchnorm:
+            return over_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
+        result: Tensor = wrapped(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        return result
+
+    return bind(*args, **kwargs)
+
+
+def _parallel(session: LocalSession, wrapped: Any, instance: DataParallel[Any], args: Args, kwargs: Kwargs) -> None:
+    def build(module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
+        if session.job.device.type == "cpu":
+            wrapped(module, device_ids, output_device, dim)
+        else:
+            wrapped(module, [session.job.device], session.job.device, dim)
+
+    build(*args, **kwargs)
+
+
+def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(
+        module: nn.Module,
+        inputs: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        module_kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+        given, keywords = session.device_map.bring((given, module_kwargs or {}))
+        return module(*given, **keywords)
+
+    return bind(*args, **kwargs)
+
+
+def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    if session.turns.are_taken() and session.owners.caller() == "script":
+        session.told.note("printed", " ".join(map(str, args)))
+
+
+def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
+    result: bool = wrapped(*args, **kwargs)
+    models = session.models
+    is_scripts = not models.inside and not models.in_backward and session.turns.are_taken()
+    if is_scripts and session.owners.caller() == "script":
+        session.told.note("branched on", str(result))
+    return result
+
+
+_DATA, _MODULE, _OPTIMIZER = "torch.utils.data.dataloader", "torch.nn.modules.module", "torch.optim.optimizer"
+_DEALS = "reads this rank's rows, as under a DistributedSampler with set_epoch"
+_PARALLEL = "torch.nn.parallel.data_parallel"
+
+PATCHES = (
+    Patch(_DATA, "DataLoader.__iter__", _iterate, _DEALS),
+    Patch(_DATA, "DataLoader.__len__", _length, "counts the batches of a rank"),
+    Patch(_PARALLEL, "DataParallel.__init__", _parallel, "binds to this rank's device"),
+    Patch(_PARALLEL, "data_parallel", _called_in_parallel, "calls the module"),
+    Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
+    Patch(_OPTIMIZER, "Optimizer.zero_grad", _zero_grad, "gradients that nobody looked at are not averaged any more"),
+    Patch(_MODULE, "Module.zero_grad", _zero_module, "gradients that nobody looked at are not averaged any more"),
+    Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
+    Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
+    Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
+    Patch("builtins", "print", _print, "rank 0 is heard; the report names what the ranks print differently"),
+    Patch("torch", "Tensor.__bool__", _truth, "the report names what the ranks decide differently"),
+)

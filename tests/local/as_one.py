@@ -1,0 +1,221 @@
+"""Trainings in order and with even shares, where the mean of the ranks' gradients is that of the whole batch."""
+
+import torch
+import torch.nn.functional as F
+from habits import Uneven, mlp, rows, weights
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+import ddp_patch
+
+
+def steps(loader, optimizer, loss_of, epochs=2, models=(), weigh=False):
+    losses = []
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = loss_of(x, y)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(ddp_patch.mean(loss)))
+    return {"losses": [] if weigh else losses, "weights": weights(*models)}
+
+
+def batch_norm():
+    model = mlp(nn.BatchNorm1d(16))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    found = steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+    return found | {"mean": model[1].running_mean.tolist(), "var": model[1].running_var.tolist()}
+
+
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.codes, self.head = nn.Linear(5, 8), nn.Linear(8, 2)
+
+    def encode(self, x):
+        return self.codes(x).relu()
+
+    def forward(self, x):
+        return self.head(self.encode(x))
+
+
+def a_method_beside_forward():
+    model = Coder().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+
+    def loss_of(x, y):
+        return F.cross_entropy(model(x), y) + model.encode(x).square().mean()
+
+    return steps(DataLoader(rows(48), 12), optimizer, loss_of, models=[model])
+
+
+def a_method_alone():
+    """DDP's forward is never called."""
+    model = Coder().double()
+    optimizer = torch.optim.SGD(model.codes.parameters(), 0.1)
+    return steps(DataLoader(rows(48), 12), optimizer, lambda x, y: model.encode(x).square().mean(), models=[model])
+
+
+def forward_then_a_method():
+    """A backward of DDP's forward, then one past it."""
+    model = Coder().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for x, y in DataLoader(rows(48), 12):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        model.encode(x).square().mean().backward()
+        losses.append(sum(p.grad.norm().item() for p in model.parameters()))
+        optimizer.step()
+    return {"norms": losses, "weights": weights(model)}
+
+
+def evaluated_with_gradients_before_a_method():
+    """A forward that no backward follows, then a backward that reaches a part of the model past DDP."""
+    model = Coder().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(rows(48), 12):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        model(x)
+        optimizer.zero_grad()
+        (model.head.weight.square().sum() * x.square().mean()).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def a_graph_kept():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(rows(48), 12):
+        out = model(x)
+        optimizer.zero_grad()
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        out.square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def a_parameter_beside():
+    model = mlp()
+    temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+    optimizer = torch.optim.Adam([*model.parameters(), temperature], 0.01)
+    found = steps(
+        DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x) * temperature, y), models=[model]
+    )
+    return found | {"temperature": temperature.item()}
+
+
+def unfrozen_between_epochs():
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(rows(48), 12)
+    first = steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+    model[0].requires_grad_(True)
+    return [first, steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])]
+
+
+def unfrozen_in_an_epoch():
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    norms = []
+    for step, (x, y) in enumerate(DataLoader(rows(48), 12)):
+        if step == 2:
+            model[0].requires_grad_(True)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+        optimizer.step()
+    return norms, weights(model)
+
+
+class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.always, self.seldom = nn.Linear(5, 2), nn.Linear(5, 2)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.always(x) + (self.seldom(x) if self.calls % 2 else 0)
+
+
+def unused_parameters():
+    model = Sometimes().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+
+
+def steps_by_hand():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(rows(48), 12):
+        loss = F.cross_entropy(model(x), y)
+        for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            p.data -= 0.1 * g
+    assert optimizer
+    return weights(model)
+
+
+def computed_again():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss_of(x, y):
+        return F.cross_entropy(checkpoint(model, x, use_reentrant=False), y)
+
+    return steps(DataLoader(rows(48), 12), optimizer, loss_of, models=[model])
+
+
+def compiled():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run = torch.compile(model, backend="eager")
+    return steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(run(x), y), models=[model])
+
+
+def in_data_parallel():
+    model = nn.DataParallel(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    found = steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+    return found | {"keys": list(model.state_dict())}
+
+
+def parts_apart():
+    """Parts are called before the whole is."""
+    model = Coder().double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(rows(48), 12)
+    first = steps(loader, optimizer, lambda x, y: model.head(model.codes(x)).square().mean(), models=[model])
+    return [first, steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])]
+
+
+def exact_tail(count):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    loader = DataLoader(rows(count), 12)
+    found = steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 3, [model], weigh=True)
+    with torch.no_grad():
+        seen = [y for x, y in loader]
+    return found | {
+        "rows": ddp_patch.sum(sum(len(y) for y in seen)),
+        "ones": ddp_patch.sum(sum(map(torch.sum, seen))).item(),
+    }
+
+
+def exact_tail_of_batches():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    loader = DataLoader(rows(47), batch_sampler=Uneven(47))
+    return steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 3, [model], weigh=True)
+
+
+def run(name, *args):
+    return globals()[name](*args)

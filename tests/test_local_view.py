@@ -1,0 +1,285 @@
+"""view="local": what hand-written DDP computes, from one line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import ddp_patch
+
+sys.path.insert(0, str(Path(__file__).parent / "local"))
+
+import as_one
+import habits
+
+CASES = [
+    "shuffled",
+    "in_order_with_adam",
+    "without_the_last_batch",
+    "weighted",
+    "dropout_and_noise",
+    "accumulated",
+    "accumulated_with_a_ragged_end",
+    "batch_norm_of_a_rank",
+    "gan",
+    "batches_of_its_own",
+    "batch_sampler_of_torchs",
+    "streamed",
+    "lstm_with_its_loss_inside",
+    "augmented_by_workers",
+    "one_optimizer_for_two_models",
+    "sparse_embedding",
+]
+OPTIONS = {"batch_norm_of_a_rank": {"sync_batchnorm": False}}
+
+
+def same(left, right, path=""):
+    if isinstance(left, dict):
+        assert left.keys() == right.keys(), path
+        for key in left:
+            same(left[key], right[key], f"{path}.{key}")
+    elif isinstance(left, list):
+        assert len(left) == len(right), path
+        for index, pair in enumerate(zip(left, right, strict=True)):
+            same(*pair, f"{path}[{index}]")
+    elif isinstance(left, str):
+        assert left == right, path
+    else:
+        assert left == pytest.approx(right, rel=1e-9, abs=1e-12), path
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_each_rank_computes_what_it_computes_under_hand_written_ddp(ranks, name, nproc):
+    by_hand = ranks.call(habits.without_ddp_patch, nproc, name, bare=True).ok()
+    options = {"view": "local", **OPTIONS.get(name, {})}
+    found = ranks.call(habits.with_ddp_patch, nproc, name, enable=options).ok()
+    for rank in range(nproc):
+        same(found.results[rank], by_hand.results[rank], f"rank {rank}")
+
+
+ALIKE = [
+    ("batch_norm",),
+    ("a_method_beside_forward",),
+    ("a_method_alone",),
+    ("forward_then_a_method",),
+    ("a_graph_kept",),
+    ("a_parameter_beside",),
+    ("unfrozen_between_epochs",),
+    ("unfrozen_in_an_epoch",),
+    ("unused_parameters",),
+    ("steps_by_hand",),
+    ("computed_again",),
+    ("compiled",),
+    ("in_data_parallel",),
+    ("parts_apart",),
+    *(("exact_tail", count) for count in (48, 49, 50, 53)),
+    ("exact_tail_of_batches",),
+]
+FOR_ALIKE = {
+    "unused_parameters": {"find_unused_parameters": True},
+    "exact_tail": {"tail": "exact"},
+    "exact_tail_of_batches": {"tail": "exact"},
+}
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("case", ALIKE, ids=lambda case: "-".join(map(str, case)))
+def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc):
+    """Also where hand-written DDP would keep a rank's own gradients without a word."""
+    alone = ranks.call(as_one.run, 1, *case).ok()
+    options = {"view": "local", **FOR_ALIKE.get(case[0], {})}
+    found = ranks.call(as_one.run, nproc, *case, enable=options).ok()
+    for rank in range(nproc):
+        same(found.results[rank], alone.results[0], f"rank {rank}")
+
+
+# --- what would be wrong is said ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["evaluated_with_gradients_before_a_method", "unused_parameters"])
+def test_a_backward_that_reaches_a_part_of_what_ddp_waits_for_is_an_error(ranks, name):
+    outcome = ranks.call(as_one.run, 2, name, enable={"view": "local"})
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    assert "GradientError: A backward gave some parameters of the model no gradient on this rank" in outcome.stderr[0]
+    assert "find_unused_parameters=True" in outcome.stderr[0]
+
+
+def parts_by_a_value():
+    """Ranks stop training at different batches, by their own losses."""
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(habits.rows(48), 12):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if ddp_patch.rank() == 1:  # for instance: loss < best
+            torch.save({}, "best.pt")
+
+
+def test_ranks_that_decide_by_their_own_rows_are_told_so(ranks):
+    outcome = ranks.call(parts_by_a_value, 2, enable={"view": "local"})
+    assert not outcome.late
+    assert any(outcome.codes)
+    assert "LockstepError" in "".join(outcome.stderr)
+    assert "ddp_patch.mean" in "".join(outcome.stderr)
+
+
+def says_what_it_lets_out():
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    best = torch.tensor(10.0)
+    for _ in range(2):
+        for x, y in DataLoader(habits.rows(48), 12):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(loss.item())
+            print(ddp_patch.mean(loss).item(), len(x))
+            if (loss.detach() * 1e9).long() % 2 == 0:
+                best = loss
+    for _ in DataLoader(habits.rows(48), 12):
+        pass
+    assert best is not None
+    return list(ddp_patch.report().ledger.notes)
+
+
+def test_the_report_names_lines_that_let_a_ranks_own_numbers_out(ranks):
+    outcome = ranks.call(says_what_it_lets_out, 2, enable={"view": "local"}).ok()
+    lines = Path(__file__).read_text().splitlines()
+    numbers = {
+        text: lines.index(f"            {text}") + 1
+        for text in ("print(loss.item())", "if (loss.detach() * 1e9).long() % 2 == 0:")
+    }
+    printed, branched = numbers.values()
+    for notes in outcome.results:
+        told = sorted(note for note in notes if "of each rank's own rows" in note)
+        assert [note.partition(",")[0] for note in told] == sorted(
+            [
+                f"test_local_view.py:{printed}: printed",
+                f"test_local_view.py:{branched}: branched on",
+            ]
+        )
+        assert all("ddp_patch.mean(value)" in note for note in told)
+
+
+# --- values -------------------------------------------------------------------------------------------------------------
+
+
+def values():
+    r = ddp_patch.rank()
+    rows = torch.arange(r, 7, ddp_patch.world_size()).reshape(-1, 1)
+    return {
+        "mean": [
+            ddp_patch.mean(r),
+            ddp_patch.mean(torch.tensor([r, 1])).tolist(),
+            ddp_patch.mean(torch.tensor(0.5 * r)).item(),
+        ],
+        "sum": [ddp_patch.sum(r), ddp_patch.sum(0.5), ddp_patch.sum(torch.tensor([True, r > 0])).tolist()],
+        "gather": [
+            ddp_patch.gather(rows).flatten().tolist(),
+            ddp_patch.gather([str(v) for v in rows.flatten().tolist()]),
+        ],
+        "needs grad": ddp_patch.mean(torch.ones(2, requires_grad=True)).requires_grad,
+    }
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_values_of_all_ranks(ranks, nproc):
+    mean = sum(range(nproc)) / nproc
+    for found in ranks.call(values, nproc, enable={"view": "local"}).ok().results:
+        assert found == {
+            "mean": [mean, [mean, 1.0], pytest.approx(mean / 2)],
+            "sum": [sum(range(nproc)), nproc / 2, [nproc, nproc - 1]],
+            "gather": [list(range(7)), [str(i) for i in range(7)]],
+            "needs grad": False,
+        }
+
+
+def test_values_are_given_back_where_they_are_those_of_all_rows():
+    given = torch.ones(2)
+    assert ddp_patch.mean(given) is ddp_patch.sum(given) is ddp_patch.gather(given) is given
+
+
+def bad_values():
+    said = []
+    for wrong in (
+        lambda: ddp_patch.mean("a"),
+        lambda: ddp_patch.sum(True),
+        lambda: ddp_patch.gather(torch.ones(())),
+        lambda: ddp_patch.sum(torch.ones(1 + ddp_patch.rank())),
+        lambda: ddp_patch.gather(torch.ones(2, 1 + ddp_patch.rank())),
+    ):
+        try:
+            wrong()
+        except ddp_patch.BatchError as error:
+            said.append(str(error))
+    return said
+
+
+def test_values_that_cannot_be_put_together_are_errors_on_every_rank(ranks):
+    for said in ranks.call(bad_values, 2, enable={"view": "local"}).ok().results:
+        assert [text.partition(": ")[2].partition(" ")[0] for text in said] == [
+            "ddp_patch.mean('a'):",
+            "ddp_patch.sum(True):",
+            "ddp_patch.gather(a",
+            "ddp_patch.sum(a",
+            "ddp_patch.gather(a",
+        ]
+
+
+# --- one process outwards, N ranks inside -------------------------------------------------------------------------------
+
+
+def outwards():
+    import torch.distributed as dist
+
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with open("log.txt", "a") as log:
+        for x, y in DataLoader(habits.rows(48), 12):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            log.write("step\n")
+    torch.save(model.state_dict(), "model.pt")
+    with open("log.txt") as log:
+        lines = len(log.readlines())
+    keys = list(torch.load("model.pt"))
+    print("done")
+    return {"ranks": [dist.get_rank(), dist.get_world_size()], "lines": lines, "keys": keys, "len": len(x)}
+
+
+def test_effects_happen_once_and_torch_shows_the_ranks(ranks):
+    outcome = ranks.call(outwards, 2, enable={"view": "local"}).ok()
+    assert [found.pop("ranks") for found in outcome.results] == [[0, 2], [1, 2]]
+    assert (
+        outcome.results[0]
+        == outcome.results[1]
+        == {
+            "lines": 4,
+            "keys": ["0.weight", "0.bias", "2.weight", "2.bias"],
+            "len": 6,
+        }
+    )
+    assert outcome.stdout == ["done\n", ""]
+    assert sorted(outcome.files()) == ["log.txt", "model.pt"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"view": "locl"}, "view='locl' cannot be used: view takes 'global' or 'local'."),
+        ({"tail": "drop"}, "tail='drop' cannot be used: tail takes 'pad' or 'exact'."),
+    ],
+)
+def test_unknown_views_are_errors(option, words):
+    with pytest.raises(ddp_patch.OptionError, match=words):
+        ddp_patch.enable(**option)
