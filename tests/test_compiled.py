@@ -1,6 +1,7 @@
 """What a script compiles: models run compiled on rows, also inside of compiled steps, with the numbers of one process."""
 
 import collections
+import os
 
 import pytest
 import torch
@@ -90,6 +91,8 @@ def by_inductor():
     from torch._inductor import metrics
     from torch.utils.data import DataLoader, TensorDataset
 
+    # Ranks that share a new cache may load a library that the other one is writing (torch 2.13).
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(f"cache of {os.getpid()}")
     torch.compiler.reset()
     torch.manual_seed(0)
     x, y = torch.randn(24, 4).double(), torch.arange(24) % 3

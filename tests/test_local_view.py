@@ -283,3 +283,18 @@ def test_effects_happen_once_and_torch_shows_the_ranks(ranks):
 def test_unknown_views_are_errors(option, words):
     with pytest.raises(ddp_patch.OptionError, match=words):
         ddp_patch.enable(**option)
+
+
+def test_the_script_of_the_page_runs(ranks, tmp_path):
+    page = (Path(__file__).parent.parent / "docs/local-view.md").read_text()
+    code = page.partition("```text\n")[2].partition("```")[0]
+    path = tmp_path / "train.py"
+    path.write_text(code.replace('enable(view="local")', "enable()"))
+    alone = ranks.script(path, 1).ok().stdout[0].splitlines()
+    path.write_text(code)
+    found = ranks.script(path, 2, options=["--view", "local"]).ok().stdout
+    assert found[1] == ""
+    lines = found[0].splitlines()
+    assert len(lines) == len(alone) == 3
+    assert lines != alone  # another order
+    assert all(0 < float(line) < 2 for line in lines)

@@ -80,6 +80,8 @@ def test_every_option_is_told_where_people_look():
 def test_every_option_has_its_variable():
     assert [variable(name) for name in NAMES] == [
         "DDP_PATCH_NPROC",
+        "DDP_PATCH_VIEW",
+        "DDP_PATCH_TAIL",
         "DDP_PATCH_REPORT",
         "DDP_PATCH_SYNC_BATCHNORM",
         "DDP_PATCH_BATCH_DIMS",
@@ -100,6 +102,8 @@ def test_every_option_has_its_variable():
 def test_keyword_arguments_are_taken():
     given_by_keyword = {
         "nproc": 2,
+        "view": "local",
+        "tail": "exact",
         "report": True,
         "sync_batchnorm": False,
         "batch_dims": {"x": 1},
@@ -286,7 +290,8 @@ def test_an_unknown_option_is_met_with_the_list():
     with pytest.raises(OptionError) as caught:
         Options.resolve({"zzz": 1}, {})
     assert str(caught.value) == (
-        "ddp_patch.enable() has no option 'zzz'. The options are nproc, report, sync_batchnorm, batch_dims, accumulate, "
+        "ddp_patch.enable() has no option 'zzz'. The options are nproc, view, tail, report, sync_batchnorm, batch_dims, "
+        "accumulate, "
         "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout, "
         "quiet, traceback, trace."
     )

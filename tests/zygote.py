@@ -249,6 +249,9 @@ def serve(request):
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell has those that it starts in the background ignore it
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warm_up()

@@ -28,7 +28,8 @@ class Unsettled:
     def __init__(self) -> None:
         """Start with none."""
         self._watch = Watch(self._before_reading)
-        self._waiting: dict[int, Waiting] = {}  # by parameter
+        self.waiting: dict[int, Waiting] = {}
+        """Whose gradients wait, by parameter."""
 
     def settle(self, sync: Waiting) -> None:
         """Make the gradients of a replica global."""
@@ -38,21 +39,21 @@ class Unsettled:
     def note(self, sync: Waiting) -> None:
         """Watch reads of gradients while some are pending."""
         if sync.pending:
-            self._waiting.update(dict.fromkeys(sync.ids, sync))
+            self.waiting.update(dict.fromkeys(sync.ids, sync))
             self._watch.start()
-        elif self._waiting:
+        elif self.waiting:
             for key in sync.ids:
-                if self._waiting.get(key) is sync:
-                    del self._waiting[key]
-            if not self._waiting:
+                if self.waiting.get(key) is sync:
+                    del self.waiting[key]
+            if not self.waiting:
                 self._watch.stop()
 
     def before_zeroing(self, parameters: Iterator[Any]) -> None:
         """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
-        if not self._waiting:
+        if not self.waiting:
             return
         ids = {id(parameter) for parameter in parameters}
-        for sync in set(self._waiting.values()):
+        for sync in set(self.waiting.values()):
             if sync.ids <= ids:
                 sync.pending = False
                 self.note(sync)
@@ -60,7 +61,7 @@ class Unsettled:
                 self.settle(sync)
 
     def _before_reading(self, tensor: Tensor) -> None:
-        sync = self._waiting.get(id(tensor))
+        sync = self.waiting.get(id(tensor))
         if sync is not None:
             sync.schedule.read()
             self.settle(sync)

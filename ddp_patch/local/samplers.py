@@ -91,7 +91,9 @@ def _torchs(order: Sequence[Any], ranks: Ranks, *, shuffle: bool, drop_last: boo
 
 def is_plain(sampler: Any) -> bool:
     """Tell the sampler that torch makes for ``shuffle=True``."""
-    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+    if type(sampler) is not RandomSampler or sampler.replacement:
+        return False
+    return bool(sampler.num_samples == len(sampler.data_source))
 
 
 def _round_by_round(drawn: Iterator[T], ranks: Ranks) -> Iterator[T]:

@@ -23,7 +23,7 @@ class Told:
         self._world = world
         self._sums: dict[tuple[str, str], int] = {}
 
-    def note(self, how: str, text: str) -> None:
+    def lets_out(self, how: str, text: str) -> None:
         """Remember something that the script lets out.
 
         Args:

@@ -33,7 +33,9 @@ def _add_param_group(session: LocalSession, wrapped: Any, instance: Optimizer, a
 
 
 def _zero_grad(session: LocalSession, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
-    session.models.unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
+    unsettled = session.models.unsettled
+    if unsettled.waiting:
+        unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
     wrapped(*args, **kwargs)
 
 
@@ -57,8 +59,7 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
 
 def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-    with session.models.backward():
-        wrapped(*args, **kwargs)
+    session.models.backward(wrapped, args, kwargs)
 
 
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -123,7 +124,7 @@ def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args
 def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
     if session.turns.are_taken() and session.owners.caller() == "script":
-        session.told.note("printed", " ".join(map(str, args)))
+        session.told.lets_out("printed", " ".join(map(str, args)))
 
 
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
@@ -131,7 +132,7 @@ def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kw
     models = session.models
     is_scripts = not models.inside and not models.in_backward and session.turns.are_taken()
     if is_scripts and session.owners.caller() == "script":
-        session.told.note("branched on", str(result))
+        session.told.lets_out("branched on", str(result))
     return result
 
 
