@@ -18,7 +18,8 @@ from typing import Any
 from .script_thread import Script
 
 SLOTS = 64  # points that are remembered; a power of two
-_BYTES = (SLOTS + 1) * 8  # the last word is 1 + the count at which the program ended
+SAID = SLOTS + 1  # of the word that is 1 once this rank has said why the job ends; before it, 1 + the count at its end
+_BYTES = (SLOTS + 2) * 8
 _HALF = 32  # bits of a word that are the count; 16 of the others tell the kind of point, 16 what was sent
 _LOW = (1 << 16) - 1
 NOWHERE = 1 << 62  # a point that no rank comes to

@@ -26,6 +26,19 @@ def now():
             file.write(str(time.time()))
     return True
 
+def listening():
+    """The sockets of this rank, and of who started it, that wait for connections: their inodes."""
+    listed = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{{name}}")]
+    waiting = {{fields[9] for fields in listed if fields[3] == "0A"}}
+    held = set()
+    for pid in (os.getpid(), os.getppid()):
+        for number in os.listdir(f"/proc/{{pid}}/fd"):
+            try:
+                held.add(os.readlink(f"/proc/{{pid}}/fd/{{number}}").removeprefix("socket:[").rstrip("]"))
+            except OSError:
+                continue
+    return waiting & held
+
 class Rows(Dataset):
     def __len__(self):
         return 24
@@ -70,6 +83,8 @@ torch.manual_seed(0)
 model = nn.DataParallel(Net())
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
 loader = DataLoader(Rows(), 7, shuffle=True, collate_fn={collate_fn}, num_workers={workers})
+with ddp_patch.per_rank(), open(f"listens.{{ddp_patch.rank()}}", "w") as file:
+    file.write(" ".join(listening()))
 {before}
 for epoch in range(12):
     for x, y in loader:
@@ -131,7 +146,7 @@ class Kind:
         return SCRIPT.format(rank=rank, step=step, workers=self.workers, collate_fn=collate, **texts)
 
 
-_GONE = ("is gone", "was ended by", "connection to another rank was lost")
+GONE = ("is gone", "was ended by", "connection to another rank was lost")
 _SEGFAULT = "if now(): ctypes.string_at(0)"
 _RAISE = 'if now(): raise ValueError("a bad value")'
 _BAD = ("ValueError: a bad value",)
@@ -143,7 +158,7 @@ def _at_exit(what: str) -> str:
 
 KINDS = (
     Kind("raises in forward", "forward", _RAISE, _BAD),
-    Kind("is killed in forward", "forward", "if now(): os.kill(os.getpid(), signal.SIGKILL)", _GONE, None, False),
+    Kind("is killed in forward", "forward", "if now(): os.kill(os.getpid(), signal.SIGKILL)", GONE, None, False),
     Kind("raises in a function's backward", "function", _RAISE, _BAD),
     Kind(
         "raises in a hook", "hooked", "loss.register_hook(lambda g: 1 / 0 if now() else None)", ("ZeroDivisionError",)
@@ -163,7 +178,7 @@ KINDS = (
         "loses a worker",
         "loop",
         "if now(): loader._iterator._workers[0].kill() if loader._iterator else os.kill(os.getpid(), 9)",
-        ("is killed by signal", "exited unexpectedly", *_GONE),
+        ("is killed by signal", "exited unexpectedly", *GONE),
         None,
         False,
         False,
@@ -186,12 +201,12 @@ KINDS = (
         names_rank=False,
     ),
     Kind("calls sys.exit", "loop", "if now(): sys.exit(3)", ("sys.exit(3)",)),
-    Kind("calls os._exit", "loop", "if now(): os._exit(4)", _GONE, None, False),
-    Kind("ends with code 0 by os._exit", "stepped", "if now(): os._exit(0)", _GONE, None, False),
-    Kind("is killed between two steps", "loop", "if now(): os.kill(os.getpid(), signal.SIGKILL)", _GONE, None, False),
+    Kind("calls os._exit", "loop", "if now(): os._exit(4)", GONE, None, False),
+    Kind("ends with code 0 by os._exit", "stepped", "if now(): os._exit(0)", GONE, None, False),
+    Kind("is killed between two steps", "loop", "if now(): os.kill(os.getpid(), signal.SIGKILL)", GONE, None, False),
     Kind("is stopped", "stepped", "if now(): os.kill(os.getpid(), signal.SIGSTOP)", ("is stopped",), None, False),
-    Kind("crashes in C", "forward", _SEGFAULT, _GONE, None, False),
-    Kind("aborts", "loop", "if now(): os.abort()", _GONE, None, False),
+    Kind("crashes in C", "forward", _SEGFAULT, GONE, None, False),
+    Kind("aborts", "loop", "if now(): os.abort()", GONE, None, False),
     Kind("has no memory left", "forward", "if now(): raise MemoryError('a bad size')", ("MemoryError",)),
     Kind(
         "asks for more memory than there is",
@@ -221,16 +236,14 @@ KINDS = (
         False,
         False,
     ),
-    Kind("is asked to end", "loop", "if now(): os.kill(os.getpid(), signal.SIGTERM)", _GONE, None, False),
+    Kind("is asked to end", "loop", "if now(): os.kill(os.getpid(), signal.SIGTERM)", GONE, None, False),
     Kind("loses its launcher", "loop", "if now(): os.kill(os.getppid(), signal.SIGKILL)", (), None, False, False),
-    Kind(
-        "is killed as it saves", "pickled", "if now(): os.kill(os.getpid(), signal.SIGKILL)", _GONE, None, False, at=3
-    ),
+    Kind("is killed as it saves", "pickled", "if now(): os.kill(os.getpid(), signal.SIGKILL)", GONE, None, False, at=3),
     Kind(
         "is killed by a thread",
         "before",
         "threading.Timer(0.8, lambda: os.kill(os.getpid(), signal.SIGKILL) if ddp_patch.rank() == RANK else None).start()",
-        _GONE,
+        GONE,
         None,
         False,
     ),

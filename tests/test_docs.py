@@ -289,6 +289,16 @@ def test_links_of_the_site_lead_to_its_pages():
     assert pages.relinked("[a](../pitfalls.md)", "rules/DDP201.md") == "[a](../pitfalls.md)"
 
 
+def test_every_launcher_that_was_tried_has_a_test():
+    rows = read("docs/launchers.md").partition("## What was tried")[2].partition("\n## ")[0]
+    how = [row.split("|")[3] for row in rows.splitlines() if row.startswith("|")][2:]
+    assert len(how) >= 12
+    for tried in how:
+        files = re.findall(r"`(tests/\S+\.py)`", tried)
+        assert files, tried
+        assert all((ROOT / file).is_file() for file in files), tried
+
+
 # --- form -------------------------------------------------------------------------------------------------------------
 
 

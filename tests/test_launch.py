@@ -326,6 +326,32 @@ def test_accelerate_launch_is_joined(plain):
     check_same(done, {**alone, "flags": 0})
 
 
+# As `accelerate config` writes it.
+ACCELERATES = """
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_GPU
+downcast_bf16: 'no'
+enable_cpu_affinity: false
+gpu_ids: all
+machine_rank: 0
+main_training_function: main
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+rdzv_backend: static
+same_network: true
+use_cpu: false
+"""
+
+
+def test_accelerate_launch_is_joined_with_a_config_file(plain, tmp_path):
+    script, alone = plain
+    (tmp_path / "config.yaml").write_text(ACCELERATES)
+    config = ("--config_file", tmp_path / "config.yaml", "--main_process_port", "0")
+    check_same(run("-m", "accelerate.commands.launch", *config, script, "--flag", "a b"), {**alone, "flags": 0})
+
+
 def test_a_module_is_run_as_python_runs_it(tmp_path):
     package = tmp_path / "pack"
     package.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
@@ -22,6 +23,8 @@ _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 _LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another rank met
 _REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was lost
+_HEARD_WAIT = 5.0  # seconds, in which ranks that wait for this one hear why it ends
+_LOOK = 0.05  # seconds between two looks whether they have
 _MEMORY = (MemoryError, torch.OutOfMemoryError)
 _FAILED = "\x01"  # before the words of a rank that ends by itself
 _ADVICE = "Leave such rows out of the dataset."
@@ -30,20 +33,23 @@ _ADVICE = "Leave such rows out of the dataset."
 class Attendance:
     """What this rank tells the others while they may be elsewhere in the script."""
 
-    def __init__(self, rank: int, world_size: int, timeout: float) -> None:
+    def __init__(self, rank: int, world_size: int, timeout: float, holder: int | None = None) -> None:
         """Connect to the store that the launcher made.
 
         Args:
             rank: of this process.
             world_size: of the job.
             timeout: seconds to wait for ranks that are sure to come.
+            holder: the rank whose process holds the store, if one does.
         """
+        self.holder = holder
         self.out_of_step: str | None = None  # why this rank cannot go on with the others
         self.failure: str | None = None  # of another rank, which ends
         self._is_known = False  # why no rank can go on, to those that asked while the store was there
         self.is_told = False  # the script got an error that says so
         self.lost = False  # a connection to another rank
         self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
+        self.speaks: Callable[[], bool] = lambda: True  # this rank is to say why the job ends, where the store is gone
         self._rank = rank
         self._world_size = world_size
         self._timeout = timeout
@@ -149,11 +155,26 @@ class Attendance:
         self._tell(_FAILED + why)
 
     def _tell(self, why: str) -> str:
-        with contextlib.suppress(RuntimeError):
+        try:
             why = self._store.compare_set(self._key("out_of_step"), "", why).decode()
             self._store.set(self._key("parted"), "1")
-            self._is_known = True
+            self._know()
+        except RuntimeError:  # the store is gone, with a rank that has said why
+            why = self.failure or why
         return why.removeprefix(_FAILED)
+
+    def _know(self) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self.come("heard", self._world_size, "heard/all")
+
+    def wait_until_heard(self) -> None:
+        """Stay until every rank knows why this one ends, for a bounded time, if the store goes with it."""
+        end = time.monotonic() + _HEARD_WAIT
+        is_needed = self._is_known and self._rank == self.holder
+        with contextlib.suppress(RuntimeError):
+            while is_needed and time.monotonic() < end and not self._store.check([self._key("heard/all")]):
+                time.sleep(_LOOK)
 
     def end_by_failure(self) -> None:
         """Do not go on without a rank that failed, if one did."""
@@ -188,7 +209,8 @@ class Attendance:
             [self._key("out_of_step"), *(self._key(f"place/{rank}") for rank in ranks)]
         )
         if why and self.out_of_step is None:
-            self._is_known, words = True, why.decode()
+            self._know()
+            words = why.decode()
             if words.startswith(_FAILED):
                 self.failure = words.removeprefix(_FAILED)
             else:
@@ -244,11 +266,15 @@ class Attendance:
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""
         is_lost = self.lost = is_lost_connection(error)
-        with contextlib.suppress(RuntimeError):
+        try:
             if is_lost:
                 self._waiting.get(self._key("parted"), _REASON_WAIT)
             self.look([])
-            self.end_by_failure()
+        except RuntimeError:  # the store is gone with the rank that held it; those of its host see that in a moment
+            end = time.monotonic() + _LEADER_WAIT
+            while self.out_of_step is None and self.failure is None and time.monotonic() < end:
+                time.sleep(_LOOK)
+        self.end_by_failure()
         if self.out_of_step is None and is_lost:
             self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
         return error if self.out_of_step is None else self.told()
@@ -264,7 +290,7 @@ class Attendance:
                 return False
             return bool(self._store.add(self._key("failed"), 1) == 1)
         except RuntimeError:  # the store went with the process that held it: nobody else will speak, or all have
-            return not self._is_known
+            return not self._is_known and self.speaks()
 
     def wait_for_the_end(self) -> None:
         """Wait until every rank has come to its end, for a bounded time.

@@ -27,6 +27,7 @@ from .waiting import Waiting
 
 _NAMED = 8  # ranks in a message
 _TELL_WAIT = 2.0  # seconds, in which the others read what this rank left, where the store is its own
+_READ_WAIT = 30.0  # seconds, in which they do, when all have come
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _mounts() -> str:
 
 
 def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
-    """Tell all ranks what each sees; entry r is what rank r does. Three requests to the store, and waiting.
+    """Tell all ranks what each sees; entry r is what rank r does. Four requests to the store, and waiting.
 
     Args:
         own: what this rank sees.
@@ -118,6 +119,7 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
     if store.add(came, 1) == told.world_size:
         store.set(f"{came}/all", "[]")  # nobody is missing
     waiting = Waiting(store)
+    texts: list[bytes] = []
     try:
         have_come = waiting.get(f"{came}/all", timeout)
         if have_come is None:
@@ -125,6 +127,12 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
             have_come = store.compare_set(f"{came}/all", "", json.dumps(missing))  # the others name them as well
             if told.rank == 0:
                 time.sleep(_TELL_WAIT)
+        elif have_come == b"[]":
+            texts = store.multi_get(keys)
+            if store.add(f"{came}/read", 1) == told.world_size:
+                store.set(f"{came}/read/all", "1")
+            if told.rank == 0:  # what it reads may end it, and with it the store
+                waiting.get(f"{came}/read/all", _READ_WAIT)
     except RuntimeError as error:
         raise LaunchError(
             f"Rank {told.rank} on {own.name} lost the store of the job, which is rank 0's or its launcher's, before "
@@ -137,7 +145,7 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
             f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
             f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
         )
-    return [_read(json.loads(text)) for text in store.multi_get(keys)]
+    return [_read(json.loads(text)) for text in texts]
 
 
 def _read(fields: dict[str, Any]) -> Seen:

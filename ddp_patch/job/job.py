@@ -36,7 +36,7 @@ from .joining import Joining
 from .key import VARIABLE as KEY
 from .key import Offer
 from .launcher import Told
-from .meeting import meet
+from .meeting import holder, meet
 from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .precision import Precision
@@ -128,7 +128,7 @@ class Job:
         with loopback.sockets({its.network for its in seen}), Joining(store, told):
             self.seal = Seal(offer.agreed([its.key for its in seen]))
             self._connect(place, timeout, environ)
-            self.attendance = Attendance(placement.rank, placement.world_size, timeout)
+            self.attendance = Attendance(placement.rank, placement.world_size, timeout, holder())
             self.crash = CrashHook(placement, self.attendance.is_first_failure, self.attendance.fail, excepthook)
             if self.worker is None:
                 self.crash.install()
@@ -250,6 +250,7 @@ class Job:
         """End this process, which cannot go on with the others; where it is the launcher's, have that end it."""
         if self.worker is not None:
             self.worker.hand_over(self.crash.error or LockstepError(self.attendance.out_of_step))
+        self.attendance.wait_until_heard()
         leave_at_once(code)
 
     def meets(self, error: BaseException) -> None:
@@ -310,6 +311,8 @@ class Job:
             self.watch.wait_for_the_end()
         if self.attendance.out_of_step and not self.crash.failed:
             self._say_out_of_step()
+        if self.crash.failed:
+            self.attendance.wait_until_heard()
         self.watch.stop()
         for call in reversed(self.closing):
             call()

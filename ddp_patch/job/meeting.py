@@ -48,9 +48,8 @@ def meet(told: Told, timeout: float) -> Any:
         return _meet_on_one_host(told, timeout)
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     at = f"{address}:{port} ({told.launcher.address}, {told.launcher.port})"
-    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        if (told.rank or told.launcher.keeps) and not is_agents:
+        if (told.rank or told.launcher.keeps) and not _is_agents():
             return _answered(lambda: _store(told, timeout), told, address, int(port), at, timeout)
         return _store(told, timeout)
     except (dist.DistError, OSError) as error:
@@ -66,8 +65,17 @@ def meet(told: Told, timeout: float) -> Any:
         ) from None
 
 
+def holder() -> int | None:
+    """Give the rank whose process holds the store, which answers nobody while that is stopped, and goes with it."""
+    return None if _is_agents() else 0
+
+
+def _is_agents() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _store(told: Told, timeout: float) -> Any:
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if _is_agents():
         return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
     address, port, patience = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=timeout)
     holds = told.rank == 0 and not told.launcher.keeps

@@ -7,11 +7,15 @@ import os
 import select
 import signal
 import threading
+import time
 from pathlib import Path
 
-from ..trail import Trail, others_words, own_words
+from ..trail import SAID, Trail, others_words, own_words
 from . import hosts
 from .attendance import Attendance
+
+_SAY_WAIT = 3.0  # seconds, in which another rank says why the job ends
+_LOOK = 0.02  # seconds between two looks whether it has
 
 
 class Peers:
@@ -26,6 +30,8 @@ class Peers:
             trail: of this rank.
         """
         self.gone: set[int] = set()
+        self._rank = rank
+        self._trail = trail
         self._pids: dict[int, int] = {}
         self._handles: dict[int, int] = {}  # descriptor of the process -> rank
         self._poll = select.poll()
@@ -68,13 +74,28 @@ class Peers:
 
     def stopped(self) -> list[int]:
         """Find those that a signal has stopped. One that a debugger holds is in another state."""
-        return [rank for rank in self._pids if rank not in self.gone and self._state(rank) == "T"]
+        return [rank for rank in self._pids if self.is_stopped(rank)]
+
+    def is_stopped(self, rank: int | None) -> bool:
+        """Tell whether a signal has stopped one of them."""
+        return rank in self._pids and rank not in self.gone and self._state(rank) == "T"
 
     def resume(self, rank: int) -> None:
         """Let a stopped one go on, since it cannot end otherwise."""
         for descriptor, other in self._handles.items():
             if other == rank and rank not in self.gone:
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+
+    def speaks(self) -> bool:
+        """Tell whether this rank is to say why the job ends, without the store: the first of this host that lives."""
+        end = time.monotonic() + _SAY_WAIT
+        before = [handle for handle, rank in self._handles.items() if self._own and rank < self._rank]
+        while not any(words[SAID] for words in (self._trail.words, *self._trail.others.values())):
+            if time.monotonic() > end or not any(_lives(handle) for handle in before):
+                self._trail.words[SAID] = 1
+                return True
+            time.sleep(_LOOK)
+        return False
 
     def _meet(self, rank: int, pid: int, descriptor: int, trail: Trail) -> None:
         try:
@@ -94,3 +115,9 @@ class Peers:
         except OSError:
             return ""
         return stat.rpartition(")")[2].split()[0]
+
+
+def _lives(handle: int) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return not poll.poll(0)

@@ -75,6 +75,7 @@ class Watch:
         self._is_over = False
         self._process = os.getpid()
         attendance.places = self.places
+        attendance.speaks = self._peers.speaks
         attendance.move(self._place().told())
         attendance.post("watch", b"")
         attendance.collect("watch")  # all places are there, so that they can be read without waiting
@@ -124,6 +125,7 @@ class Watch:
     def _look(self, is_due: bool) -> float:
         if self._crash.is_ending:
             return _LOOK
+        is_mute = self._peers.is_stopped(self._attendance.holder)  # whoever asks the store waits without end
         if self._attendance.failure is not None:
             self._failed_at = self._failed_at or time.monotonic()
             if time.monotonic() - self._failed_at > _END_WAIT:
@@ -132,14 +134,14 @@ class Watch:
             return self._see_to_the_end()
         is_agreeing = False
         with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or holds what no rank wrote
-            is_agreeing = self.agreement.step()
+            is_agreeing = not is_mute and self.agreement.step()
         now = time.monotonic()
         state = self.trail.count, self.trail.depth > 0, self.trail.words[SLOTS]
         if state != self._seen:
             self._seen, self._since = state, now
         finding = self._among_peers()
         self._stuck.look()
-        if finding is None and (is_due or now - self._asked > _LOOK - _AT_ONCE):
+        if finding is None and not is_mute and (is_due or now - self._asked > _LOOK - _AT_ONCE):
             self._asked = now
             with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
                 finding = self._through_the_store(state)
@@ -192,6 +194,9 @@ class Watch:
         """Tell all ranks, in the same words."""
         own = self._place(line, is_inside)
         places = {self._rank: own}
+        if finding.kind == "stopped" and finding.rank == self._attendance.holder:
+            self._declare_unasked(finding, places, line)
+            return
         with contextlib.suppress(RuntimeError):
             self._attendance.move(own.told())  # another rank may be finding the same
             places = {**self._sides(finding), **places}
@@ -207,6 +212,13 @@ class Watch:
         if finding.kind == "stopped":
             self._say()
             self._peers.resume(finding.rank)
+
+    def _declare_unasked(self, finding: Finding, places: Mapping[int, Place], line: str) -> None:
+        """The same where the store is stopped: it has to go on before anybody is told, and this rank must not."""
+        self._attendance.out_of_step = message(finding, {**places, **self._seen_last(finding.rank, places)}, line)
+        self._peers.resume(finding.rank)
+        self._attendance.leave(self._attendance.out_of_step)
+        self._say()
 
     def _sides(self, finding: Finding) -> dict[int, Place]:
         end = time.monotonic() + (0.0 if finding.kind == "gone" else _SIDES_WAIT)

@@ -1,13 +1,17 @@
 """The real srun, sbatch and salloc, on one host: Debian's slurmctld, slurmd, slurm-client and munge."""
 
 import json
+import re
 import time
+from pathlib import Path
 
 import pytest
 from launchers.slurm import cluster
 from launchers.test_mpi import ANSWERS, notes
 from launchers.together import SCRIPTS, python, run
 from parity.test_scripts import alone, compare_text
+
+LAUNCHERS = Path(__file__).parent.parent.parent / "docs" / "launchers.md"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,18 @@ def test_a_batch_script_is_one_process_and_its_steps_are_ranks(tmp_path, slurm):
     assert [line for line in lines if not line.startswith("srun: ")] == ["shell 1", "own 2", "2 []", "2 []", "2 []"], (
         wrong
     )
+
+
+def test_the_batch_script_of_the_documents_runs(tmp_path, slurm):
+    """On this one node, for two tasks without accelerators."""
+    (script,) = re.findall(r"^```text\n(#!/bin/bash\n.*?)^```$", LAUNCHERS.read_text(), re.DOTALL | re.MULTILINE)
+    asked = "--nodes 2 --ntasks-per-node 4 --gpus-per-node 4"
+    assert asked in script
+    script = script.replace(asked, "--nodes 1 --ntasks-per-node 2 --output said").replace("python", python()[0])
+    (tmp_path / "job.sh").write_text(script)
+    (tmp_path / "train.py").write_text(ANSWERS)
+    done = run("sbatch", "--wait", "job.sh", cwd=tmp_path, **slurm)
+    assert (done.returncode, (tmp_path / "said").read_text()) == (0, "2 []\n"), done.stderr
 
 
 def test_an_allocations_shell_is_one_process(tmp_path, slurm):
