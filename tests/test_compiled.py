@@ -92,7 +92,7 @@ def by_inductor():
     from torch.utils.data import DataLoader, TensorDataset
 
     # Ranks that share a new cache may load a library that the other one is writing (torch 2.13).
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(f"cache of {os.getpid()}")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath(f"cache-{os.getpid()}")
     torch.compiler.reset()
     torch.manual_seed(0)
     x, y = torch.randn(24, 4).double(), torch.arange(24) % 3
