@@ -50,9 +50,7 @@ class Ownership:
     def __init__(self) -> None:
         """Look up where caches are."""
         home = Path.home()
-        variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
-        roots = [sys.prefix, sys.base_prefix, *map(str, (home / ".cache", home / ".config"))]
-        self._caches = tuple(os.path.join(_absolute(root), "") for root in [*roots, *variables])
+        self._cache_roots = (sys.prefix, sys.base_prefix, *map(str, (home / ".cache", home / ".config")))
         self._scratch = os.path.join(_absolute(tempfile.gettempdir()), "")
         self._temporary: set[str] = set()
 
@@ -150,7 +148,12 @@ class Ownership:
         here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
         if path.startswith(_SYSTEM):
             return True
-        if kind != "script" and path.startswith(self._caches) and not here.startswith(self._caches):
+        if kind == "script":
+            return False
+        # The script may set the variables below the line.
+        variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        caches = tuple(os.path.join(_absolute(root), "") for root in (*self._cache_roots, *variables))
+        if path.startswith(caches) and not here.startswith(caches):
             return True
         return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
 
