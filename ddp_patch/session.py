@@ -132,6 +132,9 @@ class Session:
             remember_used(self.job)
         self.loaders.close()
 
+    def _before_report(self) -> None:
+        """The session ends well, on every rank."""
+
     def _hide_ranks(self) -> None:
         self.job.one_process.hide()
 
@@ -236,6 +239,8 @@ class Session:
         self.is_running = False
         if self.stop in self.job.closing:
             self.job.closing.remove(self.stop)
+        if not self.job.crash.failed and not self.job.attendance.out_of_step:
+            self._before_report()
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))
         goes_on = Job.current is self.job  # not at the end of the program

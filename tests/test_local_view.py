@@ -298,3 +298,58 @@ def test_the_script_of_the_page_runs(ranks, tmp_path):
     assert len(lines) == len(alone) == 3
     assert lines != alone  # another order
     assert all(0 < float(line) < 2 for line in lines)
+
+
+def test_a_report_at_the_end_names_what_the_last_epoch_printed(ranks, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "for x in DataLoader(torch.arange(8.0), 4):\n"
+        "    print(x.sum().item())\n"
+    )
+    outcome = ranks.script(path, 2, options=["--view", "local", "--report"]).ok()
+    assert outcome.stdout[0].splitlines() == ["2.0", "10.0"]
+    assert "train.py:4: printed, a number of each rank's own rows, which differ" in outcome.stderr[0]
+
+
+def copies():
+    import copy
+
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(habits.rows(24), 12):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    average = copy.deepcopy(model)
+    torch.save(model, "whole.pt")
+    loaded = torch.load("whole.pt", weights_only=False)
+    return [type(kept).__name__ for kept in (model, average, loaded)], [
+        torch.equal(kept(x), model(x)) for kept in (average, loaded)
+    ]
+
+
+def test_models_are_copied_and_saved_as_they_were_written(ranks):
+    for found in ranks.call(copies, 2, enable={"view": "local"}).ok().results:
+        assert found == [["Sequential"] * 3, [True, True]]
+
+
+def validates_within_an_epoch():
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    for _ in range(2):
+        for step, (x, y) in enumerate(DataLoader(habits.rows(25), 12)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if step == 1:
+                with torch.no_grad():
+                    for a, _ in DataLoader(habits.rows(13), 6):
+                        model(a)
+    return habits.weights(model)
+
+
+def test_an_exact_tail_survives_a_validation_before_it(ranks):
+    (alone,) = ranks.call(validates_within_an_epoch, 1).ok().results
+    for found in ranks.call(validates_within_an_epoch, 2, enable={"view": "local", "tail": "exact"}).ok().results:
+        same(found, alone)

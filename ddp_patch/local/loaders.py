@@ -178,7 +178,8 @@ class Rows:
         self._count = 0
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
         self._is_uneven = getattr(shadow.sampler, "_is_exact", False) or getattr(self._batches, "_is_exact", False)
-        models.weight, models.trained_since = None, False
+        self._backwards_before = models.backwards
+        models.weight = None
 
     def __iter__(self) -> Rows:
         """An iterator is its own iterator."""
@@ -225,7 +226,8 @@ class Rows:
         """Tell whether other ranks train on one more batch, which this one has to take part in without a row."""
         if isinstance(self._batches, DealtBatches) or not isinstance(self._batches, BatchSampler):
             return False
-        if not (self._models.trained_since and torch.is_grad_enabled()) or self._last is None:
+        has_trained = self._models.backwards > self._backwards_before and torch.is_grad_enabled()
+        if not has_trained or self._last is None:
             return False
         weight = self._weight(self._count + 1)
         if weight is None or weight > 0:  # nobody has one

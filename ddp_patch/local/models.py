@@ -39,7 +39,7 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weight: float | None = None  # of this rank's rows of the batch that the script works on
-        self.trained_since = False  # a backward has run since somebody set this
+        self.backwards = 0  # that have run
         self._options = options
         self._job = job
         self._world = world
@@ -157,7 +157,7 @@ class Models:
             self._met("a backward", run, args, kwargs)
         finally:
             self.in_backward = False
-        self.trained_since = True
+        self.backwards += 1
         for synced in self._synced.values():
             synced.ended()
             self.unsettled.note(synced)

@@ -6,12 +6,15 @@ once an epoch, the value was a rank's own, and the report says so.
 
 from __future__ import annotations
 
+import itertools
+import json
 import zlib
 
 from ..batch.world import World
 from ..ledger import script_line
 
 _ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
+_ends = itertools.count(1)
 _MOST = 200  # lines that are remembered
 
 
@@ -36,8 +39,21 @@ class Told:
 
     def compare(self) -> None:
         """Find lines where the ranks differ. Every rank comes here together."""
-        sums: list[dict[tuple[str, str], int]] = [given[0] for given in self._world.share([dict(self._sums)])]
+        self._compare([given[0] for given in self._world.share([self._taken()])])
+
+    def compare_at_the_end(self) -> None:
+        """Do so where ranks meet no more, but for the store of the job."""
+        name = f"what ranks let out, at the end of session {next(_ends)}"
+        self._world.post(name, json.dumps(self._taken()).encode())
+        self._compare([json.loads(told) for told in self._world.collect(name)])
+
+    def _taken(self) -> list[tuple[str, str, int]]:
+        taken = [(line, how, found) for (line, how), found in self._sums.items()]
         self._sums.clear()
+        return taken
+
+    def _compare(self, told: list[list[tuple[str, str, int]]]) -> None:
+        sums = [{(line, how): found for line, how, found in its} for its in told]
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
                 self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")
