@@ -45,6 +45,7 @@ class Ledger:
     rows: Counter[int] = field(default_factory=Counter)  # rows of this rank in a model call -> calls
     steps: int = 0  # optimizer steps
     deferred: int = 0  # backwards that went without an all-reduce, since another one follows
+    epochs: float | None = 0.0  # of the loader in use, with the part of the present one; None where it has no length
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
     late: int = 0  # averages of gradients after their backward
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from .errors import OptionError
+from .option_forms import (
+    BATCHES,
+    COMM_HOOKS,
+    FLAGS,
+    FORMS,
+    LR_SCALES,
+    PARSERS,
+    TAILS,
+    VIEWS,
+    invalid,
+    is_no_int,
+    warmup_of,
+)
 
 PREFIX = "DDP_PATCH_"
-COMM_HOOKS = ("fp16", "bf16", "powersgd")
-VIEWS = ("global", "local")
-TAILS = ("pad", "exact")
 _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 # Told by one of our processes to another.
 _OWN_VARIABLES = {
@@ -39,6 +50,15 @@ class Options:
 
     tail: str = "pad"
     """What the local view does with rows that do not go round: "pad" repeats some, as torch does; "exact" does not."""
+
+    batch: str = "global"
+    """Whose rows a script's batch size counts: "global", those of all ranks, or "per_device", those of each."""
+
+    lr_scale: str | float | None = None
+    """What learning rates are multiplied by where batches grow: "linear" (Adam's kind: the root), "sqrt", a number."""
+
+    warmup: int | str | None = None
+    """Steps, or "5 epochs", in which learning rates go from the script's to the scaled ones."""
 
     report: bool = False
     """Print ``ddp_patch.report()`` on stderr when the script ends."""
@@ -84,35 +104,55 @@ class Options:
 
     def __post_init__(self) -> None:
         """Check every value, so that a mistake is reported where it was written."""
-        if self.nproc is not None and (_is_no_int(self.nproc) or self.nproc < 1):
-            raise _invalid("nproc", self.nproc, "a process count of at least 1")
-        if self.accumulate is not None and (_is_no_int(self.accumulate) or self.accumulate < 1):
-            raise _invalid("accumulate", self.accumulate, _FORMS["accumulate"])
-        for name, choices in (("view", VIEWS), ("tail", TAILS)):
+        if self.nproc is not None and (is_no_int(self.nproc) or self.nproc < 1):
+            raise invalid("nproc", self.nproc, "a process count of at least 1")
+        if self.accumulate is not None and (is_no_int(self.accumulate) or self.accumulate < 1):
+            raise invalid("accumulate", self.accumulate, FORMS["accumulate"])
+        for name, choices in (("view", VIEWS), ("tail", TAILS), ("batch", BATCHES)):
             if getattr(self, name) not in choices:
-                raise _invalid(name, getattr(self, name), _FORMS[name])
+                raise invalid(name, getattr(self, name), FORMS[name])
+        self._check_scaling()
         if self.comm_hook not in (None, *COMM_HOOKS):
-            raise _invalid("comm_hook", self.comm_hook, _FORMS["comm_hook"])
+            raise invalid("comm_hook", self.comm_hook, FORMS["comm_hook"])
         if (
             isinstance(self.bucket_cap_mb, bool)
             or not isinstance(self.bucket_cap_mb, (int, float))
             or not (0 < self.bucket_cap_mb < 1 << 20)
         ):
-            raise _invalid("bucket_cap_mb", self.bucket_cap_mb, _FORMS["bucket_cap_mb"])
-        for name in _FLAGS:
+            raise invalid("bucket_cap_mb", self.bucket_cap_mb, FORMS["bucket_cap_mb"])
+        for name in FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise _invalid(name, getattr(self, name), "True or False")
+                raise invalid(name, getattr(self, name), "True or False")
         number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
         if not number or not 0 < self.timeout <= _LONGEST:
-            raise _invalid("timeout", self.timeout, _FORMS["timeout"])
+            raise invalid("timeout", self.timeout, FORMS["timeout"])
         if self.trace is not None and (not isinstance(self.trace, (str, os.PathLike)) or not str(self.trace)):
-            raise _invalid("trace", self.trace, _FORMS["trace"])
+            raise invalid("trace", self.trace, FORMS["trace"])
         if not isinstance(self.batch_dims, Mapping):
-            raise _invalid("batch_dims", self.batch_dims, "a dict such as {'mask': None, 'x': 1}")
+            raise invalid("batch_dims", self.batch_dims, "a dict such as {'mask': None, 'x': 1}")
         for argument, dim in self.batch_dims.items():
-            if not isinstance(argument, str) or (dim is not None and _is_no_int(dim)):
-                raise _invalid("batch_dims", self.batch_dims, "a dict from argument names to a dimension or None")
+            if not isinstance(argument, str) or (dim is not None and is_no_int(dim)):
+                raise invalid("batch_dims", self.batch_dims, "a dict from argument names to a dimension or None")
         object.__setattr__(self, "batch_dims", dict(self.batch_dims))
+
+    def _check_scaling(self) -> None:
+        scale = self.lr_scale
+        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+        if scale is not None and scale not in LR_SCALES and not (is_number and 0 < float(scale) < math.inf):
+            raise invalid("lr_scale", scale, FORMS["lr_scale"])
+        warmup_of(self.warmup)
+
+    def _check_together(self) -> None:
+        if self.warmup is not None and self.lr_scale is None:
+            raise OptionError(
+                f"warmup={self.warmup!r} goes from the script's learning rate to a scaled one, and lr_scale is not "
+                "given. Write lr_scale='linear' beside it."
+            )
+        if self.lr_scale is not None and self.batch == "global":
+            raise OptionError(
+                f"lr_scale={self.lr_scale!r} is for batches that grow with the ranks, and batch='global' keeps their "
+                "size. Write batch='per_device' beside it, or leave lr_scale out."
+            )
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Options:
@@ -132,7 +172,9 @@ class Options:
                 close = meant(name.removeprefix(PREFIX).lower(), [*names, "key"], variable)
                 raise OptionError(f"{name} is set, and is no option. {close}")
         from_environ = {name: parse(name, environ[variable(name)]) for name in names if environ.get(variable(name))}
-        return cls(**{**from_environ, **given})
+        options = cls(**{**from_environ, **given})
+        options._check_together()
+        return options
 
     def unlike(self, other: Options) -> str:
         """Write what is not as in other options, as it is passed to ``enable``."""
@@ -154,6 +196,9 @@ class Given(TypedDict, total=False):
     nproc: int | None
     view: str
     tail: str
+    batch: str
+    lr_scale: str | float | None
+    warmup: int | str | None
     report: bool
     sync_batchnorm: bool
     batch_dims: Mapping[str, int | None]
@@ -199,10 +244,10 @@ def parse(name: str, text: str, source: str | None = None) -> Any:
         OptionError: when the text is no value of that option.
     """
     try:
-        value = _PARSERS[name](text)
+        value = PARSERS[name](text)
         Options(**{name: value})
     except (ValueError, KeyError) as error:
-        raise _invalid(name, text, _FORMS[name], source=source or variable(name)) from error
+        raise invalid(name, text, FORMS[name], source=source or variable(name)) from error
     return value
 
 
@@ -213,52 +258,3 @@ def format_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{argument}={'none' if dim is None else dim}" for argument, dim in value.items())
     return str(value)
-
-
-def _parse_dims(text: str) -> dict[str, int | None]:
-    pairs = (item.split("=", 1) for item in text.split(",") if item.strip())
-    return {name.strip(): None if dim.strip().lower() == "none" else int(dim) for name, dim in pairs}
-
-
-def _parse_flag(text: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
-        text.strip().lower()
-    ]
-
-
-_FLAGS = (
-    *("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "share_devices"),
-    *("quiet", "traceback"),
-)
-_PARSERS: dict[str, Any] = {
-    **dict.fromkeys(_FLAGS, _parse_flag),
-    "accumulate": int,
-    "bucket_cap_mb": float,
-    "comm_hook": str,
-    "view": str,
-    "tail": str,
-    "nproc": int,
-    "batch_dims": _parse_dims,
-    "timeout": float,
-    "trace": str,
-}
-_FORMS = {
-    **dict.fromkeys(_FLAGS, "0 or 1"),
-    "accumulate": "a number of backwards per optimizer step of at least 1",
-    "bucket_cap_mb": "a number of MiB above 0",
-    "comm_hook": "'fp16', 'bf16' or 'powersgd'",
-    "view": "'global' or 'local'",
-    "tail": "'pad' or 'exact'",
-    "nproc": "a process count of at least 1",
-    "batch_dims": "a list such as mask=none,x=1",
-    "timeout": "a number of seconds above 0, at most 30 days",
-    "trace": "the path of a folder",
-}
-
-
-def _is_no_int(value: object) -> bool:
-    return isinstance(value, bool) or not isinstance(value, int)
-
-
-def _invalid(name: str, value: object, wanted: str, source: str | None = None) -> OptionError:
-    return OptionError(f"{source or name}={value!r} cannot be used: {name} takes {wanted}.")

@@ -45,6 +45,7 @@ from .loading.loaders import Loaders
 from .options import Options
 from .patch import Patch
 from .patcher import Patcher
+from .rates import Rates
 from .replica.discovery import Discovery
 from .replica.forwards import ON_WHOLE
 from .replica.functions import Functions
@@ -74,6 +75,7 @@ class Session:
             job.placement.rank, job.placement.world_size, job.group, job.device, self.ledger, job.explain
         )
         self._job_told_world()
+        self.rates = Rates(options, job.placement.world_size, self.ledger, lambda: self.ledger.epochs)
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
         self._patcher = Patcher(self, enabled=lambda: os.getpid() == own_process)
@@ -113,7 +115,8 @@ class Session:
         world.computes_rows = lambda: self.replicas.forwards.computes_rows
         world.keeps_global = self.replicas.keeps_global
         world.own_draws = self.replicas.stream.entered
-        self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout)
+        grow = self.options.batch == "per_device"
+        self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)
         self.discovery = Discovery(self.replicas, self._patcher)
         self.scalars = Scalars(self.replicas, world)
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made

@@ -10,7 +10,20 @@ PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
     {"pace", "script_thread"},  # where the time goes; which thread is the script's
-    {"errors", "generators", "ledger", "planted", "portable", "source", "state", "structure", "trail", "version"},
+    {
+        "errors",
+        "generators",
+        "option_forms",
+        "ledger",
+        "planted",
+        "portable",
+        "source",
+        "state",
+        "structure",
+        "trail",
+        "version",
+    },
+    {"option_forms"},  # which values options take
     {"check", "extending", "job", "migrate", "options", "patch", "plan"},  # job: its ranks
     {
         "api",
@@ -19,6 +32,7 @@ FLOORS = (
         "data",
         "earlier",
         "env",
+        "rates",
         "testing",
         "trace",
         "usage",

@@ -23,6 +23,9 @@ def test_nothing_given_means_the_defaults():
         "nproc": None,
         "view": "global",
         "tail": "pad",
+        "batch": "global",
+        "lr_scale": None,
+        "warmup": None,
         "report": False,
         "sync_batchnorm": True,
         "batch_dims": {},
@@ -82,6 +85,9 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_NPROC",
         "DDP_PATCH_VIEW",
         "DDP_PATCH_TAIL",
+        "DDP_PATCH_BATCH",
+        "DDP_PATCH_LR_SCALE",
+        "DDP_PATCH_WARMUP",
         "DDP_PATCH_REPORT",
         "DDP_PATCH_SYNC_BATCHNORM",
         "DDP_PATCH_BATCH_DIMS",
@@ -104,6 +110,9 @@ def test_keyword_arguments_are_taken():
         "nproc": 2,
         "view": "local",
         "tail": "exact",
+        "batch": "per_device",
+        "lr_scale": 2.0,
+        "warmup": "5 epochs",
         "report": True,
         "sync_batchnorm": False,
         "batch_dims": {"x": 1},
@@ -290,8 +299,8 @@ def test_an_unknown_option_is_met_with_the_list():
     with pytest.raises(OptionError) as caught:
         Options.resolve({"zzz": 1}, {})
     assert str(caught.value) == (
-        "ddp_patch.enable() has no option 'zzz'. The options are nproc, view, tail, report, sync_batchnorm, batch_dims, "
-        "accumulate, "
+        "ddp_patch.enable() has no option 'zzz'. The options are nproc, view, tail, batch, lr_scale, warmup, report, "
+        "sync_batchnorm, batch_dims, accumulate, "
         "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout, "
         "quiet, traceback, trace."
     )

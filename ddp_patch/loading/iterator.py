@@ -12,7 +12,9 @@ from ..replica.replicas import Replicas
 class Batches:
     """A loader's iterator: what it yields is the global batch."""
 
-    def __init__(self, source: Any, replicas: Replicas, world: World, what: str) -> None:
+    def __init__(
+        self, source: Any, replicas: Replicas, world: World, what: str, epoch: int, length: int | None
+    ) -> None:
         """Wrap what fetches the batches.
 
         Args:
@@ -20,11 +22,14 @@ class Batches:
             replicas: learns the size of the batch the script is working on.
             world: the ranks.
             what: names a batch in messages, alike on every rank.
+            epoch: of the loader, from 0.
+            length: how many batches it has; None if that is not known.
         """
         self._source = source
         self._replicas = replicas
         self._world = world
         self._what = what
+        self._epoch, self._length, self._count = epoch, length, 0
 
     def __iter__(self) -> Batches:
         """An iterator is its own iterator."""
@@ -45,6 +50,8 @@ class Batches:
             self._world.ledger.pace.end("loading", began)
             if counts:
                 self._world.trail.leave()
+        self._count += 1
+        self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
         if script_thread.is_here():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data

@@ -23,6 +23,7 @@ from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given
 from .channel import Channel
+from .growing import Growing
 from .iterator import Batches
 from .listener import Listener
 from .plan import RUNS, Plan, Read, plan
@@ -38,8 +39,17 @@ Make = Callable[[DataLoader[Any]], Any]
 class Loaders:
     """Gives the iterators of a session's loaders."""
 
-    def __init__(self, replicas: Replicas, job: Job, world: World, timeout: float) -> None:
-        """Start without any loader seen."""
+    def __init__(self, replicas: Replicas, job: Job, world: World, timeout: float, *, grow: bool) -> None:
+        """Start without any loader seen.
+
+        Args:
+            replicas: learn which batch the script is working on.
+            job: of the ranks.
+            world: the ranks.
+            timeout: of the ranks' exchanges, in seconds.
+            grow: the script's batch sizes count the rows of one rank.
+        """
+        self._growing = Growing(world.size) if grow else None
         self._replicas = replicas
         self._job = job
         self._world = world
@@ -63,7 +73,14 @@ class Loaders:
             if counts:
                 self._world.trail.leave()
 
+    def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
+        """Count the batches of an epoch."""
+        return wrapped() if self._growing is None else self._growing.length(wrapped, loader)
+
     def _begun(self, make: Make, loader: DataLoader[Any]) -> Batches:
+        if self._growing is not None:
+            vars(loader).update({RUNS: True} if loader.persistent_workers else {})
+            loader = self._growing.grown(loader)
         how = plan(loader, self._is_one_host)
         self._world.ledger.loaders[_described(loader)] = how.reason
         known = self._known.get(loader)
@@ -76,12 +93,14 @@ class Loaders:
         known.epochs += 1
         known.compared.begin()
         source = self._source(how, make, loader, known)
-        return Batches(source, self._replicas, self._world, f"a batch of loader {known.number} (epoch {known.epochs})")
+        what = f"a batch of loader {known.number} (epoch {known.epochs})"
+        return Batches(source, self._replicas, self._world, what, known.epochs - 1, length(loader))
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
-        return Batches(Everywhere(iterator, self._world), self._replicas, self._world, "a batch of a loader")
+        source = Everywhere(iterator, self._world)
+        return Batches(source, self._replicas, self._world, "a batch of a loader", 0, None)
 
     def close(self) -> None:
         """Let go of the other ranks of this host."""

@@ -21,7 +21,7 @@ from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..options import Options
 from .models import Models
-from .samplers import Dealt, DealtBatches, DealtStream, Ranks, is_torchs, share_of
+from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, is_torchs, share_of
 from .streams import Streams
 
 Make = Callable[[DataLoader[Any]], Any]
@@ -50,6 +50,7 @@ class LocalLoaders:
             on_epoch: called where all ranks begin one.
         """
         self._is_exact = options.tail == "exact"
+        self._is_per_device = options.batch == "per_device"
         self._world = world
         self._models = models
         self._streams = streams
@@ -76,9 +77,9 @@ class LocalLoaders:
             if loader.persistent_workers:
                 self._kept[loader] = shadow
             for sampler in (shadow.sampler, shadow.batch_sampler, getattr(shadow.batch_sampler, "sampler", None)):
-                if isinstance(sampler, (Dealt, DealtBatches)):
+                if isinstance(sampler, (Dealt, DealtBatches, TakenBatches)):
                     sampler.epoch = epoch
-            return Rows(make(shadow), shadow, self._world, self._models)
+            return Rows(make(shadow), shadow, self._world, self._models, epoch)
         finally:
             if counts:
                 self._world.trail.leave()
@@ -92,7 +93,7 @@ class LocalLoaders:
             if rows is None:
                 return wrapped()
             own = rows // self._world.size if loader.drop_last else math.ceil(rows / self._world.size)
-            share = share_of(loader.batch_size, self._world.size)
+            share = self._share(loader.batch_size)
             return own // share if loader.drop_last else math.ceil(own / share)
         if is_distributed(loader):
             return wrapped()
@@ -123,13 +124,19 @@ class LocalLoaders:
             return {"sampler": dealt}, "batch_size=None: every rank takes every Nth of what the dataset has"
         if is_torchs(loader.batch_sampler):
             batches: Any = loader.batch_sampler
-            share = share_of(batches.batch_size, self._world.size)
+            share = self._share(batches.batch_size)
             dealt = self._dealt(batches.sampler, loader, drop_last=batches.drop_last)
             made: Any = BatchSampler(dealt, share, batches.drop_last)
             # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
             return {"batch_sampler": made, "sampler": dealt, "generator": None}, self._in_words(batches, share)
+        if self._is_per_device:
+            taken = TakenBatches(loader.batch_sampler, self._ranks)
+            return {"batch_sampler": taken}, f"each rank loads every Nth batch of {_name(loader.batch_sampler)}"
         made = DealtBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
         return {"batch_sampler": made}, f"each rank loads every Nth row of the batches of {_name(loader.batch_sampler)}"
+
+    def _share(self, batch_size: int) -> int:
+        return batch_size if self._is_per_device else share_of(batch_size, self._world.size)
 
     def _dealt(self, sampler: Any, loader: DataLoader[Any], drop_last: bool) -> Dealt:
         exact = self._is_exact and not drop_last
@@ -145,13 +152,13 @@ class LocalLoaders:
         changes: dict[str, Any] = {"dataset": dealt, "generator": None}
         if loader.batch_size is not None:
             batches: Any = loader.batch_sampler
-            share = share_of(loader.batch_size, self._world.size)
+            share = self._share(loader.batch_size)
             changes["batch_sampler"] = BatchSampler(batches.sampler, share, loader.drop_last)
         return changes, "a stream: every rank reads all of it and keeps every Nth row"
 
     def _in_words(self, batches: Any, share: int) -> str:
         size, ranks = batches.batch_size, self._world.size
-        if share * ranks != size:
+        if share * ranks != size and not self._is_per_device:
             self._world.ledger.note(
                 f"batch_size={size} cannot be divided among {ranks} ranks: each loads {share} rows, "
                 f"so a batch of all ranks has {share * ranks}"
@@ -162,7 +169,7 @@ class LocalLoaders:
 class Rows:
     """A loader's iterator: what it yields are this rank's rows."""
 
-    def __init__(self, iterator: Any, shadow: DataLoader[Any], world: World, models: Models) -> None:
+    def __init__(self, iterator: Any, shadow: DataLoader[Any], world: World, models: Models, epoch: int) -> None:
         """Wrap torch's iterator.
 
         Args:
@@ -170,8 +177,10 @@ class Rows:
             shadow: loader that reads this rank's rows.
             world: the ranks.
             models: that are trained on the batches.
+            epoch: of the loader, from 0.
         """
         self.iterator = iterator
+        self._epoch, self._length = epoch, length(iterator)
         self._batches = shadow.batch_sampler
         self._world = world
         self._models = models
@@ -204,6 +213,7 @@ class Rows:
             self._world.fetching.reset(fetching)
             self._world.ledger.pace.end("loading", began)
         self._count += 1
+        self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
         if self._is_uneven:
             self._last = data
             self._models.weight = self._weight(self._count)

@@ -106,6 +106,45 @@ def _round_by_round(drawn: Iterator[T], ranks: Ranks) -> Iterator[T]:
         yield together[ranks.rank]
 
 
+class TakenBatches(Sampler[list[Any]]):
+    """This rank's batches of those that a batch sampler of the script's draws: every Nth."""
+
+    epoch = 0
+
+    def __init__(self, batches: Any, ranks: Ranks) -> None:
+        """Take turns.
+
+        Args:
+            batches: draws lists of indices.
+            ranks: that share them.
+        """
+        self._batches = batches
+        self._ranks = ranks
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give this rank's, as many as every rank has: the first ones come again at the end, unless it drops them."""
+        ranks = self._ranks
+        first: list[list[Any]] = []
+        with ranks.shared():
+            drawn = iter(self._batches)
+        while True:
+            with ranks.shared():
+                together = [list(batch) for batch in itertools.islice(drawn, ranks.size)]
+            first = first or together
+            if len(together) < ranks.size:
+                if not together or getattr(self._batches, "drop_last", False):
+                    return
+                together += itertools.islice(itertools.cycle(first), ranks.size - len(together))
+                yield together[ranks.rank]
+                return
+            yield together[ranks.rank]
+
+    def __len__(self) -> int:
+        """Count this rank's batches."""
+        count, size = len(self._batches), self._ranks.size
+        return count // size if getattr(self._batches, "drop_last", False) else -(-count // size)
+
+
 class DealtBatches(Sampler[list[Any]]):
     """This rank's part of each batch that a batch sampler of the script's draws."""
 

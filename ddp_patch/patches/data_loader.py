@@ -10,11 +10,16 @@ from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
 _DEALS = "deals the rows of each batch; `num_workers` is divided among the ranks of a host"
+_COUNTS = 'counts batches that have grown, with `batch="per_device"`'
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 def _iterate(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
     return session.loaders.iterate(wrapped.__func__, instance)
+
+
+def _length(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> int:
+    return session.loaders.length(wrapped, instance)
 
 
 def _iterate_stateful(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
@@ -23,6 +28,12 @@ def _iterate_stateful(session: Session, wrapped: Any, instance: DataLoader[Any],
 
 PATCHES = (
     Patch("torch.utils.data.dataloader", "DataLoader.__iter__", _iterate, _DEALS),
+    Patch(
+        "torch.utils.data.dataloader",
+        "DataLoader.__len__",
+        _length,
+        'with `batch="per_device"`, counts the grown batches',
+    ),
     # torchdata's has an ``__iter__`` of its own.
     Patch(
         _STATEFUL,

@@ -75,6 +75,13 @@ def _load(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     return bind(*args, **kwargs)
 
 
+def _count(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> int:
+    count: int = wrapped(*args, **kwargs)
+    # A script that multiplies its batch by this would let it grow twice.
+    is_asked = session.options.batch == "per_device" and session.owners.caller() == "script"
+    return min(1, count) if is_asked else count
+
+
 def _place(name: str) -> tuple[str, str]:
     module, _, function = f"torch.{name}".rpartition(".")
     return module, function
@@ -92,4 +99,8 @@ PATCHES = (
     # The class stays in its place, for annotations and isinstance (its metaclass is a Python class in torch 2.13).
     Patch("torch._opaque_base", "OpaqueBaseMeta.__call__", _generator, HERE),
     Patch("torch.jit", "load", _load, HERE),
+    *(
+        Patch(module, "device_count", _count, 'with `batch="per_device"`, one, where the script asks')
+        for module in ("torch.cuda", "torch.accelerator")
+    ),
 )

@@ -51,8 +51,12 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         models.before_step()
+        if session.rates.are_scaled:
+            session.rates.before(optimizer)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if session.rates.are_scaled:
+            session.rates.after(optimizer)
         session.stepped(optimizer)
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]

@@ -41,10 +41,14 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
         session.replicas.backwards.before_step(optimizer, has_closure)
+        if session.rates.are_scaled:
+            session.rates.before(optimizer)
         if not has_closure:  # which runs forwards and backwards
             session.ledger.pace.steps()
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if session.rates.are_scaled:
+            session.rates.after(optimizer)
         session.stepped(optimizer)
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]

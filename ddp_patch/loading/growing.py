@@ -1,0 +1,89 @@
+"""batch="per_device": the script's batch size counts the rows of a rank, so batches of all ranks grow with them."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+from ..errors import BatchError
+from ..ledger import script_line
+from .plan import is_distributed
+
+
+class Growing:
+    """Gives loaders whose batches have grown."""
+
+    def __init__(self, size: int) -> None:
+        """Start with none.
+
+        Args:
+            size: how many times as big a batch is.
+        """
+        self._size = size
+        self._grown: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
+
+    def grown(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Give the loader to read in place of the script's.
+
+        Raises:
+            BatchError: for one whose batches its dataset makes.
+        """
+        if is_distributed(loader):
+            return loader
+        if loader.batch_sampler is None:
+            raise BatchError(
+                f"{script_line()}: batch='per_device' cannot let batches grow that the dataset makes "
+                "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
+            )
+        grown: DataLoader[Any] = self._grown.get(loader) or object.__new__(type(loader))
+        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
+        grown.__dict__.update(loader.__dict__)
+        grown.__dict__["batch_sampler"] = self._bigger(loader.batch_sampler)
+        self._grown[loader] = grown
+        return grown
+
+    def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
+        """Count the batches of an epoch."""
+        if any(loader is grown for grown in self._grown.values()) or is_distributed(loader):
+            return wrapped()
+        if loader.batch_sampler is None:
+            return wrapped()
+        if isinstance(loader.dataset, IterableDataset):
+            rows, size = len(loader.dataset), (loader.batch_size or 1) * self._size  # type: ignore[arg-type]
+            return rows // size if loader.drop_last else -(-rows // size)
+        return len(self._bigger(loader.batch_sampler))
+
+    def _bigger(self, batches: Any) -> Any:
+        if type(batches) is BatchSampler:
+            return BatchSampler(batches.sampler, batches.batch_size * self._size, batches.drop_last)
+        return Together(batches, self._size)
+
+
+class Together(Sampler[list[Any]]):
+    """Several batches of a batch sampler of the script's as one."""
+
+    def __init__(self, batches: Any, size: int) -> None:
+        """Put them together.
+
+        Args:
+            batches: draws lists of indices.
+            size: how many make one.
+        """
+        self._batches = batches
+        self._size = size
+        self._drops = bool(getattr(batches, "drop_last", False))
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give batches; the last one may be of fewer."""
+        drawn = iter(self._batches)
+        while together := list(itertools.islice(drawn, self._size)):
+            if len(together) == self._size or not self._drops:
+                yield [index for batch in together for index in batch]
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._batches) // self._size if self._drops else -(-len(self._batches) // self._size)

@@ -1,0 +1,310 @@
+"""batch="per_device", lr_scale and warmup: what the same run says that is written by hand on one process."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import ddp_patch
+from ddp_patch.errors import OptionError
+from ddp_patch.options import Options, parse
+from ddp_patch.rates import is_adaptive
+
+sys.path.insert(0, str(Path(__file__).parent / "local"))
+
+import by_hand
+from habits import Uneven, mlp, rows, weights
+
+OPTIMIZERS = {
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9),
+    "adam": lambda p, lr: torch.optim.AdamW(p, lr),
+    "capturable": lambda p, lr: torch.optim.SGD(p, torch.tensor(lr), foreach=True),
+}
+
+
+def same(left, right):
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for key in left:
+            same(left[key], right[key])
+    elif isinstance(left, list):
+        assert len(left) == len(right)
+        for pair in zip(left, right, strict=True):
+            same(*pair)
+    else:
+        assert left == pytest.approx(right, rel=1e-9, abs=1e-12)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from (rows(46)[i] for i in range(46))
+
+    def __len__(self):
+        return 46
+
+
+class Groups(Uneven):
+    """Batches that are put together two by two, by hand."""
+
+    def __init__(self, count, size):
+        super().__init__(count)
+        self.size = size
+
+    def __iter__(self):
+        lists = list(super().__iter__())
+        for start in range(0, len(lists), self.size):
+            yield [index for part in lists[start : start + self.size] for index in part]
+
+    def __len__(self):
+        return -(-4 // self.size)
+
+
+def loader_of(kind, size):
+    torch.manual_seed(3)
+    if kind == "shuffled":
+        return DataLoader(rows(46), 6 * size, shuffle=True)
+    if kind == "dropped":
+        return DataLoader(rows(46), 6 * size, shuffle=True, drop_last=True)
+    if kind == "stream":
+        return DataLoader(Stream(), 6 * size)
+    if kind == "collated":
+        return DataLoader(rows(46), 6 * size, collate_fn=lambda batch: torch.utils.data.default_collate(batch))
+    if kind == "workers":
+        return DataLoader(rows(46), 6 * size, num_workers=2, persistent_workers=True)
+    return DataLoader(rows(47), batch_sampler=Groups(47, size))
+
+
+def grown(kind, size):
+    """A script with batches of 6, or by hand of ``size`` times as many."""
+    loader, model = loader_of(kind, size), mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen = []
+    for _ in range(2):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append([len(x), loss.item()])
+    return {"len": len(loader), "seen": seen, "weights": weights(model)}
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("kind", ["shuffled", "dropped", "stream", "collated", "workers", "batch sampler"])
+def test_batches_grow_to_those_of_one_process_with_a_bigger_size(ranks, kind, nproc):
+    (wanted,) = ranks.call(grown, 1, kind, nproc).ok().results
+    for found in ranks.call(grown, nproc, kind, 1, enable={"batch": "per_device"}).ok().results:
+        same(found, wanted)
+
+
+def scheduled(name, factor, warmup, when, by_hand_too):
+    """Rates by hand, or as the script has them for one device."""
+    model = mlp()
+    scale = factor if by_hand_too else 1.0
+    optimizer = OPTIMIZERS[name](model.parameters(), 0.01 * scale if not warmup else 0.01)
+    steps = 0
+
+    def warmed():
+        return 1 + (factor - 1) * min(1.0, steps / warmup)
+
+    loader = DataLoader(rows(48), 12 if by_hand_too else 12 // ddp_patch.world_size())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if when == "before" else None
+    shown = []
+    for _ in range(3):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            kept = optimizer.param_groups[0]["lr"]
+            if by_hand_too and warmup:
+                optimizer.param_groups[0]["lr"] = kept * warmed()
+            optimizer.step()
+            if by_hand_too and warmup:
+                optimizer.param_groups[0]["lr"] = kept
+            steps += 1
+        scheduler = scheduler or torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        scheduler.step()
+        shown.append(float(optimizer.param_groups[0]["lr"]) / (scale if not warmup else 1.0))
+    return {"weights": weights(model), "rates": shown}
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("name", "rule", "factor", "warmup", "steps"),
+    [
+        ("sgd", "linear", 2.0, None, 0),
+        ("sgd", "sqrt", math.sqrt(2), None, 0),
+        ("sgd", 3.0, 3.0, 5, 5),
+        ("sgd", "linear", 2.0, "1.5 epochs", 6),
+        ("adam", "linear", math.sqrt(2), None, 0),
+        ("adam", 2, 2.0, "4 steps", 4),
+        ("capturable", "linear", 2.0, 3, 3),
+    ],
+)
+def test_rates_are_those_that_are_written_by_hand(ranks, name, rule, factor, warmup, steps, when, view):
+    (wanted,) = ranks.call(scheduled, 1, name, factor, steps, when, True).ok().results
+    options = {"batch": "per_device", "lr_scale": rule, "warmup": warmup, "view": view}
+    for found in ranks.call(scheduled, 2, name, factor, 0, when, False, enable=options).ok().results:
+        same(found, wanted)
+
+
+def resumed(part):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    first = 0
+    if part == "second":
+        kept = torch.load("kept.pt")
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+        first = 2
+    for _ in range(first, 2 if part == "first" else 4):
+        for x, y in DataLoader(rows(48), 6):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "kept.pt")
+    return [weights(model), optimizer.param_groups[0]["lr"]]
+
+
+@pytest.mark.parametrize("warmup", [11, "3 epochs"])
+def test_a_warmup_goes_on_where_a_checkpoint_left_it(ranks, tmp_path, warmup):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": warmup}
+    wanted = ranks.call(resumed, 2, "whole", enable=options).ok().results
+    for part in ("first", "second"):
+        found = ranks.call(resumed, 2, part, enable=options, cwd=str(tmp_path)).ok().results
+    same(found, wanted)
+    assert found[0][1] == 0.05  # the script's rate, whatever the ranks
+
+
+def by_hand_locally(is_used):
+    hand = by_hand.Hand(is_used)
+    model = hand.model(mlp())
+    size = 6 * hand.size  # of which by_hand takes a rank's share
+    optimizer = torch.optim.SGD(model.parameters(), 0.05 * (hand.size if is_used else 1))
+    losses = []
+    loader = hand.loader(rows(), size, shuffle=True)
+    for epoch in range(2):
+        for x, y in hand.epoch(loader, epoch):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    found = {"losses": losses, "weights": weights(model), "len": len(loader)}
+    hand.end()
+    return found
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_the_local_view_grows_as_hand_written_ddp_does(ranks, nproc):
+    wanted = ranks.call(by_hand_locally, nproc, True, bare=True).ok().results
+    options = {"view": "local", "batch": "per_device", "lr_scale": "linear"}
+    same(ranks.call(by_hand_locally, nproc, False, enable=options).ok().results, wanted)
+
+
+def notes():
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for x, y in DataLoader(rows(12), 6):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return list(ddp_patch.report().ledger.notes)
+
+
+def test_the_report_says_what_rates_count(ranks):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": 7}
+    for found in ranks.call(notes, 2, enable=options).ok().results:
+        assert "learning rates of Adam count 1.414 times (the root of 2 ranks), reached after 7 steps" in found
+
+
+# --- bad input ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batch": "big"}, "batch='big' cannot be used: batch takes 'global' or 'per_device'."),
+        ({"lr_scale": "cubic", "batch": "per_device"}, "lr_scale takes 'linear', 'sqrt' or a number above 0"),
+        ({"lr_scale": 0, "batch": "per_device"}, "lr_scale takes"),
+        ({"lr_scale": True, "batch": "per_device"}, "lr_scale takes"),
+        ({"lr_scale": "linear"}, "Write batch='per_device' beside it"),
+        ({"warmup": 5, "batch": "per_device"}, "Write lr_scale='linear' beside it"),
+        ({"warmup": 0, "lr_scale": 2, "batch": "per_device"}, "warmup takes a number of steps above 0"),
+        ({"warmup": "5 days", "lr_scale": 2, "batch": "per_device"}, "or a text such as '5 epochs'"),
+        ({"warmup": True, "lr_scale": 2, "batch": "per_device"}, "warmup takes"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error_with_the_line_to_write(given, words):
+    with pytest.raises(OptionError) as caught:
+        Options.resolve(given, {})
+    assert words in str(caught.value)
+
+
+def test_values_are_written_as_text_too():
+    assert [parse("lr_scale", text) for text in ("linear", "2.5")] == ["linear", 2.5]
+    assert [parse("warmup", text) for text in ("500", "5 epochs")] == [500, "5 epochs"]
+
+
+class Whole(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return torch.ones(4, 5)
+
+
+def a_loader_that_cannot_grow():
+    try:
+        for _ in DataLoader(Whole(), batch_size=None):
+            pass
+    except ddp_patch.BatchError as error:
+        return str(error)
+
+
+def test_batches_that_the_dataset_makes_cannot_grow(ranks):
+    for said in ranks.call(a_loader_that_cannot_grow, 2, enable={"batch": "per_device"}).ok().results:
+        assert "batch='per_device' cannot let batches grow that the dataset makes" in said
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.ones(5)
+
+
+def epochs_without_a_length():
+    model = nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    try:
+        for x in DataLoader(Endless(), 4):
+            model(x).mean().backward()
+            optimizer.step()
+    except OptionError as error:
+        return str(error)
+
+
+def test_a_warmup_in_epochs_needs_epochs_that_end(ranks):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": "2 epochs"}
+    for said in ranks.call(epochs_without_a_length, 2, enable=options).ok().results:
+        assert "needs a loader with a length" in said
+
+
+def test_adams_kind_is_known_by_name():
+    parameters = [nn.Parameter(torch.ones(1))]
+
+    class FusedAdamish(torch.optim.Optimizer):
+        def __init__(self):
+            super().__init__(parameters, {"lr": 1.0})
+
+    assert is_adaptive(torch.optim.NAdam(parameters))
+    assert is_adaptive(torch.optim.RMSprop(parameters))
+    assert is_adaptive(FusedAdamish())
+    assert not is_adaptive(torch.optim.SGD(parameters, 0.1))
+    assert len(TensorDataset(torch.ones(2))) == 2
