@@ -72,6 +72,7 @@ bench: .venv/package
 	$(BIN)/python benchmarks/turns.py
 	$(BIN)/python benchmarks/share.py
 	$(BIN)/python benchmarks/looks.py
+	$(BIN)/python benchmarks/local_view.py
 
 # Measures again how this and the others shard every kind of loader.
 matrix: .venv/with-matrix

@@ -1,12 +1,12 @@
 """batch="per_device", lr_scale and warmup: what the same run says that is written by hand on one process."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from local import by_hand
+from local.habits import Uneven, mlp, rows, weights
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -14,11 +14,6 @@ import ddp_patch
 from ddp_patch.errors import OptionError
 from ddp_patch.options import Options, parse
 from ddp_patch.rates import is_adaptive
-
-sys.path.insert(0, str(Path(__file__).parent / "local"))
-
-import by_hand
-from habits import Uneven, mlp, rows, weights
 
 OPTIMIZERS = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9),

@@ -1,19 +1,14 @@
 """view="local": what hand-written DDP computes, from one line."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from local import as_one, habits
 from torch.utils.data import DataLoader
 
 import ddp_patch
-
-sys.path.insert(0, str(Path(__file__).parent / "local"))
-
-import as_one
-import habits
 
 CASES = [
     "shuffled",

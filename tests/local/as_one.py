@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from habits import Uneven, mlp, rows, weights
+from local.habits import Uneven, mlp, rows, weights
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 import torch.nn.functional as F
-from by_hand import Hand, PartOfBatches
+from local.by_hand import Hand, PartOfBatches
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (

@@ -1,6 +1,6 @@
 """What a step costs in the local view, beside hand-written DDP: both in turn, in the same two processes.
 
-    python benchmarks/local.py
+    python benchmarks/local_view.py
 
 Prints the time of rank 0's thread in a step, in microseconds: what the script's thread computes, not what it
 waits for.
