@@ -348,3 +348,44 @@ def test_an_exact_tail_survives_a_validation_before_it(ranks):
     (alone,) = ranks.call(validates_within_an_epoch, 1).ok().results
     for found in ranks.call(validates_within_an_epoch, 2, enable={"view": "local", "tail": "exact"}).ok().results:
         same(found, alone)
+
+
+def folds(how):
+    """A new model, a copy of it and a new split in each fold."""
+    import copy
+
+    import numpy as np
+
+    torch.manual_seed(0)
+    data, found = habits.rows(48), []
+    next(iter(DataLoader(data, 4)))  # a look at the shapes
+    for _ in range(2):
+        model = torch.nn.Linear(5, 2).double()
+        target = copy.deepcopy(model)
+        if how == "split":
+            train, _ = torch.utils.data.random_split(data, [24, 24])
+        else:
+            train = torch.utils.data.Subset(data, np.random.permutation(48)[:24].tolist())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x, y in DataLoader(train, 12):
+            loss = F.cross_entropy(model(x), y) + (model(x) - target(x)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found.append([habits.weights(model, target), train.indices])
+    return found
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_what_has_to_agree_is_drawn_alike_after_ranks_have_drawn_apart(ranks, nproc):
+    first, *others = ranks.call(folds, nproc, "split", enable={"view": "local"}).ok().results
+    for other in others:
+        same(other, first)
+    assert first[0][1] != first[1][1]
+
+
+def test_rows_that_ranks_choose_by_themselves_are_an_error(ranks):
+    outcome = ranks.call(folds, 2, "own", enable={"view": "local"})
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    assert "the ranks deal different rows of DataLoader(Subset, 24 rows" in outcome.stderr[0]

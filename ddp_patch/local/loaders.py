@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe, Subset
 
 from ..batch.world import World
 from ..diagnosis.lockstep import length
-from ..errors import BatchError
+from ..errors import BatchError, LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..options import Options
 from .models import Models
-from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, is_torchs, share_of
+from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, checksum, is_torchs, share_of
 from .streams import Streams
 
 Make = Callable[[DataLoader[Any]], Any]
@@ -70,7 +70,8 @@ class LocalLoaders:
         counts = self._world.comes_to("an epoch of a loader")
         try:
             self._on_epoch()
-            self._streams.part()
+            if self._models.are_trained():
+                self._streams.part()
             self._models.renew()
             epoch = self._epochs[loader] = self._epochs.get(loader, -1) + 1
             shadow = self._kept.get(loader) or self._shadow(loader)
@@ -79,10 +80,27 @@ class LocalLoaders:
             for sampler in (shadow.sampler, shadow.batch_sampler, getattr(shadow.batch_sampler, "sampler", None)):
                 if isinstance(sampler, (Dealt, DealtBatches, TakenBatches)):
                     sampler.epoch = epoch
+            self._compare(loader, shadow)
             return Rows(make(shadow), shadow, self._world, self._models, epoch)
         finally:
             if counts:
                 self._world.trail.leave()
+
+    def _compare(self, loader: DataLoader[Any], shadow: DataLoader[Any]) -> None:
+        """See that all ranks deal the same rows in the same order.
+
+        Raises:
+            LockstepError: on every rank, when they do not.
+        """
+        samplers = (shadow.sampler, getattr(shadow.batch_sampler, "sampler", None))
+        drawn = [sampler.draw() for sampler in {id(s): s for s in samplers}.values() if isinstance(sampler, Dealt)]
+        told = [given[0] for given in self._world.share([[length(loader.dataset), *_chosen(loader.dataset), *drawn]])]
+        if any(its != told[0] for its in told):
+            raise LockstepError(
+                f"{script_line()}: the ranks deal different rows of {_described(loader)}: they chose or drew them from "
+                "their own random numbers, so that some rows would be read twice and others never. Choose them above "
+                "the training, or from a seed: random_split(data, sizes, generator=torch.Generator().manual_seed(0))."
+            )
 
     def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
         """Count the batches of a rank in an epoch."""
@@ -254,6 +272,15 @@ class Rows:
     def __getattr__(self, name: str) -> Any:
         """Pass everything else on to torch's iterator."""
         return getattr(self.iterator, name)
+
+
+def _chosen(dataset: Any) -> list[int]:
+    """Checksums of the rows that subsets are of."""
+    found = []
+    while isinstance(dataset, Subset):
+        found.append(checksum(dataset.indices))
+        dataset = dataset.dataset
+    return found
 
 
 def _name(batches: Any) -> str:

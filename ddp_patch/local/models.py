@@ -63,6 +63,10 @@ class Models:
             synced.schedule.step()
         self.unsettled.settle(self._beside)
 
+    def are_trained(self) -> bool:
+        """Tell whether there is an optimizer."""
+        return bool(self._trained.ids())
+
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter of a model under DDP."""
         return any(id(tensor) in synced.ids for synced in self._synced.values())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import itertools
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -52,13 +54,21 @@ class Dealt(Sampler[Any]):
         self._is_exact = is_exact
         self.total = 0  # rows of the epoch on all ranks, as far as that is known
         self.has_end = _length(sampler) is not None
+        self._drawn: Sequence[Any] | None = None
+
+    def draw(self) -> int:
+        """Draw the order of the coming epoch, and give a checksum of it."""
+        if not self.has_end:
+            return 0
+        self._drawn = self._order()
+        return checksum(self._drawn)
 
     def __iter__(self) -> Iterator[Any]:
         """Give the indices of this rank."""
         ranks = self._ranks
         if not self.has_end:
             return _round_by_round(iter(self._sampler), ranks)
-        order = self._order()
+        order, self._drawn = self._drawn if self._drawn is not None else self._order(), None
         self.total = len(order)
         if self._is_exact:
             return iter(order[ranks.rank :: ranks.size])
@@ -83,6 +93,14 @@ class Dealt(Sampler[Any]):
             return list(whole)
         with self._ranks.shared():
             return list(self._sampler)
+
+
+def checksum(order: Sequence[Any]) -> int:
+    """Give a number that tells orders of rows apart."""
+    try:
+        return zlib.crc32(array.array("q", order).tobytes())
+    except (TypeError, OverflowError):  # no numbers
+        return zlib.crc32(repr(list(order)).encode())
 
 
 def _torchs(order: Sequence[Any], ranks: Ranks, *, shuffle: bool, drop_last: bool) -> DistributedSampler[Any]:

@@ -1,8 +1,8 @@
-"""Who draws which random numbers in the local view: all alike until the first batch, then each rank its own.
+"""Who draws which random numbers in the local view: all alike until they train, then each rank its own.
 
-Initial weights and splits agree, as by hand. From the first epoch of a loader on a rank draws from its own stream, as
-after ``torch.manual_seed(seed + rank)``: dropout, augmentation, noise. Samplers are drawn from the stream that all
-ranks share.
+From the first epoch of a loader after an optimizer was made, a rank draws from its own stream, as after
+``torch.manual_seed(seed + rank)``: dropout, augmentation, noise. What has to agree is drawn from the stream that all
+ranks share, before and afterwards: weights (``torch.nn.init``), ``random_split``, samplers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Streams:
         self.are_own = False
         self._rank = rank
         self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
-        self._shared: list[Any] = []
+        self._of_all: list[Any] = []  # where the stream of all ranks stands
+        self._is_shared = False  # it is in place
         self._taken: Any = WeakTensorKeyDictionary()  # states that this rank has taken
         self._came_back_to: int | None = None  # a state out of a checkpoint, in which rank 0's stands
 
@@ -41,7 +42,7 @@ class Streams:
         if self.are_own:
             return
         self.are_own = True
-        self._shared = states()
+        self._of_all = self._states()
         if self._came_back_to is not None and self._rank == 0:
             return  # to a state that was its own
         seed = (torch.initial_seed() if self._came_back_to is None else self._came_back_to) + self._rank
@@ -56,17 +57,25 @@ class Streams:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Draw inside what every rank draws. Every rank comes here alike."""
-        if not self.are_own:
+        """Draw inside what every rank draws. Every rank comes here alike; reentrant."""
+        if not self.are_own or self._is_shared:
             yield
             return
-        own = states()
-        set_states(self._shared)
+        own, self._is_shared = self._states(), True
+        self._set(self._of_all)
         try:
             yield
         finally:
-            self._shared = states()
-            set_states(own)
+            self._of_all, self._is_shared = self._states(), False
+            self._set(own)
+
+    def _states(self) -> list[Any]:
+        return [states(), None if self._device is None else self._device.get_rng_state()]
+
+    def _set(self, held: list[Any]) -> None:
+        set_states(held[0])
+        if self._device is not None:
+            self._device.set_rng_state(held[1])
 
     def seed(self, what: str, seed: Any) -> Any:
         """Give what a generator is seeded with where the script says a seed."""

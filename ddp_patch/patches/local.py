@@ -140,6 +140,17 @@ def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kw
     return result
 
 
+def _alike(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not session.turns.are_taken():  # a dataset that loads this rank's rows
+        return wrapped(*args, **kwargs)
+    with session.stream.shared():
+        return wrapped(*args, **kwargs)
+
+
+_INITS = (
+    *("uniform_", "normal_", "trunc_normal_", "orthogonal_", "sparse_"),
+    *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"),
+)
 _DATA, _MODULE, _OPTIMIZER = "torch.utils.data.dataloader", "torch.nn.modules.module", "torch.optim.optimizer"
 _DEALS = "reads this rank's rows, as under a DistributedSampler with set_epoch"
 _PARALLEL = "torch.nn.parallel.data_parallel"
@@ -155,6 +166,14 @@ PATCHES = (
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
     Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
     Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
+    *(Patch("torch.nn.init", name, _alike, "draws what all ranks draw") for name in _INITS),
+    Patch(
+        "torch.utils.data.dataset",
+        "random_split",
+        _alike,
+        "draws what all ranks draw",
+        also=("torch.utils.data:random_split",),
+    ),
     Patch("builtins", "print", _print, "rank 0 is heard; the report names what the ranks print differently"),
     Patch("torch", "Tensor.__bool__", _truth, "the report names what the ranks decide differently"),
 )
