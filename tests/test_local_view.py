@@ -389,3 +389,21 @@ def test_rows_that_ranks_choose_by_themselves_are_an_error(ranks):
     assert not outcome.late
     assert outcome.codes == [1, 1]
     assert "the ranks deal different rows of DataLoader(Subset, 24 rows" in outcome.stderr[0]
+
+
+def a_loader_with_a_position(sampler):
+    from torch.utils.data.distributed import DistributedSampler
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    data = habits.rows(8)
+    loader = StatefulDataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False) if sampler else None)
+    try:
+        return [len(y) for _, y in loader]
+    except ddp_patch.BatchError as error:
+        return str(error)
+
+
+def test_a_loader_that_keeps_its_position_needs_a_sampler_of_its_own(ranks):
+    for said in ranks.call(a_loader_with_a_position, 2, False, enable={"view": "local"}).ok().results:
+        assert "a StatefulDataLoader keeps its position for checkpoints" in said
+    assert ranks.call(a_loader_with_a_position, 2, True, enable={"view": "local"}).ok().results == [[2, 2]] * 2

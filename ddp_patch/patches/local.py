@@ -11,7 +11,10 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.utils.data import DataLoader
 
 from ..calling.batch_norm import over_all_rows
+from ..errors import BatchError
 from ..gradients.averages import average
+from ..ledger import script_line
+from ..loading.plan import is_distributed
 from ..local.session import LocalSession
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -21,6 +24,16 @@ _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 def _iterate(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
     return session.local_loaders.iterate(wrapped.__func__, instance)
+
+
+def _iterate_stateful(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not is_distributed(instance):
+        raise BatchError(
+            f"{script_line()}: a StatefulDataLoader keeps its position for checkpoints, so the local view cannot deal "
+            "its rows, and every rank would train on the same ones. Write StatefulDataLoader(data, batch_size // "
+            "ddp_patch.world_size(), sampler=DistributedSampler(data)), or view='global'."
+        )
+    return wrapped(*args, **kwargs)
 
 
 def _length(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> int:
@@ -158,6 +171,13 @@ _PARALLEL = "torch.nn.parallel.data_parallel"
 PATCHES = (
     Patch(_DATA, "DataLoader.__iter__", _iterate, _DEALS),
     Patch(_DATA, "DataLoader.__len__", _length, "counts the batches of a rank"),
+    Patch(
+        _STATEFUL,
+        "StatefulDataLoader.__iter__",
+        _iterate_stateful,
+        "refused without a sampler",
+        when_imported=_STATEFUL,
+    ),
     Patch(_PARALLEL, "DataParallel.__init__", _parallel, "binds to this rank's device"),
     Patch(_PARALLEL, "data_parallel", _called_in_parallel, "calls the module"),
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
