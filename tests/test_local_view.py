@@ -407,3 +407,15 @@ def test_a_loader_that_keeps_its_position_needs_a_sampler_of_its_own(ranks):
     for said in ranks.call(a_loader_with_a_position, 2, False, enable={"view": "local"}).ok().results:
         assert "a StatefulDataLoader keeps its position for checkpoints" in said
     assert ranks.call(a_loader_with_a_position, 2, True, enable={"view": "local"}).ok().results == [[2, 2]] * 2
+
+
+def compiles_to_torchscript():
+    @torch.jit.script
+    def zeros(x: torch.Tensor):
+        return torch.tensor(0.0) + torch.zeros_like(x)
+
+    return zeros(torch.ones(2)).tolist()
+
+
+def test_torchscript_finds_torchs_own_functions(ranks):
+    assert ranks.call(compiles_to_torchscript, 2, enable={"view": "local"}).ok().results == [[0.0, 0.0]] * 2

@@ -98,7 +98,7 @@ LOCAL_SUBJECTS = (
     parallel_functions,
     *(checkpoint, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
     *(profiles, folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
-    *(exits, signals),
+    *(scripted, exits, signals),
 )
 LOCAL_OTHERS = (compiled.keep_dynamo_out, local.count_steps, plots.keep_off_screen)
 
