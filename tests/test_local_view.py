@@ -419,3 +419,46 @@ def compiles_to_torchscript():
 
 def test_torchscript_finds_torchs_own_functions(ranks):
     assert ranks.call(compiles_to_torchscript, 2, enable={"view": "local"}).ok().results == [[0.0, 0.0]] * 2
+
+
+class Shuffled(torch.utils.data.IterableDataset):
+    """Draws its order as it goes, and rows of its own in each worker."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for i in torch.randperm(24).tolist():
+            if i % step == first:
+                yield i, torch.rand(())
+
+
+def streams(workers):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if workers:
+
+        class Seeded(Shuffled):
+            def __iter__(self):
+                torch.manual_seed(3)  # or workers would disagree among themselves, on one process as well
+                return super().__iter__()
+
+        dataset = Seeded()
+    else:
+        dataset = Shuffled()
+    loader, found = DataLoader(dataset, 4, num_workers=workers), []
+    for _ in range(2):
+        for i, drawn in loader:
+            model(drawn[:, None]).mean().backward()
+            optimizer.step()
+            found.append(i)
+    noise = torch.rand(()).item()
+    return sorted(ddp_patch.gather(torch.cat(found)).tolist()), [len(i) for i in found], noise
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streams_that_shuffle_as_they_go_are_read_once(ranks, workers):
+    found = ranks.call(streams, 2, workers, enable={"view": "local"}).ok().results
+    for rows, sizes, _ in found:
+        assert rows == sorted([*range(24)] * 2)
+        assert sizes == [2] * 12
+    assert found[0][2] != found[1][2]  # the script's own draws are still a rank's

@@ -6,9 +6,11 @@ batches of a rank, as under a ``DistributedSampler``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -81,7 +83,12 @@ class LocalLoaders:
                 if isinstance(sampler, (Dealt, DealtBatches, TakenBatches)):
                     sampler.epoch = epoch
             self._compare(loader, shadow)
-            return Rows(make(shadow), shadow, self._world, self._models, epoch)
+            is_stream = isinstance(shadow.dataset, DealtStream)
+            # It may shuffle as it goes: all ranks have to read it in one order.
+            with self._streams.shared() if is_stream else contextlib.nullcontext():
+                iterator = make(shadow)
+            surround = self._streams.shared if is_stream and not shadow.num_workers else contextlib.nullcontext
+            return Rows(iterator, shadow, self._world, self._models, epoch, surround)
         finally:
             if counts:
                 self._world.trail.leave()
@@ -167,7 +174,7 @@ class LocalLoaders:
                 "Write tail='pad', or drop_last=True in the loader."
             )
         dealt = DealtStream(loader.dataset, self._world.rank, self._world.size, not loader.drop_last)  # type: ignore[arg-type]
-        changes: dict[str, Any] = {"dataset": dealt, "generator": None}
+        changes: dict[str, Any] = {"dataset": dealt}
         if loader.batch_size is not None:
             batches: Any = loader.batch_sampler
             share = self._share(loader.batch_size)
@@ -187,7 +194,15 @@ class LocalLoaders:
 class Rows:
     """A loader's iterator: what it yields are this rank's rows."""
 
-    def __init__(self, iterator: Any, shadow: DataLoader[Any], world: World, models: Models, epoch: int) -> None:
+    def __init__(
+        self,
+        iterator: Any,
+        shadow: DataLoader[Any],
+        world: World,
+        models: Models,
+        epoch: int,
+        surround: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         """Wrap torch's iterator.
 
         Args:
@@ -196,8 +211,10 @@ class Rows:
             world: the ranks.
             models: that are trained on the batches.
             epoch: of the loader, from 0.
+            surround: what fetches a batch.
         """
         self.iterator = iterator
+        self._surround = surround
         self._epoch, self._length = epoch, length(iterator)
         self._batches = shadow.batch_sampler
         self._world = world
@@ -221,7 +238,8 @@ class Rows:
         began = self._world.ledger.pace.begin()
         fetching = self._world.fetching.set(True)
         try:
-            data = next(self.iterator)
+            with self._surround():
+                data = next(self.iterator)
         except StopIteration:
             self._models.weight = None
             if self._is_uneven and self._has_none_where_others_have():
