@@ -71,6 +71,8 @@ ALIKE = [
     ("compiled",),
     ("in_data_parallel",),
     ("parts_apart",),
+    ("closures",),
+    ("scaled",),
     *(("exact_tail", count) for count in (48, 49, 50, 53)),
     ("exact_tail_of_batches",),
 ]

@@ -67,6 +67,11 @@ class Models:
         """Tell whether there is an optimizer."""
         return bool(self._trained.ids())
 
+    def after_step(self) -> None:
+        """A step ended; the backwards of its closure, if it has one, were each looked at."""
+        for synced in self._synced.values():
+            synced.schedule.forget_cycle()
+
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter of a model under DDP."""
         return any(id(tensor) in synced.ids for synced in self._synced.values())

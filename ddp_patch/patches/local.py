@@ -68,6 +68,7 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
             session.rates.before(optimizer)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        models.after_step()
         if session.rates.are_scaled:
             session.rates.after(optimizer)
         session.stepped(optimizer)

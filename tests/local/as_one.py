@@ -197,6 +197,42 @@ def parts_apart():
     return [first, steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])]
 
 
+def closures():
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
+    losses = []
+    for x, y in DataLoader(rows(48), 24):
+        for _ in range(2):
+
+            def again(x=x, y=y):
+                optimizer.zero_grad()
+                # LBFGS decides by it, so that it has to be that of all rows.
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return ddp_patch.mean(loss)
+
+            losses.append(float(optimizer.step(again)))
+    return {"losses": losses, "weights": weights(model)}
+
+
+def scaled():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    for step, (x, y) in enumerate(DataLoader(rows(48), 12)):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", enabled=False):
+            loss = F.cross_entropy(model(x), y)
+        if step == 2 and ddp_patch.rank() == 0:
+            loss = loss * float("inf")  # overflows on one rank
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+    return {"scale": scaler.get_scale(), "weights": weights(model)}
+
+
 def exact_tail(count):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
