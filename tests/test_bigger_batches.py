@@ -1,6 +1,7 @@
 """batch="per_device", lr_scale and warmup: what the same run says that is written by hand on one process."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import ddp_patch
 from ddp_patch.errors import OptionError
 from ddp_patch.options import Options, parse
+from ddp_patch.patches import device
 from ddp_patch.rates import is_adaptive
 
 OPTIMIZERS = {
@@ -303,3 +305,15 @@ def test_adams_kind_is_known_by_name():
     assert is_adaptive(FusedAdamish())
     assert not is_adaptive(torch.optim.SGD(parameters, 0.1))
     assert len(TensorDataset(torch.ones(2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "caller", "count"),
+    [("per_device", "script", 1), ("per_device", "library", 8), ("global", "script", 8)],
+)
+def test_a_script_that_multiplies_by_its_devices_is_told_one(batch, caller, count):
+    row = next(row for row in device.PATCHES if row.name == "torch.cuda.device_count")
+    owners = SimpleNamespace(caller=lambda: caller)
+    session = SimpleNamespace(options=Options(batch=batch), owners=owners)
+    assert row.wrapper(session, lambda: 8, None, (), {}) == count
+    assert row.wrapper(session, lambda: 0, None, (), {}) == 0

@@ -11,6 +11,7 @@ from parity.test_scripts import compare_text
 
 from ddp_patch.effects.device_map import DeviceMap
 from ddp_patch.errors import BatchError
+from ddp_patch.options import Options
 from ddp_patch.patcher import Patcher
 from ddp_patch.patches import device, on_accelerators, without_cuda
 
@@ -220,7 +221,9 @@ def on_second_of_three(monkeypatch):
     drawn.notes = []
     ledger = SimpleNamespace(warn=drawn.notes.append)
     patcher = Patcher(
-        SimpleNamespace(device_map=DeviceMap(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own])
+        SimpleNamespace(
+            device_map=DeviceMap(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own], options=Options()
+        )
     )
     patcher.apply((*device.PATCHES, *on_accelerators.PATCHES))
     yield drawn
