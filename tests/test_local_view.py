@@ -141,6 +141,8 @@ def says_what_it_lets_out():
             print(ddp_patch.mean(loss).item(), len(x))
             if (loss.detach() * 1e9).long() % 2 == 0:
                 best = loss
+            torch.save({"model": model.state_dict(), "loss": loss.item()}, "last.pt")
+            torch.save({"model": model.state_dict(), "rng": torch.get_rng_state(), "epoch": 1}, "same.pt")
     for _ in DataLoader(habits.rows(48), 12):
         pass
     assert best is not None
@@ -150,19 +152,15 @@ def says_what_it_lets_out():
 def test_the_report_names_lines_that_let_a_ranks_own_numbers_out(ranks):
     outcome = ranks.call(says_what_it_lets_out, 2, enable={"view": "local"}).ok()
     lines = Path(__file__).read_text().splitlines()
-    numbers = {
-        text: lines.index(f"            {text}") + 1
-        for text in ("print(loss.item())", "if (loss.detach() * 1e9).long() % 2 == 0:")
+    let_out = {
+        "print(loss.item())": "printed",
+        "if (loss.detach() * 1e9).long() % 2 == 0:": "branched on",
+        'torch.save({"model": model.state_dict(), "loss": loss.item()}, "last.pt")': "saved",
     }
-    printed, branched = numbers.values()
+    wanted = [f"test_local_view.py:{lines.index(f'            {text}') + 1}: {how}" for text, how in let_out.items()]
     for notes in outcome.results:
         told = sorted(note for note in notes if "of each rank's own rows" in note)
-        assert [note.partition(",")[0] for note in told] == sorted(
-            [
-                f"test_local_view.py:{printed}: printed",
-                f"test_local_view.py:{branched}: branched on",
-            ]
-        )
+        assert [note.partition(",")[0] for note in told] == sorted(wanted)
         assert all("ddp_patch.mean(value)" in note for note in told)
 
 

@@ -30,6 +30,8 @@ class Checkpoints:
             owners: tells which files are a rank's own.
             files: of the script.
         """
+        self.saves: Callable[[Any], None] = lambda held: None
+        """Told what is saved where all ranks are in step."""
         self._world = world
         self._turns = turns
         self._owners = owners
@@ -71,6 +73,7 @@ class Checkpoints:
         if not self._turns.are_taken() or is_own:
             self._write(target, write, write_directly, by_name)
             return
+        self.saves(held)
         for _, leaf in leaves(held):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # gathered before anything can fail on one rank alone

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from ..earlier import remember_used
+from ..patch import Patch
 from ..replica.discovery import Discovery
 from ..session import Session
 from ..structure import map_leaves
 from .loaders import LocalLoaders
 from .models import Models
 from .streams import OwnSeeds, Streams
-from .told import Told
+from .told import Told, digest
 
 
 class LocalSession(Session):
@@ -31,6 +33,13 @@ class LocalSession(Session):
             self.options, self.world, self.models, self.stream, per_host, self.told.compare
         )
         self.discovery = Discovery(self.models, self._patcher)
+
+    def begin(
+        self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
+    ) -> None:
+        """Apply every patch, or none. Every rank comes here together."""
+        self.checkpoints.saves = lambda held: self.told.lets_out("saved", digest(held))
+        super().begin(rows, others)
 
     def _make_random(self) -> OwnSeeds:
         return OwnSeeds(self.stream, self.turns, self.owners)

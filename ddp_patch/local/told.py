@@ -9,12 +9,17 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
+from typing import Any
+
+import torch
 
 from ..batch.world import World
 from ..ledger import script_line
+from ..structure import leaves
 
 _ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
 _ends = itertools.count(1)
+_FIRST = 64  # numbers of a tensor that are looked at
 _MOST = 200  # lines that are remembered
 
 
@@ -57,3 +62,15 @@ class Told:
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
                 self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")
+
+
+def digest(held: Any) -> str:
+    """Put what is saved into words that tell numbers of one rank from those of another."""
+    words = []
+    for path, leaf in leaves(held):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.dtype != torch.uint8:  # states of generators, which are each rank's own
+                words.append(f"{path}={leaf.detach().flatten()[:_FIRST].tolist()}")
+        elif isinstance(leaf, (int, float, str)):
+            words.append(f"{path}={leaf}")
+    return ";".join(words)
