@@ -94,7 +94,9 @@ class Loaders:
         known.compared.begin()
         source = self._source(how, make, loader, known)
         what = f"a batch of loader {known.number} (epoch {known.epochs})"
-        return Batches(source, self._replicas, self._world, what, known.epochs - 1, length(loader))
+        # To ask has effects of its own: torch (2.13) warns when a stream gives more than it was asked to have.
+        batches = length(loader) if self._growing is not None else None
+        return Batches(source, self._replicas, self._world, what, known.epochs - 1, batches)
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
