@@ -44,7 +44,7 @@ class Rates:
         self._ledger = ledger
         self._epochs = epochs
         self._length, self._unit = warmup_of(options.warmup)
-        self._seen = 0.0  # epochs, when an optimizer stepped last
+        self._seen: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  # epochs at its last step
         self._own: weakref.WeakKeyDictionary[Any, list[tuple[dict[str, Any], Any, Any]]] = weakref.WeakKeyDictionary()
 
     def factor(self, optimizer: Any) -> float:
@@ -71,14 +71,14 @@ class Rates:
             if group["lr"] is scaled:
                 group["lr"] = rate
         if own and self._length:
-            step = self._step()
+            step = self._step(optimizer)
             for group, _, _ in own:
                 group[DONE] = min(1.0, group.get(DONE, 0.0) + step)
 
     def _done(self, group: dict[str, Any]) -> float:
         return float(group.setdefault(DONE, 0.0)) if self._length else 1.0
 
-    def _step(self) -> float:
+    def _step(self, optimizer: Any) -> float:
         """What part of the warmup the last step was."""
         if self._unit == "steps":
             return 1 / self._length
@@ -89,8 +89,8 @@ class Rates:
                 "Write a number of steps, as warmup=500."
             )
         # A loader that is made anew for each epoch begins anew.
-        passed, self._seen = now - self._seen if now >= self._seen else now, now
-        return passed / self._length
+        seen, self._seen[optimizer] = self._seen.get(optimizer, 0.0), now
+        return (now - seen if now >= seen else now) / self._length
 
     def _say(self, optimizer: Any, factor: float) -> None:
         rule = "the root of " if factor == math.sqrt(self._size) and not isinstance(self._rule, (int, float)) else ""

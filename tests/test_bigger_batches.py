@@ -317,3 +317,19 @@ def test_a_script_that_multiplies_by_its_devices_is_told_one(batch, caller, coun
     session = SimpleNamespace(options=Options(batch=batch), owners=owners)
     assert row.wrapper(session, lambda: 8, None, (), {}) == count
     assert row.wrapper(session, lambda: 0, None, (), {}) == 0
+
+
+def two_optimizers():
+    first, second = nn.Linear(5, 5).double(), nn.Linear(5, 2).double()
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (first, second)]
+    for _ in range(2):
+        for x, y in DataLoader(rows(24), 6):
+            F.cross_entropy(second(first(x)), y).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    return [optimizer.param_groups[0]["ddp_patch_warmup"] for optimizer in optimizers]
+
+
+def test_each_optimizer_has_a_warmup_of_its_own(ranks):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": "4 epochs"}
+    assert ranks.call(two_optimizers, 2, enable=options).ok().results == [[0.5, 0.5]] * 2

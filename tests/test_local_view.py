@@ -462,3 +462,62 @@ def test_streams_that_shuffle_as_they_go_are_read_once(ranks, workers):
         assert rows == sorted([*range(24)] * 2)
         assert sizes == [2] * 12
     assert found[0][2] != found[1][2]  # the script's own draws are still a rank's
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ValueError("of one rank's rows")
+
+
+def catches_what_one_rank_meets(of_all):
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    skipped = 0
+    for step, (x, y) in enumerate(DataLoader(habits.rows(48), 12)):
+        optimizer.zero_grad()
+        out = F.cross_entropy(model(x), y)
+        if step == 1 and (of_all or ddp_patch.rank() == 1):
+            out = Fails.apply(out)
+        try:
+            out.backward()
+        except ValueError:
+            skipped += 1
+            continue
+        optimizer.step()
+    return skipped
+
+
+def test_an_error_of_one_rank_that_the_script_catches_ends_the_job(ranks):
+    outcome = ranks.call(catches_what_one_rank_meets, 2, False, enable={"view": "local"})
+    assert not outcome.late
+    assert all(outcome.codes)
+    assert "LockstepError" in "".join(outcome.stderr)
+
+
+def test_an_error_of_every_rank_is_the_scripts_to_catch(ranks):
+    assert ranks.call(catches_what_one_rank_meets, 2, True, enable={"view": "local"}).ok().results == [1, 1]
+
+
+def after_the_view():
+    import torch.nn as nn
+
+    beside = nn.Parameter(torch.ones(3))
+    with ddp_patch.enable(view="local"):
+        model = habits.mlp()
+        optimizer = torch.optim.SGD([*model.parameters(), beside], 0.1)
+        for x, y in DataLoader(habits.rows(24), 12):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) * beside.sum()).backward()
+    return ["grad" in vars(torch.Tensor), torch.rand(()).item(), beside.grad.tolist()]
+
+
+def test_nothing_stays_behind_and_ranks_draw_alike_again(ranks):
+    outcome = ranks.call(after_the_view, 2, bare=True).ok()
+    first, second = outcome.results
+    assert first == second
+    assert first[0] is False

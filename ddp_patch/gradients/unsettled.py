@@ -48,6 +48,11 @@ class Unsettled:
             if not self.waiting:
                 self._watch.stop()
 
+    def close(self) -> None:
+        """Wait for nobody any more, and give ``.grad`` back."""
+        self.waiting.clear()
+        self._watch.stop()
+
     def before_zeroing(self, parameters: Iterator[Any]) -> None:
         """Gradients are about to be thrown away: what nobody looked at need not be averaged any more."""
         if not self.waiting:

@@ -14,6 +14,7 @@ from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  #
 from ..batch.world import World
 from ..calling import swap
 from ..calling.calls import Call, described
+from ..errors import DdpPatchError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, in_parts
 from ..gradients.compression import compress
@@ -180,11 +181,15 @@ class Models:
         counts = world.trail.enter(what)
         try:
             return run(*args, **kwargs)
-        except RuntimeError as error:
-            why = world.explain(error)
-            if why is None or why is error:
-                raise
-            raise why from error
+        except DdpPatchError:
+            raise
+        except Exception as error:
+            why = world.explain(error) if isinstance(error, RuntimeError) else None
+            if why is not None and why is not error:
+                raise why from error
+            # A script that catches it goes on to other batches than ranks that did not meet it.
+            world.compare_failures(error, f"{what}, the ranks' point {world.trail.count},")
+            raise
         finally:
             if counts:
                 world.trail.leave()
@@ -200,6 +205,9 @@ class Models:
         for synced in self._synced.values():
             self._drop(synced, settle)
         self._synced.clear()
+        if settle:
+            self.unsettled.settle(self._beside)
+        self.unsettled.close()
         for module in self._looked_at:
             swap.restore(module)
         self._looked_at.clear()

@@ -51,6 +51,7 @@ class LocalSession(Session):
     def _close_view(self, settle: bool, goes_on: bool) -> None:
         self.models.close(settle)
         if goes_on:
+            self.stream.join()
             remember_used(self.job)
 
     def _before_report(self) -> None:

@@ -55,6 +55,12 @@ class Streams:
         if numpy is not None:
             numpy.random.set_state(numpy.random.RandomState(seed % (1 << 32)).get_state())
 
+    def join(self) -> None:
+        """Draw alike again: the view ends."""
+        if self.are_own:
+            self.are_own = False
+            self._set(self._of_all)
+
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Draw inside what every rank draws. Every rank comes here alike; reentrant."""
