@@ -31,6 +31,7 @@ _LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 _OWN_VARIABLES = {
     "DDP_PATCH_AGENT",
     "DDP_PATCH_HEEDED",
+    "DDP_PATCH_UNSAID",
     "DDP_PATCH_CALLER",
     "DDP_PATCH_DEBUGGER",
     "DDP_PATCH_KEY",

@@ -155,6 +155,30 @@ def test_rank_0_may_be_the_one_that_parts(ranks, tmp_path):
         check(script, way, 3, "".join(outcome.stderr), 0)
 
 
+SAVES = """
+import os, torch
+from ddp_patch.job.job import Job
+
+for step in range(3):
+    if step == 1 and Job.current.placement.rank == {rank}:
+        torch.save(step, "other.pt")  # parts
+    torch.save(step, "model.pt")  # saves
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_saves_in_different_lines_are_not_one(ranks, tmp_path, rank):
+    """Though both are the ranks' second call of torch.save."""
+    script = tmp_path / "train.py"
+    script.write_text(SAVES.format(rank=rank))
+    outcome = ranks.script(script, 2, timeout=60, grace=15)
+    assert all(outcome.codes), outcome
+    message = next(line for line in "".join(outcome.stderr).splitlines() if "LockstepError: " in line)
+    for mark in ("parts", "saves"):
+        assert lines_of(script, [mark])[0] in message, message
+    assert not (tmp_path / "other.pt").exists()
+
+
 @pytest.mark.parametrize("way", ["a rank raises and catches", "a rank skips a save", "a rank exits"])
 def test_ranks_part_where_one_of_them_reads_for_the_others(ranks, tmp_path, way):
     script = write(tmp_path, way, 1, READER)

@@ -175,8 +175,7 @@ class Turns:
         self._followed = 0
         own = self._world.trail.count
         if not self.is_leader:
-            where = f"({', '.join(map(repr, paths))}) in {script_line()}"
-            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", (what, own, where))
+            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", (what, own, list(paths), script_line()))
             self._attendance.put(self._place_of(self._world.rank), told)
             others = self._world.size - 1
             self._attendance.come(f"session {self._session}", others * self._meetings, f"{name}/all")
@@ -184,9 +183,11 @@ class Turns:
         self._attendance.get(f"{name}/all", what)
         texts = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
-            other, count, where = self._read(f"{name} of rank {rank}", text)
-            if (other, count) != (what, own):
-                self._part(_differ(_call(what, paths), own, rank, f"{other}{where}", count))
+            other, count, its_paths, line = self._read(f"{name} of rank {rank}", text)
+            # Names of temporary files differ; the lines where they are used do not.
+            is_elsewhere = its_paths != list(paths) and _number(line) != _number(script_line())
+            if (other, count) != (what, own) or is_elsewhere:
+                self._part(_differ(_call(what, paths), own, rank, f"{_call(other, its_paths)} in {line}", count))
         self._attendance.drop(self._spent)
         self._spent = [f"{name}/all"]
 
@@ -259,6 +260,10 @@ def _differ(leaders: str, leaders_count: int, rank: int, other: str, count: int)
     if leaders_count == count:
         return f"rank 0 came to {leaders}, rank {rank} to {other}"
     return f"rank 0 came to {leaders} as its point {leaders_count}, rank {rank} to {other} as its point {count}"
+
+
+def _number(line: str) -> str:
+    return line.rpartition(":")[2]  # hosts may have the script in folders of their own
 
 
 def _call(what: str, paths: Sequence[str]) -> str:

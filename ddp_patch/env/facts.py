@@ -17,7 +17,7 @@ from ..options import PREFIX
 from ..version import __version__
 
 _HIDDEN = "set, and not shown"
-_OURS = ("DDP_PATCH_AGENT", "DDP_PATCH_HEEDED")
+_OURS = ("DDP_PATCH_AGENT", "DDP_PATCH_HEEDED", "DDP_PATCH_UNSAID")
 _MARKS = {  # beginnings of variables, by who leaves them
     "mpirun (Open MPI)": ("OMPI_COMM_WORLD_",),
     "mpirun (MVAPICH2)": ("MV2_COMM_WORLD_",),

@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from . import one_host
+from . import one_host, unsaid
 from .heeded import Ended, passed_on
 from .key import make
 from .orphans import clear_for_caller, end_with_caller
@@ -37,16 +39,9 @@ def main(argv: Sequence[str]) -> int:
     args.standalone = False  # PET_STANDALONE
     stopped = False
     try:
-        with passed_on():
+        with passed_on(), unsaid.folder() as marks:
             end_with_caller()
-            run.run(args)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if failure.exitcode > 0:
-            return failure.exitcode
-        # It could not say anything itself, and the ranks that could may not have come to it.
-        sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
-        return 128 - failure.exitcode
+            return _run(args, marks)
     except Ended as error:
         stopped = True
         return 128 + error.number
@@ -57,6 +52,19 @@ def main(argv: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     finally:
         clear_for_caller(command[-1], stopped)
+
+
+def _run(args: argparse.Namespace, marks: Path) -> int:
+    try:
+        run.run(args)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        # It could not say anything itself, and the ranks that could may not have come to it.
+        if failure.exitcode > 0:
+            sys.stderr.write(unsaid.words(marks, rank, failure.exitcode))
+            return failure.exitcode
+        sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
+        return 128 - failure.exitcode
     return 0
 
 

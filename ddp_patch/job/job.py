@@ -43,6 +43,7 @@ from .precision import Precision
 from .seal import Seal
 from .signals import Signals
 from .table import VARIABLES
+from .unsaid import Mark
 from .vanished import notice_vanished_hosts
 from .watch import Watch
 
@@ -143,6 +144,7 @@ class Job:
         elif sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
             # The launcher ends the other ranks with SIGTERM when one fails; what they said must be out by then.
             sys.stdout.reconfigure(line_buffering=True)
+        self._mark = Mark(placement.rank)
         # Registered first, so it runs after every exit function of the script.
         atexit.register(self.close)
         Job.current = self
@@ -251,6 +253,7 @@ class Job:
         if self.worker is not None:
             self.worker.hand_over(self.crash.error or LockstepError(self.attendance.out_of_step))
         self.attendance.wait_until_heard()
+        self._mark.ends()
         leave_at_once(code)
 
     def meets(self, error: BaseException) -> None:
@@ -287,6 +290,7 @@ class Job:
         """Make room for a script that distributes itself, which finds what the launcher left."""
         Job.current = None
         atexit.unregister(self.close)
+        self._mark.ends()
         self.watch.stop()
         self.attendance.close()
         self.crash.uninstall()
@@ -301,6 +305,7 @@ class Job:
             return
         Job.current = None
         atexit.unregister(self.close)
+        self._mark.ends()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(ValueError, OSError, AttributeError):
                 stream.flush()
