@@ -135,7 +135,7 @@ exit $code
     [
         replace(kind, rank=0)
         for kind in KINDS
-        if kind.name in ("raises in forward", "is killed in forward", "is stopped")
+        if kind.name in ("raises in forward", "is killed in forward", "is killed as it saves", "is stopped")
     ],
     ids=lambda kind: kind.name.replace(" ", "-"),
 )

@@ -279,6 +279,15 @@ class Attendance:
             self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
         return error if self.out_of_step is None else self.told()
 
+    def cause(self, error: BaseException) -> BaseException:
+        """Give the reason of an error that a request met as the store went, and any other as it is."""
+        if isinstance(error, DistError):
+            try:
+                self.look([])  # or it was met at a store of the script's own
+            except RuntimeError:
+                return self.explained(error)
+        return error
+
     def is_first_failure(self, error: str) -> bool:
         """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
         try:

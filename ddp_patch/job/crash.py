@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TextIO
 
 from .. import script_thread
+from ..ledger import is_of_script
+from .attendance import Attendance
 from .launcher import Placement
 
 _OWN = str(Path(__file__).parent.parent)
@@ -27,26 +29,23 @@ class CrashHook:
     next collective. Only the first to arrive is the cause.
     """
 
-    def __init__(
-        self, placement: Placement, is_first: Callable[[str], bool], tell: Callable[[str], object], previous: Hook
-    ) -> None:
+    def __init__(self, placement: Placement, attendance: Attendance, previous: Hook) -> None:
         """Begin to hook, with ``install``.
 
         Args:
             placement: of this rank.
-            is_first: tells whether this rank is the one to say an error.
-            tell: tells the other ranks why they cannot go on.
+            attendance: tells whether this rank is the one to say an error, and the others why they cannot go on.
             previous: the hook that was there before torch put its own on top; it prints the traceback.
         """
         self.failed = False
         self.is_ending = False  # the script raised, and what is left are its exit functions
         self.error: BaseException | None = None  # that it met
+        self.frame: FrameType | None = None  # where the script's thread met it
         self.code = 1  # that this process ends with, once it failed
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
         self.shows_own = False  # frames of this package
         self._placement = placement
-        self._is_first = is_first
-        self._tell = tell
+        self._attendance = attendance
         self._previous = previous
         self._saying = threading.RLock()  # whoever ends this process waits for what another thread is saying
 
@@ -61,15 +60,19 @@ class CrashHook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
+        if script_thread.is_here():
+            self.frame = _of_script(traceback)
+        error = self._attendance.cause(error)
         with self._saying:
-            self._say(kind, error, traceback)
+            self._say(error, traceback)
 
-    def _say(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    def _say(self, error: BaseException, traceback: TracebackType | None) -> None:
+        kind = type(error)
         self.failed, self.error = True, error if traceback is None else error.with_traceback(traceback)
         self.is_ending = self.is_ending or script_thread.is_here()
         if issubclass(kind, KeyboardInterrupt):
             self.code = 128 + signal.SIGINT
-        if not self._is_first(f"{kind.__name__}: {error}"):
+        if not self._attendance.is_first_failure(f"{kind.__name__}: {error}"):
             return
         rank, size = self._placement.rank, self._placement.world_size
         is_wanted = kind.__name__ == "BdbQuit"  # by the person at the debugger
@@ -83,7 +86,7 @@ class CrashHook:
                 sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
         # Not every launcher ends the others, and they may compute for an hour before they need this one.
-        self._tell(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
+        self._attendance.fail(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
@@ -117,6 +120,13 @@ def _leave_out_ours(error: BaseException | None) -> int:
         error.__traceback__ = kept
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return count
+
+
+def _of_script(traceback: TracebackType | None) -> FrameType | None:
+    frames = [
+        frame.tb_frame for frame in _frames(traceback)
+    ]  # the last may be of a thread that met it for the script's
+    return next((frame for frame in reversed(frames) if is_of_script(frame)), None)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -130,7 +130,7 @@ class Job:
             self.seal = Seal(offer.agreed([its.key for its in seen]))
             self._connect(place, timeout, environ)
             self.attendance = Attendance(placement.rank, placement.world_size, timeout, holder())
-            self.crash = CrashHook(placement, self.attendance.is_first_failure, self.attendance.fail, excepthook)
+            self.crash = CrashHook(placement, self.attendance, excepthook)
             if self.worker is None:
                 self.crash.install()
             self.watch = Watch(self.attendance, self.crash, placement, self.leave)

@@ -274,7 +274,7 @@ class Watch:
         self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
 
     def _frame(self) -> FrameType | None:
-        return sys._current_frames().get(Script.ident)
+        return self._crash.frame or sys._current_frames().get(Script.ident)
 
 
 def _traceback(frame: FrameType | None) -> TracebackType | None:
