@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from queue import SimpleQueue
-from typing import Any
 
 import torch
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+from torch.distributed import DistError
 
 from ..errors import LockstepError
 from ..ledger import script_line
-from . import attempt
-from .waiting import Waiting
+from .board import Board
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
@@ -30,7 +26,7 @@ _FAILED = "\x01"  # before the words of a rank that ends by itself
 _ADVICE = "Leave such rows out of the dataset."
 
 
-class Attendance:
+class Attendance(Board):
     """What this rank tells the others while they may be elsewhere in the script."""
 
     def __init__(self, rank: int, world_size: int, timeout: float, holder: int | None = None) -> None:
@@ -50,18 +46,8 @@ class Attendance:
         self.lost = False  # a connection to another rank
         self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
         self.speaks: Callable[[], bool] = lambda: True  # this rank is to say why the job ends, where the store is gone
-        self._rank = rank
-        self._world_size = world_size
         self._timeout = timeout
-        self._store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=timedelta(seconds=_EXIT_WAIT),
-        )
-        self._waiting = Waiting(self._store, lambda: self.out_of_step is not None)
-        # A restarted job finds the keys of the attempt before in the agent's store.
-        self._attempt = attempt.name()
+        super().__init__(rank, world_size, timedelta(seconds=_EXIT_WAIT), lambda: self.out_of_step is not None)
         self._store.compare_set(self._key("out_of_step"), "", "")  # there, so that it can be read along with others
 
     def compare_failures(self, error: Exception, where: str, advice: str = _ADVICE) -> None:
@@ -96,10 +82,6 @@ class Attendance:
         )
         raise self.told() from error
 
-    def put(self, name: str, value: bytes) -> None:
-        """Leave something under a name that is used once, from whichever thread."""
-        self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
-
     def get(self, name: str, point: str, *, is_patient: bool = False) -> bytes:
         """Wait for what another rank leaves under a name.
 
@@ -117,26 +99,6 @@ class Attendance:
                 raise self.told()
             raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
         return value
-
-    def read(self, names: list[str]) -> list[bytes]:
-        """Give what is there under these names, with one request."""
-        return self._store.multi_get([self._key(name) for name in names])
-
-    def come(self, counter: str, count: int, name: str) -> None:
-        """Come to where so many ranks come; the last one leaves an entry, so that it is enough to wait for that.
-
-        Args:
-            counter: of all that came.
-            count: that it has when all have come.
-            name: of the entry.
-        """
-        if self._store.add(self._key(counter), 1) == count:
-            self._store.set(self._key(name), "1")
-
-    def drop(self, names: list[str]) -> None:
-        """Forget what nobody asks for any more."""
-        for name in names:
-            self._store.delete_key(self._key(name))
 
     def leave(self, why: str) -> str:
         """Tell every rank that this one cannot go on with the others.
@@ -191,14 +153,6 @@ class Attendance:
         self.is_told = True
         return LockstepError(self.out_of_step)
 
-    def move(self, place: bytes) -> None:
-        """Leave word of where this rank is, in place of what it left before.
-
-        Raises:
-            RuntimeError: if the store is gone.
-        """
-        self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
-
     def look(self, ranks: Sequence[int]) -> list[bytes]:
         """Read where ranks are; none of it is waited for. One request.
 
@@ -217,11 +171,6 @@ class Attendance:
                 self.out_of_step = words
         return places
 
-    def post(self, name: str, own: bytes) -> None:
-        """Leave this rank's part of what ``collect`` gives."""
-        self.put(f"{name}/{self._rank}", own)
-        self.come(f"{name}/came", self._world_size, f"{name}/all")
-
     def collect(self, name: str) -> list[bytes]:
         """Wait until every rank has posted under a name: entry r is what rank r did.
 
@@ -230,38 +179,6 @@ class Attendance:
         """
         self.get(f"{name}/all", name)
         return self._read_once(name)
-
-    def posted(self, name: str) -> list[bytes] | None:
-        """Give what every rank has posted under a name; None while some have not.
-
-        Raises:
-            RuntimeError: if the store is gone.
-        """
-        return self._read_once(name) if self._store.check([self._key(f"{name}/all")]) else None
-
-    def propose(self, name: str, value: str) -> str:
-        """Leave something where no rank has left anything yet, and give what is there.
-
-        Raises:
-            RuntimeError: if the store is gone.
-        """
-        return str(self._store.compare_set(self._key(name), "", value).decode())
-
-    def listen(self, name: str, then: Callable[[], object]) -> SimpleQueue[Any]:
-        """Have what some rank proposes under a name come to a queue.
-
-        Args:
-            name: of it.
-            then: called from another thread when it has come.
-        """
-        return self._waiting.ask(self._key(name), then)
-
-    def _read_once(self, name: str) -> list[bytes]:
-        names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        posted = self.read(names)
-        if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
-        return posted
 
     def explained(self, error: RuntimeError) -> Exception:
         """Give the reason why a collective failed, if some rank told it; the error itself otherwise."""
@@ -313,22 +230,6 @@ class Attendance:
             else:
                 self.look([])  # who failed meanwhile has said so
                 self.end_by_failure()
-
-    def _all_came(self, where: str, wait: float) -> bool:
-        """Come to a point, and tell whether all ranks do within a time.
-
-        Raises:
-            RuntimeError: if the store is gone.
-        """
-        self.come(where, self._world_size, f"{where}/all")
-        return wait > 0 and self._waiting.get(self._key(f"{where}/all"), wait) is not None
-
-    def close(self) -> None:
-        """Wait for nothing any more."""
-        self._waiting.close()
-
-    def _key(self, name: str) -> str:
-        return f"ddp_patch/{name}/{self._attempt}"
 
 
 def is_lost_connection(error: Exception) -> bool:

@@ -1,0 +1,123 @@
+"""The board of a job: what its ranks leave for each other in its store, under names that are used once.
+
+None of it is a collective: ranks come to it when they do, from whichever thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in its __all__
+
+from . import attempt
+from .waiting import Waiting
+
+
+class Board:
+    """This rank's side of it."""
+
+    def __init__(self, rank: int, world_size: int, timeout: timedelta, is_over: Callable[[], bool]) -> None:
+        """Connect to the store that the launcher made.
+
+        Args:
+            rank: of this process.
+            world_size: of the job.
+            timeout: of a request.
+            is_over: tells that nothing will come any more, to those that wait.
+        """
+        self._rank = rank
+        self._world_size = world_size
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store = TCPStore(address, port, is_master=False, timeout=timeout)
+        self._waiting = Waiting(self._store, is_over)
+        # A restarted job finds the keys of the attempt before in the agent's store.
+        self._attempt = attempt.name()
+
+    def put(self, name: str, value: bytes) -> None:
+        """Leave something under a name that is used once, from whichever thread."""
+        self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+
+    def read(self, names: list[str]) -> list[bytes]:
+        """Give what is there under these names, with one request."""
+        return self._store.multi_get([self._key(name) for name in names])
+
+    def come(self, counter: str, count: int, name: str) -> None:
+        """Come to where so many ranks come; the last one leaves an entry, so that it is enough to wait for that.
+
+        Args:
+            counter: of all that came.
+            count: that it has when all have come.
+            name: of the entry.
+        """
+        if self._store.add(self._key(counter), 1) == count:
+            self._store.set(self._key(name), "1")
+
+    def drop(self, names: list[str]) -> None:
+        """Forget what nobody asks for any more."""
+        for name in names:
+            self._store.delete_key(self._key(name))
+
+    def move(self, place: bytes) -> None:
+        """Leave word of where this rank is, in place of what it left before.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        self._store.set(self._key(f"place/{self._rank}"), place)  # type: ignore[arg-type]  # takes bytes, torch 2.13
+
+    def post(self, name: str, own: bytes) -> None:
+        """Leave this rank's part of what ``collect`` gives."""
+        self.put(f"{name}/{self._rank}", own)
+        self.come(f"{name}/came", self._world_size, f"{name}/all")
+
+    def posted(self, name: str) -> list[bytes] | None:
+        """Give what every rank has posted under a name; None while some have not.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        return self._read_once(name) if self._store.check([self._key(f"{name}/all")]) else None
+
+    def propose(self, name: str, value: str) -> str:
+        """Leave something where no rank has left anything yet, and give what is there.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        return str(self._store.compare_set(self._key(name), "", value).decode())
+
+    def listen(self, name: str, then: Callable[[], object]) -> SimpleQueue[Any]:
+        """Have what some rank proposes under a name come to a queue.
+
+        Args:
+            name: of it.
+            then: called from another thread when it has come.
+        """
+        return self._waiting.ask(self._key(name), then)
+
+    def _read_once(self, name: str) -> list[bytes]:
+        names = [f"{name}/{rank}" for rank in range(self._world_size)]
+        posted = self.read(names)
+        if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
+            self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
+        return posted
+
+    def _all_came(self, where: str, wait: float) -> bool:
+        """Come to a point, and tell whether all ranks do within a time.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        self.come(where, self._world_size, f"{where}/all")
+        return wait > 0 and self._waiting.get(self._key(f"{where}/all"), wait) is not None
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._waiting.close()
+
+    def _key(self, name: str) -> str:
+        return f"ddp_patch/{name}/{self._attempt}"
