@@ -6,6 +6,7 @@ import cProfile
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ class Pace:
         self._count = 0
         self._profile: Any = None
         self._python: float | None = None
+        self.heard: Callable[[float, dict[str, float]], None] | None = None
+        """Gets the seconds of each step, and what of them went to which kind, as soon as it is over."""
 
     def begin(self) -> float | None:
         """Begin to wait, or to load; None inside of something that is clocked, and in other threads."""
@@ -87,12 +90,17 @@ class Pace:
         if self._stepping is not None:
             self._spent["optimizer"] += now - self._stepping
             self._stepping = None
-        if self._since is not None and self._count > _LEFT_OUT and self._profile is None:
-            self._steps.append((now - self._since, *self._spent.values()))
-        if profiles and self._count in _PROFILED:
-            self._profiled()
-            now = perf_counter()
-        self._since, self._spent = now, dict.fromkeys(KINDS, 0.0)
+        since, spent = self._since, self._spent
+        self._spent = dict.fromkeys(KINDS, 0.0)
+        if since is not None and self._count > _LEFT_OUT and self._profile is None:
+            self._steps.append((now - since, *spent.values()))
+        if since is not None and self.heard is not None:
+            self.heard(now - since, spent)
+        if profiles and self._count == _PROFILED[0]:
+            self.profile()
+        elif profiles and self._count == _PROFILED[1]:
+            self._python = self.profiled(_PROFILED[1] - _PROFILED[0])
+        self._since = perf_counter()
 
     def shown(self) -> StepTime | None:
         """Give what a step takes; None before there were some."""
@@ -104,19 +112,22 @@ class Pace:
         means = {name: sum(column) / len(middle) for name, column in columns}
         return StepTime(steps=len(self._steps), python=self._python, **means)
 
-    def _profiled(self) -> None:
-        if self._count == _PROFILED[0]:
-            profile = cProfile.Profile()
-            with suppress(ValueError):  # the script profiles itself
-                if sys.getprofile() is None:
-                    profile.enable()
-                    self._profile = profile
-        elif self._profile is not None:
-            self._profile.disable()
-            calls, seconds = _of_ours(self._profile.getstats())
-            steps = _PROFILED[1] - _PROFILED[0]
-            self._python = max(seconds - calls * _cost_of_profiling(), 0.0) / steps
-            self._profile = None
+    def profile(self) -> None:
+        """Begin to profile Python, unless somebody else does."""
+        profile = cProfile.Profile()
+        with suppress(ValueError):  # the script profiles itself
+            if sys.getprofile() is None:
+                profile.enable()
+                self._profile = profile
+
+    def profiled(self, steps: int) -> float | None:
+        """End it; gives the seconds of each of so many steps that went to ddp_patch's own Python."""
+        if self._profile is None:
+            return None
+        self._profile.disable()
+        calls, seconds = _of_ours(self._profile.getstats())
+        self._profile = None
+        return max(seconds - calls * _cost_of_profiling(), 0.0) / steps
 
 
 def _of_ours(entries: list[Any]) -> tuple[int, float]:

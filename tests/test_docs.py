@@ -184,7 +184,16 @@ def test_the_readme_tells_of_the_loaders_what_the_matrix_tells():
 # --- troubleshooting --------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ("check", "migrate", "plan", "verify", "source")  # their messages say all by themselves
+COMMANDS = (
+    "check",
+    "measure",
+    "migrate",
+    "plan",
+    "profile",
+    "scale",
+    "verify",
+    "source",
+)  # their messages say all by themselves
 
 
 def nodes():

@@ -37,7 +37,7 @@ NAMES = {
     "torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model": "buffers that DDP leaves",
     "torch.utils._python_dispatch.TorchDispatchMode": "operations below autograd, observed",
     "torch.utils.data._utils.fetch._MapDatasetFetcher": "rows that are fetched (verify)",
-    "torch.utils.data.dataloader._BaseDataLoaderIter": "the only name that a loader's iterators share",
+    "torch.utils.data.dataloader._BaseDataLoaderIter.__next__": "the only name that a loader's iterators share",
 }
 
 

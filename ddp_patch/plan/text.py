@@ -41,23 +41,23 @@ _WRITE = {
 
 def written(found: dict[str, Any]) -> str:
     """Lay out a plan: what each number of ranks brings, where it stops to pay, what fits, and what to write."""
-    lines = _wrapped(
+    lines = wrapped(
         f"{shown_count(found['parameters'])} parameters, {shown_bytes(found['gradient_bytes'])} of gradients to sum up "
         f"in each step. One rank alone takes {shown_seconds(found['seconds_alone'])} for {found['batch_rows']:g} rows."
     )
     if found["assumed"]:
-        lines += _wrapped(f"Assumed, as nobody said: {', '.join(found['assumed'])}.")
+        lines += wrapped(f"Assumed, as nobody said: {', '.join(found['assumed'])}.")
     for name, points in found["scaling"].items():
         lines += [
             "",
             _HEADINGS[name].format(rows=shown_count(points[0]["rows" if name == "strong" else "rows_of_a_rank"])),
         ]
-        lines += [f"  {line}" for line in _columns([_HEAD, *map(_row, points)])]
+        lines += [f"  {line}" for line in columns([_HEAD, *map(_row, points)])]
         lines += _marks(found["falls_below"][name])
         few = next((its["ranks"] for its in points if its["rows"] < its["ranks"]), None)
         if few:
-            lines += _wrapped(f"From {few:,} ranks on there are fewer rows than ranks: each rank computes all.", "  ")
-    lines += ["", *_wrapped(_WORDS)]
+            lines += wrapped(f"From {few:,} ranks on there are fewer rows than ranks: each rank computes all.", "  ")
+    lines += ["", *wrapped(_WORDS)]
     memory = found["memory"]
     if all(held == next(iter(memory.values())) for held in memory.values()):  # without activations rows do not matter
         memory = dict(list(memory.items())[:1])
@@ -70,7 +70,7 @@ def written(found: dict[str, Any]) -> str:
         for its in found["measured"]:
             seconds = [shown_seconds(its[name]) for name in ("measured_seconds", "predicted_seconds")]
             rows.append([str(its["ranks"]), f"{its['rows']:g}", *seconds, f"{its['error']:+.0%}"])
-        lines += [f"  {line}" for line in _columns(rows)]
+        lines += [f"  {line}" for line in columns(rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -78,7 +78,7 @@ def _marks(marks: list[dict[str, Any]]) -> list[str]:
     lines, said = [], ""
     for mark in marks:
         because = "" if mark["why"] == said else f", because {mark['why']}"
-        lines += _wrapped(f"Below {mark['efficiency']:.0%} from {mark['ranks']:,} ranks on{because}.", "  ")
+        lines += wrapped(f"Below {mark['efficiency']:.0%} from {mark['ranks']:,} ranks on{because}.", "  ")
         said = mark["why"]
     return lines or ["  Never below 80%."]
 
@@ -106,12 +106,12 @@ def _memory(name: str, held: dict[str, Any], several: bool) -> list[str]:
     parts = [f"weights {shown_bytes(its['weights'])}", f"gradients {shown_bytes(its['gradients'])}"]
     parts += [f"optimizer {shown_bytes(its['states'])}", f"DDP's buckets {shown_bytes(its['buffers'])}"]
     parts += [f"activations {shown_bytes(its['activations'])}"] if activations else []
-    lines = _wrapped(
+    lines = wrapped(
         f"Memory of a rank{which}: {shown_bytes(its['total'])} on {first['ranks']:,} ranks: {', '.join(parts)}. "
         f"({held['bytes_per_parameter']} bytes a parameter, without buckets.)"
     )
     if not activations:
-        lines += _wrapped("Without activations: give them by --activations BYTES, for the rows of --batch.", "  ")
+        lines += wrapped("Without activations: give them by --activations BYTES, for the rows of --batch.", "  ")
     if "fits_from" not in held:
         return [*lines, "  Whether it fits: --memory 80e9."]
     room = shown_bytes(held["device_bytes"])
@@ -123,7 +123,7 @@ def _memory(name: str, held: dict[str, Any], several: bool) -> list[str]:
         says = f"fits into {room} from {ranks:,} ranks on" if ranks else f"does not fit into {room}"
         lines.append(f"  {words}: {says}; {total} on {last['ranks']:,} ranks")
     for step, code in held["write"].items():
-        lines += [*_wrapped(_WRITE[step], "  "), *(f"      {line}" for line in code)]
+        lines += [*wrapped(_WRITE[step], "  "), *(f"      {line}" for line in code)]
     return lines
 
 
@@ -137,8 +137,8 @@ def _compression(found: dict[str, Any]) -> list[str]:
         ]
     ranks = next(iter(found["scaling"].values()))[-1]["ranks"]
     text = [f"Gradients in fewer bytes, on {ranks:,} ranks (the numbers are then no longer one process's)"]
-    text += [f"  {line}" for line in _columns(rows)]
-    text += _wrapped(
+    text += [f"  {line}" for line in columns(rows)]
+    text += wrapped(
         f"powersgd is shown for weights of {MATRIX:,} x {MATRIX:,}, and without what compressing computes. It begins "
         "after 1,000 steps.",
         "  ",
@@ -150,16 +150,16 @@ def _rates(found: dict[str, Any]) -> list[str]:
     lines = ["", "Learning rate"]
     for its in found["learning_rate"].values():
         if its["rule"] == "unchanged":
-            lines += _wrapped("The batch stays: leave the learning rate as it is.", "  ")
+            lines += wrapped("The batch stays: leave the learning rate as it is.", "  ")
         else:
             shown = f": {its['from']:g} becomes {its['to']:.3g}" if "to" in its else ""
-            lines += _wrapped(
+            lines += wrapped(
                 f"A batch of {shown_count(its['rows'])} rows with {found['optimizer']}: times {its['factor']:.3g} "
                 f"({its['rule']} in the batch){shown}. {_SOURCES[its['rule']]}",
                 "  ",
             )
         if "steps_of_before" in its:
-            lines += _wrapped(
+            lines += wrapped(
                 f"By its critical batch size it needs {its['steps_of_before']:.3g} times the steps of before, and "
                 f"{its['rows_of_before']:.3g} times the rows, to the same loss (McCandlish et al. 2018).",
                 "  ",
@@ -177,10 +177,12 @@ _SOURCES = {
 }
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Give the lines of a paragraph."""
     return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Give the lines of a table."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -25,19 +25,23 @@ class Ended:
     is_late: bool  # it was ended from here, since its time was over
 
 
-def run(command: Sequence[str], folder: Path, environ: dict[str, str], logs: Path, timeout: float | None) -> Ended:
+def run(
+    command: Sequence[str], folder: Path, environ: dict[str, str], logs: Path | None, timeout: float | None
+) -> Ended:
     """Run a command and wait for it.
 
     Args:
         command: with its arguments.
         folder: to run in.
         environ: all of its environment.
-        logs: folder that gets its output, in files ``stdout`` and ``stderr``.
+        logs: folder that gets its output, in files ``stdout`` and ``stderr``; None: it goes where ours does.
         timeout: seconds after which all of its processes are ended.
     """
     mark = uuid.uuid4().hex
     begin = time.monotonic()
-    with (logs / "stdout").open("wb") as out, (logs / "stderr").open("wb") as err:
+    with contextlib.ExitStack() as stack:
+        names = () if logs is None else (logs / "stdout", logs / "stderr")
+        out, err = [stack.enter_context(name.open("wb")) for name in names] or (None, None)
         process = subprocess.Popen(
             command,
             cwd=folder,

@@ -1,0 +1,127 @@
+"""The clock of a script's steps: alone by its own hooks, on ranks by that of ddp_patch's session."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..pace import KINDS, Pace
+from ..state import State
+from ..verify.inside.record import Record
+from .facts import facts
+from .network import links
+from .rows import Rows
+from .wanted import Wanted
+
+PROFILED = 2  # steps in which Python's own profiler runs, after those that are clocked
+
+
+class Enough(SystemExit):
+    """The script has taken as many steps as are measured."""
+
+
+class Clock:
+    """Counts steps, and writes down what each of them took.
+
+    A step lasts from one step of an optimizer to its next, and the optimizer is the one that steps first: where a
+    script trains two networks in turn, one step is a step of each.
+    """
+
+    def __init__(self, record: Record, wanted: Wanted) -> None:
+        """Prepare.
+
+        Args:
+            record: of this rank.
+            wanted: which steps.
+        """
+        self._record = record
+        self._wanted = wanted
+        self._pace: Pace | None = None
+        self._rows = Rows(is_alone=os.environ.get("WORLD_SIZE", "1") == "1")
+        self._optimizers: dict[int, Optimizer] = {}
+        self._leading = self._stepping = 0
+        self._count = 0  # steps that are over
+        self._sums = dict.fromkeys(("total", *KINDS), 0.0)
+        self._backward = 0.0
+        self._is_over = False
+
+    def install(self) -> None:
+        """Look on from now on; before ddp_patch is enabled, whose hooks then come after these."""
+        torch.autograd.backward = self._around(torch.autograd.backward)
+        self._rows.install(lambda: self._pace)
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+
+    def finish(self, how: str, error: BaseException | None) -> None:
+        """Write down how the script ended.
+
+        Args:
+            how: "end", "exit" (``sys.exit``) or "error".
+            error: that ended it.
+        """
+        said = f"{type(error).__name__}: {error}" if how == "error" else ""
+        self._record.event("end", how="enough" if isinstance(error, Enough) else how, error=said, taken=self._count)
+
+    def _around(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(wrapped)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            try:
+                return wrapped(*args, **kwargs)
+            finally:
+                self._backward += perf_counter() - began
+
+        return backward
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._is_over and not self._wanted.goes_on:
+            raise Enough(0)
+        if self._pace is None:
+            session = State.session
+            self._pace = Pace() if session is None else session.ledger.pace
+            self._pace.heard = self._took
+            self._leading = id(optimizer)
+        self._optimizers.setdefault(id(optimizer), optimizer)
+        if State.session is None:
+            self._pace.steps()
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping = id(optimizer)
+        if State.session is None and self._pace is not None:
+            self._pace.stepped(profiles=False)
+
+    def _took(self, seconds: float, spent: dict[str, float]) -> None:
+        """A step of an optimizer is over."""
+        for name, part in {"total": seconds, **spent}.items():
+            self._sums[name] += part
+        if self._stepping != self._leading or self._is_over:
+            return
+        self._count += 1
+        step = {**self._sums, "backward": self._backward, "rows": self._rows.of_step()}
+        self._sums, self._backward = dict.fromkeys(self._sums, 0.0), 0.0
+        clocked = self._wanted.warmup + self._wanted.steps
+        if self._wanted.warmup < self._count <= clocked:
+            self._record.event("took", **step)
+        session = State.session
+        if session is None:
+            self._over(clocked)
+            return
+        assert self._pace is not None
+        if self._count == clocked:
+            self._pace.profile()
+        if self._count == clocked + PROFILED:
+            self._record.event("python", seconds=self._pace.profiled(PROFILED))
+            self._record.event("network", **links(session))
+        self._over(clocked + PROFILED)
+
+    def _over(self, last: int) -> None:
+        """Look whether that was all."""
+        if self._count == last:
+            self._record.event("facts", **facts(self._optimizers.values()))
+            self._is_over = True

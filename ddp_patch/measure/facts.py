@@ -1,0 +1,43 @@
+"""What a plan asks of a script that has taken some steps: its parameters, gradients, optimizer and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from ..plan.memory import OPTIMIZERS
+
+_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "pure-bf16"}
+
+
+def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
+    """Give them by the names that a profile has for them; what cannot be told is left out.
+
+    Args:
+        optimizers: that the script steps.
+    """
+    its = list(optimizers)
+    groups = [group for optimizer in its for group in optimizer.param_groups]
+    held = list({id(p): p for group in groups for p in group["params"]}.values())
+    found: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in held),
+        "gradient_bytes": sum(p.numel() * p.element_size() for p in held),
+    }
+    name = type(its[0]).__name__.lower()
+    if name == "sgd" and groups[0].get("momentum"):
+        name = "momentum"
+    if name in OPTIMIZERS:
+        found["optimizer"] = name
+    rate = float(groups[0].get("lr", 0.0))
+    if rate > 0:
+        found["learning_rate"] = rate
+    dtypes = {p.dtype for p in held}
+    if len(dtypes) == 1 and dtypes <= _PRECISIONS.keys():
+        found["precision"] = _PRECISIONS[dtypes.pop()]
+    device = held[0].device
+    if device.type == "cuda":
+        found["memory_bytes"] = torch.cuda.get_device_properties(device).total_memory
+    return found

@@ -1,0 +1,177 @@
+"""One measured run of a script on so many ranks, in a copy of the working folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..verify import process
+from ..verify.arguments import enables
+from ..verify.process import Ended
+from ..verify.runs import events
+from ..verify.workplace import prepare
+from .wanted import Wanted
+
+Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], Ended]
+_SHOWN = 12  # lines of what a script that failed wrote
+
+
+class MeasureError(RuntimeError):
+    """A script could not be measured; says the line to write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What to run."""
+
+    script: Path
+    args: tuple[str, ...] = ()
+    module: str = ""  # the script's name, where it is run as ``python -m package.train``
+    ranks: int = 1
+    grows: bool = False  # the batch, with the ranks
+    warmup: int
+    steps: int
+    traced: int = 0
+    goes_on: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        where = "alone" if self.ranks == 1 else f"on {self.ranks} ranks"
+        return f"{self.script.name} {where}{', the batch grows' if self.grows else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run gave. Seconds of a step are the mean over its ranks: who is late makes others wait then or next."""
+
+    spec: Spec
+    steps: list[dict[str, float]]  # total, loading, waiting, effects, optimizer, backward and rows of each
+    python: float  # seconds of a step that ddp_patch's own Python takes
+    facts: dict[str, Any]
+    network: dict[str, float]  # seconds of all-reduces of few and of many bytes; nothing on one rank
+    by_rank: list[list[dict[str, Any]]] = field(default_factory=list)  # what each rank noted
+
+
+def perform(
+    spec: Spec,
+    root: Path,
+    working: Path,
+    timeout: float,
+    threads: int,
+    *,
+    start: Start = process.run,
+    shows: bool = False,
+) -> Measured:
+    """Run a script, and read what its ranks have noted.
+
+    Args:
+        spec: what to run.
+        root: a new folder for it.
+        working: the user's working folder, which is copied.
+        timeout: in seconds.
+        threads: of torch, for each process.
+        start: runs the command.
+        shows: what the script writes goes where ours does.
+
+    Raises:
+        MeasureError: if it fails, ends too early or is not done in time.
+    """
+    place = prepare(root / "place", working, spec.script)
+    records, logs = root / "records", root / "logs"
+    for folder in (records, logs, root / "tmp"):
+        folder.mkdir()
+    wanted = Wanted(
+        record=str(records),
+        folder=str(place.folder),
+        enable=not enables(spec.script),
+        warmup=spec.warmup,
+        steps=spec.steps,
+        traced=spec.traced,
+        goes_on=spec.goes_on,
+        linked=place.linked,
+    )
+    wanted.write(root / "wanted.json")
+    target = ["-m", spec.module] if spec.module else [str(place.script)]
+    command = [sys.executable, "-m", "ddp_patch.measure.measured", str(root / "wanted.json"), *target, *spec.args]
+    if spec.ranks > 1:
+        command = [sys.executable, "-m", "ddp_patch.job.agent", str(spec.ranks), *command]
+    environ = _environ(spec, threads, root / "tmp", is_quiet=not shows)
+    ended = start(command, place.folder, environ, None if shows else logs, timeout)
+    by_rank = [events(records, rank) for rank in range(spec.ranks)]
+    _refuse(spec, ended, by_rank, timeout, _tail(logs))
+    return _together(spec, by_rank)
+
+
+def _environ(spec: Spec, threads: int, scratch: Path, is_quiet: bool) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    environ.pop("DDP_PATCH_NPROC", None)
+    environ.setdefault("PYTHONHASHSEED", "0")
+    environ.setdefault("OMP_NUM_THREADS", str(threads))
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    environ["TMPDIR"] = str(scratch)  # launchers leave folders there
+    if is_quiet:
+        environ["DDP_PATCH_QUIET"] = "1"
+    if spec.ranks == 1:
+        environ["DDP_PATCH_NPROC"] = "1"
+    if spec.grows:
+        environ["DDP_PATCH_BATCH"] = "per_device"
+    # Found from the run's folder as from here.
+    entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environ["PYTHONPATH"] = os.pathsep.join([*map(os.path.abspath, entries), str(Path(__file__).parents[2])])
+    return environ
+
+
+def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeout: float, said: str) -> None:
+    """Say why there is nothing to read."""
+    lasts = [_of(noted, "end") for noted in by_rank]
+    taken = min((its[-1]["taken"] if its else 0) for its in lasts)
+    if ended.is_late:
+        raise MeasureError(f"{spec.name} was not done after {timeout:g} seconds. Write a longer --timeout{said}")
+    if ended.code or any(its and its[-1]["how"] == "error" for its in lasts):
+        raise MeasureError(f"{spec.name} failed (exit code {ended.code}). Run it by itself until it does not{said}")
+    if not all(_of(noted, "facts") for noted in by_rank):
+        if taken == 0:
+            raise MeasureError(
+                f"{spec.name} ended without two steps of an optimizer, and a step is what is measured. Name the script "
+                "that trains, with the arguments with which it does"
+            )
+        more = spec.warmup + spec.steps + spec.traced + 4
+        raise MeasureError(
+            f"{spec.name} ended after {taken + 1} steps, and {spec.warmup} to warm up and {spec.steps} to measure need "
+            f"some {more}. Let it train longer, or write --warmup 3 --steps {max(2, taken - 6)}"
+        )
+
+
+def _together(spec: Spec, by_rank: list[list[dict[str, Any]]]) -> Measured:
+    noted = [_of(its, "took") for its in by_rank]
+    names = [name for name in noted[0][0] if name not in ("kind", "step", "age")]
+    steps = [{name: sum(its[name] for its in each) / len(each) for name in names} for each in zip(*noted, strict=False)]
+    python = [its["seconds"] for noted in by_rank for its in _of(noted, "python") if its["seconds"] is not None]
+    network = _of(by_rank[0], "network")
+    facts = {name: value for name, value in _of(by_rank[0], "facts")[0].items() if name not in ("kind", "step", "age")}
+    return Measured(
+        spec=spec,
+        steps=steps,
+        python=sum(python) / len(python) if python else 0.0,
+        facts=facts,
+        network={name: network[0][name] for name in ("few", "many")} if network else {},
+        by_rank=by_rank,
+    )
+
+
+def _of(noted: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [its for its in noted if its["kind"] == kind]
+
+
+def _tail(logs: Path) -> str:
+    """The last lines that the script wrote, for a message."""
+    texts = [
+        path.read_text("utf-8", "replace").strip() for name in ("stderr", "stdout") if (path := logs / name).exists()
+    ]
+    lines = next((text.splitlines()[-_SHOWN:] for text in texts if text), [])
+    return "".join(f"\n  | {line}" for line in lines)

@@ -1,0 +1,86 @@
+"""``python -m ddp_patch scale``: run, measure, tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..job.hosts import accelerator_count
+from ..measure.runs import Measured, Spec, perform
+from ..measure.session import guarded, scratch
+from ..verify import progress
+from .arguments import USAGE, Request, parse
+from .plot import draw
+from .points import as_profile, points
+from .text import written
+
+
+def command(argv: Sequence[str]) -> int:
+    """Measure a script on several numbers of ranks, and give the exit code."""
+    return guarded("scale", USAGE, lambda: _scale(argv))
+
+
+def _scale(argv: Sequence[str]) -> int:
+    accelerators = accelerator_count()
+    request = parse(argv, accelerators)
+    cores = os.cpu_count() or 1
+    # Alike in all runs: alone a script would otherwise have the cores of all ranks.
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(request.ranks)))
+    with scratch() as root:
+        runs = measured(request, root, int(threads) if threads.isdigit() else 1)
+    found = points(runs)
+    base = runs[0].facts
+    sys.stdout.write(
+        written(
+            found,
+            name=request.script.name,
+            parameters=base["parameters"],
+            gradients=base["gradient_bytes"],
+            threads=threads,
+            cores=0 if accelerators else cores,
+            repeat=request.repeat,
+        )
+    )
+    request.out.mkdir(parents=True, exist_ok=True)
+    path = request.out / "scale.json"
+    profile = as_profile(runs, found, accelerators or max(request.ranks))
+    path.write_text(json.dumps(profile, indent=2) + "\n", encoding="utf-8")
+    drawn = ""
+    if request.draws:
+        draw(found, request.script.name, request.out / "scale.png")
+        drawn = f", as a picture in {request.out / 'scale.png'}"
+    sys.stdout.write(f"\nMeasured numbers are in {path}{drawn}. What more ranks would bring:\n")
+    sys.stdout.write(f"  python -m ddp_patch plan --profile {path} --ranks 2..{2 * max(request.ranks)}\n")
+    return 0
+
+
+def measured(request: Request, root: Path, threads: int) -> list[Measured]:
+    """Run all that is asked for, in turn: one rank first, then others, and again.
+
+    Args:
+        request: what is asked.
+        root: an empty folder.
+        threads: of each rank.
+    """
+    kinds = [(1, False)]
+    kinds += [(ranks, name == "weak") for name in request.scalings for ranks in request.ranks if ranks > 1]
+    found = []
+    for turn in range(request.repeat):
+        for ranks, grows in kinds:
+            spec = Spec(
+                script=request.script,
+                args=request.args,
+                module=request.module,
+                ranks=ranks,
+                grows=grows,
+                warmup=request.warmup,
+                steps=request.steps,
+            )
+            folder = root / f"{turn}-{ranks}-{grows}"
+            folder.mkdir()
+            with progress.running(spec.name):
+                found.append(perform(spec, folder, Path.cwd(), request.timeout, threads))
+    return found

@@ -1,0 +1,97 @@
+"""What was measured, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..plan.text import columns, wrapped
+from ..plan.units import shown_bytes, shown_count, shown_seconds
+from .points import Point
+
+_ENOUGH = 0.8  # efficiency
+_NEAR = 0.1  # of a step: parts below are not worth a word
+_HEAD = ["ranks", "step", "spread", "waits", "rows/s", "times as fast", "efficiency"]
+_HEADINGS = (
+    "The batch stays, {rows} rows in a step (strong scaling; what ddp_patch does with your batch_size)",
+    'Each rank has {rows} rows, the batch grows (weak scaling; enable(batch="per_device"), another learning rate)',
+)
+_WORDS = {
+    "waiting": "waiting for other ranks",
+    "loading": "waiting for the loader",
+    "effects": "effects: files, folders, commands",
+    "optimizer": "the optimizer, which every rank steps whole",
+    "python": "ddp_patch's own Python",
+    "computing": "computing, which did not get shorter with the rows",
+}
+
+
+def written(
+    found: Sequence[Point], *, name: str, parameters: int, gradients: int, threads: str, cores: int, repeat: int
+) -> str:
+    """Lay out what was measured: a table for each scaling, and what keeps it from N times as fast.
+
+    Args:
+        found: what ``points.points`` gave.
+        name: of the script.
+        parameters: that it trains.
+        gradients: bytes that a step sums up.
+        threads: of each rank.
+        cores: of this host; 0 where ranks have accelerators.
+        repeat: runs of each kind.
+    """
+    base = found[0]
+    lines = wrapped(
+        f"{name}: {parameters:,} parameters, {shown_bytes(gradients)} of gradients in each step; one rank takes "
+        f"{shown_seconds(base.step)} for {shown_count(base.rows)} rows. {_machine(threads, cores)}"
+    )
+    for grows in (False, True):
+        points = [base, *(its for its in found[1:] if its.grows is grows)]
+        if len(points) > 1:
+            lines += ["", _HEADINGS[grows].format(rows=shown_count(base.rows))]
+            lines += [f"  {line}" for line in columns([_HEAD, *map(_row, points)])]
+            lines += _why(points)
+    most = max(its.ranks for its in found)
+    if cores and most > cores:
+        lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
+    spread = "least and largest median of the runs" if repeat > 1 else "quartiles of the steps"
+    lines += ["", *wrapped(f"step: median. spread: {spread}. waits: for other ranks. efficiency: 100% is N times.")]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(threads: str, cores: int) -> str:
+    return f"Each rank computes in {threads} thread{'s' if threads != '1' else ''}, of {cores} cores." if cores else ""
+
+
+def _row(its: Point) -> list[str]:
+    return [
+        str(its.ranks),
+        shown_seconds(its.step),
+        f"{shown_seconds(its.low)} to {shown_seconds(its.high)}",
+        shown_seconds(its.parts["waiting"]),
+        shown_count(its.throughput),
+        f"{its.speed_up:.2f}",
+        f"{its.efficiency:.0%}",
+    ]
+
+
+def _why(points: Sequence[Point]) -> list[str]:
+    """Say from how many ranks on it is below what pays, and what the lost time goes to."""
+    base = points[0]
+    its = next((point for point in points if point.efficiency < _ENOUGH), None)
+    if its is None:
+        return [f"  Never below {_ENOUGH:.0%}."]
+    lost = sorted(lost_to(its, base).items(), key=lambda item: -item[1])
+    worth = [f"{shown_seconds(part)} to {_WORDS[name]}" for name, part in lost[:2] if part > _NEAR * its.step]
+    because = f": of its {shown_seconds(its.step)} it loses {' and '.join(worth)}" if worth else ""
+    return wrapped(f"Below {_ENOUGH:.0%} from {its.ranks} ranks on{because}.", "  ")
+
+
+def lost_to(its: Point, base: Point) -> dict[str, float]:
+    """Give the seconds of a step above those that it had if all of it were shared, by what they go to.
+
+    Args:
+        its: on several ranks.
+        base: on one.
+    """
+    share = 1 if its.grows else its.ranks
+    return {name: max(its.parts[name] - base.parts[name] / share, 0.0) for name in _WORDS}

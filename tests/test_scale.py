@@ -1,0 +1,205 @@
+"""``python -m ddp_patch scale``: counts of steps, rows and runs; the arithmetic on given seconds; what cannot be measured."""
+
+import json
+import sys
+
+import pytest
+
+from ddp_patch import plan
+from ddp_patch.measure import arguments
+from ddp_patch.measure.network import FEW, MANY, link
+from ddp_patch.measure.runs import Measured, Spec, perform
+from ddp_patch.plan.network import Link, Shape, ring
+from ddp_patch.plan.profile import read
+from ddp_patch.scale import command
+from ddp_patch.scale.points import as_profile, points
+from ddp_patch.scale.text import lost_to, written
+
+TRAIN = """\
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+other = torch.optim.AdamW(model[0].parameters(), lr=0.01)
+optimizer = torch.optim.AdamW(model[2].parameters(), lr=0.01)
+for epoch in range(int(sys.argv[1])):
+    for x, y in DataLoader(TensorDataset(torch.randn(50, 8), torch.randn(50, 1)), batch_size=12):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        other.step()
+        optimizer.step()
+    torch.save(model.state_dict(), "model.pt")
+print("the end")
+"""
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = tmp_path / "project" / "train.py"
+    path.parent.mkdir()
+    monkeypatch.chdir(path.parent)
+    path.write_text(TRAIN)
+    return path
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_that_are_asked_for_are_measured_with_the_rows_of_all_ranks(train, tmp_path):
+    spec = Spec(script=train, args=("100",), ranks=2, grows=True, warmup=3, steps=7)
+    run = tmp_path / "run"
+    run.mkdir()
+    found = perform(spec, run, train.parent, 120, 1)
+    assert [step["rows"] for step in found.steps] == [24, 2, 24, 24, 2, 24, 24]  # from the fifth batch on
+    assert all(0 < step["loading"] + step["waiting"] + step["optimizer"] < step["total"] for step in found.steps)
+    assert (found.facts["parameters"], found.facts["gradient_bytes"]) == (41, 164)
+    assert (found.facts["optimizer"], found.facts["precision"], found.facts["learning_rate"]) == ("adamw", "fp32", 0.01)
+    assert 0 < found.network["few"] < found.network["many"]
+    for noted in found.by_rank:
+        end = noted[-1]
+        assert (end["kind"], end["how"]) == ("end", "enough")
+        assert end["taken"] == 3 + 7 + 2  # two more for Python's profiler
+    assert not (train.parent / "model.pt").exists()
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_measured_and_planned_from(train, capsys):
+    assert command(["train.py", "--ranks", "2", "--steps", "6", "--scaling", "strong", "1000"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("train.py: 41 parameters, 164 bytes of gradients in each step; one rank takes ")
+    assert "The batch stays, 12 rows in a step" in out
+    assert "the batch grows" not in out.replace("stays", "")
+    assert "the end" not in out
+    held = read("ddp_patch-scale/scale.json")
+    assert [(run.ranks, run.rows) for run in held["runs"]] == [(1, 12), (2, 12)]
+    picture = (train.parent / "ddp_patch-scale" / "scale.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert sorted(path.name for path in train.parent.iterdir()) == ["ddp_patch-scale", "train.py"]
+    line = out.splitlines()[-1].split()
+    assert line[:4] == ["python", "-m", "ddp_patch", "plan"]
+    assert plan.command([*line[4:6], "--ranks", "2"]) == 0
+    assert "Held against what was measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "there is no script. Write python -m ddp_patch scale script.py"),
+        (["nothing.py"], "can't open file 'nothing.py'"),
+        (["--rank", "2", "train.py"], "unknown option --rank. Did you mean '--ranks'?"),
+        (["train.py", "--ranks"], "--ranks needs a value"),
+        (["train.py", "--ranks", "0"], "--ranks 0: '0' is no number of ranks above 0. Write --ranks 2"),
+        (["train.py", "--ranks", "1,x"], "--ranks 1,x: 'x' is no number"),
+        (["train.py", "--ranks", "1"], "--ranks 1 leaves nothing to compare. Write --ranks 1,2"),
+        (["train.py", "--steps", "1"], "--steps 1 is no whole number of at least 2. Write --steps 30"),
+        (["train.py", "--scaling", "both ways"], "Write --scaling strong, weak or both"),
+        (["train.py", "--timeout", "-3"], "--timeout -3 is no number of seconds above 0. Write --timeout 600"),
+        (["train.py", "--no-plot=1"], "--no-plot takes no value"),
+        (["train.py", "--out", "train.py"], "--out train.py cannot be written to"),
+    ],
+)
+def test_what_cannot_be_done_is_2_with_the_line_to_write(train, capsys, given, said):
+    assert command(given) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("python -m ddp_patch scale: ")
+    assert said in err
+
+
+def test_without_matplotlib_nothing_is_run(train, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert command(["train.py"]) == 2
+    assert "Write pip install 'ddp_patch[plot]', or --no-plot" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "said"),
+    [
+        ("print('nothing is trained')", [], "train.py alone ended without two steps of an optimizer"),
+        ("raise ValueError('a mistake')", [], "train.py alone failed (exit code 1)"),
+        ("import time; time.sleep(60)", ["--timeout", "2"], "was not done after 2 seconds. Write a longer --timeout"),
+        (TRAIN.replace("int(sys.argv[1])", "3"), [], "ended after 15 steps, and 10 to warm up and 30 to measure"),
+    ],
+    ids=["no steps", "fails", "late", "too early"],
+)
+def test_a_script_that_cannot_be_measured_is_1_with_the_reason(train, capsys, script, more, said):
+    train.write_text(script)
+    assert command(["train.py", "--no-plot", *more]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert "a mistake" not in script or "  | ValueError: a mistake" in err
+
+
+def test_options_stand_before_the_script_or_right_behind_it(train):
+    def split(*argv):
+        given, path, module, args = arguments.split("scale", argv, ("--steps",), ("--no-plot",))
+        assert (path.name, module) == ("train.py", "train" if "-m" in argv else "")
+        return given, args
+
+    assert split("--steps", "3", "train.py", "--lr", "1") == ({"--steps": "3"}, ("--lr", "1"))
+    assert split("train.py", "--steps=3", "--no-plot", "a", "--steps", "9") == (
+        {"--steps": "3", "--no-plot": "1"},
+        ("a", "--steps", "9"),
+    )
+    assert split("train.py", "--", "--steps", "9") == ({}, ("--steps", "9"))
+    assert split("-m", "train", "--no-plot") == ({"--no-plot": "1"}, ())
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def run(ranks, total, *, grows=False, rows=32, **parts):
+    step = {**dict.fromkeys(("loading", "waiting", "effects", "optimizer", "backward"), 0.0), "rows": rows, **parts}
+    steps = [{**step, "total": total * factor} for factor in (0.5, 0.9, 1.0, 1.1, 9.0)]
+    network = {"few": 2e-4, "many": 2e-4 + MANY / 1e9} if ranks > 1 else {}
+    spec = Spec(script=__file__, ranks=ranks, grows=grows, warmup=1, steps=5)
+    return Measured(spec=spec, steps=steps, python=0.01 * (ranks > 1), facts={"parameters": 7}, network=network)
+
+
+RUNS = [run(1, 0.1), run(2, 0.06, waiting=0.01), run(4, 0.05), run(4, 0.125, grows=True, rows=128), run(4, 0.07)]
+
+
+def test_speed_up_and_efficiency_are_of_the_medians():
+    one, two, four, grown = points(RUNS)
+    assert [its.ranks for its in (one, two, four, grown)] == [1, 2, 4, 4]
+    near = pytest.approx
+    assert (one.speed_up, one.efficiency) == (1, 1)
+    assert (two.step, two.speed_up, two.efficiency) == (0.06, near(0.1 / 0.06), near(0.1 / 0.12))
+    assert (four.step, four.low, four.high) == (near(0.06), 0.05, 0.07)  # of two runs
+    assert (two.low, two.high) == (near(0.054), near(0.066))  # quartiles of one
+    assert (grown.rows, grown.speed_up, grown.throughput) == (128, near(3.2), near(128 / 0.125))
+    for its in (one, two, four, grown):
+        parts = {name: part for name, part in its.parts.items() if name != "backward"}
+        assert sum(parts.values()) == near(its.step)
+    assert lost_to(two, one)["waiting"] == near(two.parts["waiting"])
+
+
+def test_what_is_lost_is_said():
+    told = written(points(RUNS), name="a.py", parameters=7, gradients=28, threads="1", cores=2, repeat=2)
+    assert "Below 80% from 4 ranks on: of its 60.0 ms it loses" in told
+    assert "Never below 80%." in told  # 3.2 times with a batch that grows... is exactly there
+    assert "4 ranks share 2 cores here" in told
+
+
+def test_the_link_is_the_one_whose_ring_takes_what_was_measured():
+    for ranks in (2, 4):
+        true = Link(1e9, 5e-5)
+        few, many = (ring(size, Shape(1, ranks, true, true)).seconds for size in (FEW, MANY))
+        found = link(ranks, few, many)
+        assert found["latency_seconds"] == pytest.approx(5e-5, rel=0.01)
+        assert found["bandwidth_bytes_per_second"] == pytest.approx(1e9, rel=0.01)
+
+
+def test_the_profile_names_what_plan_reads(tmp_path):
+    path = tmp_path / "scale.json"
+    path.write_text(json.dumps(as_profile(RUNS, points(RUNS), devices=4)))
+    found = read(str(path))
+    assert found["batch_rows"] == 32
+    assert [(its.ranks, its.rows) for its in found["runs"]] == [(1, 32), (2, 32), (4, 32), (4, 128)]
+    assert found["network"]["within"]["bandwidth_bytes_per_second"] == pytest.approx(1e9)
