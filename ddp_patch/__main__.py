@@ -24,7 +24,7 @@ from .usage import usage
 
 USAGE = """\
 usage: python -m ddp_patch [options] (script.py | -m module) [args ...]
-       python -m ddp_patch (check | env | migrate | patches | plan | scale | trace | verify) ...
+       python -m ddp_patch (check | env | migrate | patches | plan | profile | scale | trace | verify) ...
 
 Runs a script on several processes as if it were one. The script needs no change.
 
@@ -34,6 +34,7 @@ commands (each with a --help of its own):
   migrate             rewrite a script for ddp_patch, Accelerate or plain DDP
   patches             what ddp_patch patches, and what becomes of it
   plan                what 2 to 1,024 ranks will bring: time, memory, learning rate
+  profile             where the time of a script's steps goes, and what to change
   scale               what a script's step takes on 1, 2, 4 ranks, measured here
   trace               what the ranks of a run recorded, side by side
   verify              run a script alone and on several ranks, and compare all numbers
@@ -47,6 +48,7 @@ COMMANDS = (
     "migrate",
     "patches",
     "plan",
+    "profile",
     "scale",
     "trace",
     "verify",

@@ -46,7 +46,7 @@ FLOORS = (
     {"session"},  # one enable(): all of these together
     {"local"},  # the local view: hand-written DDP
     {"measure", "patches"},  # patches: rows and wrappers, which get the session; measure: runs whose steps are clocked
-    {"scale"},
+    {"profile", "scale"},
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imported in the middle of a call: a door to what is built above.

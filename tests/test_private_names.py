@@ -29,6 +29,7 @@ NAMES = {
     "torch.autograd.Variable._execution_engine": "callbacks at the end of a backward",
     "torch.distributed.distributed_c10d._world.pg_map": "process groups that a script made before",
     "torch.jit._builtins._find_builtin": "TorchScript's table of torch's functions, by identity",
+    "torch.nn.Module._call_impl": "layers that a trace names (profile)",
     "torch.nn.Module._wrapped_call_impl.__code__": "frames that a debugger does not show",
     "torch.nn.modules.batchnorm._BatchNorm": "layers that see the whole batch",
     "torch.nn.modules.dropout._DropoutNd": "layers that draw",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +19,8 @@ from ..verify.inside.record import Record
 from .facts import facts
 from .network import links
 from .rows import Rows
+from .told import told
+from .tracer import Tracer
 from .wanted import Wanted
 
 PROFILED = 2  # steps in which Python's own profiler runs, after those that are clocked
@@ -44,6 +48,7 @@ class Clock:
         self._wanted = wanted
         self._pace: Pace | None = None
         self._rows = Rows(is_alone=os.environ.get("WORLD_SIZE", "1") == "1")
+        self._tracer = Tracer(Path(wanted.record) / f"trace.{record.rank}.json")
         self._optimizers: dict[int, Optimizer] = {}
         self._leading = self._stepping = 0
         self._count = 0  # steps that are over
@@ -65,6 +70,7 @@ class Clock:
             how: "end", "exit" (``sys.exit``) or "error".
             error: that ended it.
         """
+        self._tracer.end()
         said = f"{type(error).__name__}: {error}" if how == "error" else ""
         self._record.event("end", how="enough" if isinstance(error, Enough) else how, error=said, taken=self._count)
 
@@ -108,20 +114,28 @@ class Clock:
         clocked = self._wanted.warmup + self._wanted.steps
         if self._wanted.warmup < self._count <= clocked:
             self._record.event("took", **step)
-        session = State.session
-        if session is None:
-            self._over(clocked)
-            return
         assert self._pace is not None
-        if self._count == clocked:
-            self._pace.profile()
-        if self._count == clocked + PROFILED:
-            self._record.event("python", seconds=self._pace.profiled(PROFILED))
-            self._record.event("network", **links(session))
-        self._over(clocked + PROFILED)
-
-    def _over(self, last: int) -> None:
-        """Look whether that was all."""
-        if self._count == last:
+        session = State.session
+        if session is not None:
+            if self._count == clocked:
+                self._pace.profile()
+            clocked += PROFILED
+            if self._count == clocked:
+                self._record.event("python", seconds=self._pace.profiled(PROFILED))
+                self._record.event("network", **links(session))
+        self._trace(clocked, self._pace)
+        if self._count == clocked + self._wanted.traced:
             self._record.event("facts", **facts(self._optimizers.values()))
+            self._record.event("told", **told(session))
             self._is_over = True
+
+    def _trace(self, first: int, pace: Pace) -> None:
+        if not self._wanted.traced:
+            return
+        if self._count == first:
+            self._tracer.begin(pace)
+        elif first < self._count < first + self._wanted.traced:
+            self._tracer.stepped()
+        elif self._count == first + self._wanted.traced:
+            with contextlib.nullcontext() if State.session is None else State.session.turns.alone():
+                self._record.event("traced", **self._tracer.end())

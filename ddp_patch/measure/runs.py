@@ -55,6 +55,7 @@ class Measured:
     facts: dict[str, Any]
     network: dict[str, float]  # seconds of all-reduces of few and of many bytes; nothing on one rank
     by_rank: list[list[dict[str, Any]]] = field(default_factory=list)  # what each rank noted
+    records: Path = Path()  # folder of what they left
 
 
 def perform(
@@ -104,7 +105,7 @@ def perform(
     ended = start(command, place.folder, environ, None if shows else logs, timeout)
     by_rank = [events(records, rank) for rank in range(spec.ranks)]
     _refuse(spec, ended, by_rank, timeout, _tail(logs))
-    return _together(spec, by_rank)
+    return _together(spec, by_rank, records)
 
 
 def _environ(spec: Spec, threads: int, scratch: Path, is_quiet: bool) -> dict[str, str]:
@@ -128,13 +129,13 @@ def _environ(spec: Spec, threads: int, scratch: Path, is_quiet: bool) -> dict[st
 
 def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeout: float, said: str) -> None:
     """Say why there is nothing to read."""
-    lasts = [_of(noted, "end") for noted in by_rank]
+    lasts = [noted_of(noted, "end") for noted in by_rank]
     taken = min((its[-1]["taken"] if its else 0) for its in lasts)
     if ended.is_late:
         raise MeasureError(f"{spec.name} was not done after {timeout:g} seconds. Write a longer --timeout{said}")
     if ended.code or any(its and its[-1]["how"] == "error" for its in lasts):
         raise MeasureError(f"{spec.name} failed (exit code {ended.code}). Run it by itself until it does not{said}")
-    if not all(_of(noted, "facts") for noted in by_rank):
+    if not all(noted_of(noted, "facts") for noted in by_rank):
         if taken == 0:
             raise MeasureError(
                 f"{spec.name} ended without two steps of an optimizer, and a step is what is measured. Name the script "
@@ -147,13 +148,15 @@ def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeo
         )
 
 
-def _together(spec: Spec, by_rank: list[list[dict[str, Any]]]) -> Measured:
-    noted = [_of(its, "took") for its in by_rank]
+def _together(spec: Spec, by_rank: list[list[dict[str, Any]]], records: Path) -> Measured:
+    noted = [noted_of(its, "took") for its in by_rank]
     names = [name for name in noted[0][0] if name not in ("kind", "step", "age")]
     steps = [{name: sum(its[name] for its in each) / len(each) for name in names} for each in zip(*noted, strict=False)]
-    python = [its["seconds"] for noted in by_rank for its in _of(noted, "python") if its["seconds"] is not None]
-    network = _of(by_rank[0], "network")
-    facts = {name: value for name, value in _of(by_rank[0], "facts")[0].items() if name not in ("kind", "step", "age")}
+    python = [its["seconds"] for noted in by_rank for its in noted_of(noted, "python") if its["seconds"] is not None]
+    network = noted_of(by_rank[0], "network")
+    facts = {
+        name: value for name, value in noted_of(by_rank[0], "facts")[0].items() if name not in ("kind", "step", "age")
+    }
     return Measured(
         spec=spec,
         steps=steps,
@@ -161,10 +164,12 @@ def _together(spec: Spec, by_rank: list[list[dict[str, Any]]]) -> Measured:
         facts=facts,
         network={name: network[0][name] for name in ("few", "many")} if network else {},
         by_rank=by_rank,
+        records=records,
     )
 
 
-def _of(noted: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+def noted_of(noted: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Give what a rank noted of one kind, in its order."""
     return [its for its in noted if its["kind"] == kind]
 
 

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..measure.network import link
+from ..measure.parts import as_run, parts, profile, rows_of
 from ..measure.runs import Measured
-from ..plan.profile import FORMAT, VERSION
-
-PARTS = ("loading", "waiting", "effects", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +21,7 @@ class Point:
     step: float  # seconds, the median
     low: float  # of several runs the least and the largest median; of one run the quartiles of its steps
     high: float
-    parts: dict[str, float]  # seconds of the middle half of the steps, by ``PARTS``, "python" and "computing"
+    parts: dict[str, float]  # seconds of it, as ``measure.parts.parts`` gives them
     alone: float = 0.0  # seconds that one rank takes for the rows of one batch
 
     @property
@@ -66,38 +63,13 @@ def _point(runs: Sequence[Measured], alone: float, rows: float) -> Point:
     return Point(
         ranks=spec.ranks,
         grows=spec.grows,
-        rows=(spec.ranks if spec.grows else 1) * rows or _rows(every),
+        rows=(spec.ranks if spec.grows else 1) * rows or rows_of(every),
         step=median,
         low=min(medians) if several else quarters[0],
         high=max(medians) if several else quarters[2],
         parts=parts(every, statistics.mean(its.python for its in runs), median),
         alone=alone or median,
     )
-
-
-def _rows(steps: Sequence[dict[str, float]]) -> float:
-    """Rows of most steps; the last batch of an epoch may have fewer. A step whose rows nobody knows counts as one."""
-    return statistics.mode(step["rows"] for step in steps) or 1.0
-
-
-def parts(steps: Sequence[dict[str, float]], python: float, median: float) -> dict[str, float]:
-    """Give what a step goes to, by the middle half of the steps, as parts of their median.
-
-    Args:
-        steps: each with its ``total``, and its seconds by ``PARTS``.
-        python: seconds of ddp_patch's own Python in each.
-        median: seconds of a step.
-    """
-    quarter = len(steps) // 4
-    middle = sorted(steps, key=lambda step: step["total"])[quarter : len(steps) - quarter]
-    total = statistics.mean(step["total"] for step in middle)
-    found = {name: statistics.mean(step[name] for step in middle) / total * median for name in PARTS}
-    left = max(median - sum(found.values()), 0.0)
-    found["python"] = min(python, 0.9 * left)  # profiled in other steps than these
-    found["computing"] = left - found["python"]
-    if not python:  # on one rank, where backwards wait for nobody
-        found["backward"] = min(statistics.mean(step["backward"] for step in middle) / total * median, left)
-    return found
 
 
 def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -> dict[str, Any]:
@@ -110,31 +82,5 @@ def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -
     """
     base = found[0]
     network = next((its for its in sorted(runs, key=lambda its: its.spec.ranks) if its.network), None)
-    profile: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        **next(its.facts for its in runs if its.spec.ranks == base.ranks),
-        "batch_rows": base.rows,
-        "runs": [_as_run(point) for point in found],
-    }
-    if network is not None:
-        profile["network"] = {
-            "devices_per_host": devices,
-            "within": link(network.spec.ranks, network.network["few"], network.network["many"]),
-        }
-    return profile
-
-
-def _as_run(point: Point) -> dict[str, Any]:
-    its = point.parts
-    named = {f"{name}_seconds": its[name] for name in ("loading", "optimizer", "python", "effects")}
-    backward = {"backward_seconds": its["backward"]} if point.ranks == 1 and its.get("backward") else {}
-    return {
-        "ranks": point.ranks,
-        "rows": point.rows,
-        "step_seconds": point.step,
-        "compute_seconds": its["computing"],
-        **backward,
-        **named,
-        "exposed_communication_seconds": its["waiting"],
-    }
+    facts = next(its.facts for its in runs if its.spec.ranks == base.ranks)
+    return profile(facts, base.rows, [as_run(its.ranks, its.rows, its.parts) for its in found], network, devices)

@@ -1,0 +1,79 @@
+"""What a step goes to, and the profile that ``python -m ddp_patch plan`` reads of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from ..pace import KINDS
+from ..plan.profile import FORMAT, VERSION
+from .network import link
+from .runs import Measured
+
+
+def rows_of(steps: Sequence[dict[str, float]]) -> float:
+    """Rows of most steps; the last batch of an epoch may have fewer. A step whose rows nobody knows counts as one."""
+    return statistics.mode(step["rows"] for step in steps) or 1.0
+
+
+def parts(steps: Sequence[dict[str, float]], python: float, median: float) -> dict[str, float]:
+    """Give what a step goes to, by the middle half of the steps, as parts of their median.
+
+    Args:
+        steps: each with its ``total``, and its seconds by ``KINDS``.
+        python: seconds of ddp_patch's own Python in each.
+        median: seconds of a step.
+    """
+    quarter = len(steps) // 4
+    middle = sorted(steps, key=lambda step: step["total"])[quarter : len(steps) - quarter]
+    total = statistics.mean(step["total"] for step in middle)
+    found = {name: statistics.mean(step[name] for step in middle) / total * median for name in KINDS}
+    left = max(median - sum(found.values()), 0.0)
+    found["python"] = min(python, 0.9 * left)  # profiled in other steps than these
+    found["computing"] = left - found["python"]
+    if not python:  # on one rank, where backwards wait for nobody
+        found["backward"] = min(statistics.mean(step["backward"] for step in middle) / total * median, left)
+    return found
+
+
+def profile(
+    facts: dict[str, Any], rows: float, runs: Sequence[dict[str, Any]], network: Measured | None, devices: int
+) -> dict[str, Any]:
+    """Put together what ``plan`` reads.
+
+    Args:
+        facts: of the script.
+        rows: of a step with the script's own batch.
+        runs: each of ``as_run``.
+        network: a run on several ranks; None where there was none.
+        devices: of a host: accelerators, or ranks that were tried.
+    """
+    found = {"format": FORMAT, "version": VERSION, **facts, "batch_rows": rows, "runs": list(runs)}
+    if network is not None:
+        found["network"] = {
+            "devices_per_host": devices,
+            "within": link(network.spec.ranks, network.network["few"], network.network["many"]),
+        }
+    return found
+
+
+def as_run(ranks: int, rows: float, its: dict[str, float]) -> dict[str, Any]:
+    """Give a run of a profile.
+
+    Args:
+        ranks: how many.
+        rows: of all of them in a step.
+        its: seconds by name, of ``parts``.
+    """
+    named = {f"{name}_seconds": its[name] for name in ("loading", "optimizer", "python", "effects")}
+    backward = {"backward_seconds": min(its["backward"], its["computing"])} if its.get("backward") else {}
+    return {
+        "ranks": ranks,
+        "rows": rows,
+        "step_seconds": sum(its[name] for name in (*KINDS, "python", "computing")),
+        "compute_seconds": its["computing"],
+        **backward,
+        **named,
+        "exposed_communication_seconds": its["waiting"],
+    }
