@@ -580,6 +580,10 @@ def changed_profile(**more):
             changed_profile(runs=[{"ranks": 1, "step_seconds": 1, "python_seconds": 1}]),
             "its parts are 1 seconds together",
         ),
+        (
+            changed_profile(runs=[{**RUN, "ranks": 32, "hosts": 2}]),
+            "a run of 32 ranks on 2 hosts, and a host is planned with 8 devices. Write --devices 16",
+        ),
         (changed_profile(network=3), '"network" is 3'),
         (changed_profile(network={"within": 3}), '"within" is 3'),
         (changed_profile(network={"within": {"latency_seconds": 1}}), 'within lacks "bandwidth_bytes_per_second"'),

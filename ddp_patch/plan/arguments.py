@@ -75,6 +75,7 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
     devices = or_else(devices, 1, "1 device to a host")
     if devices != int(devices):
         raise PlanError(f"--devices is {devices:g}, and has to be a whole number. {_like('--devices')}")
+    _same_ranks(runs, int(devices))
     within, between = _links(number, network, or_else)
     if within is None and devices > 1:
         assumed.append("devices of a host that reach each other as fast as hosts do")
@@ -107,6 +108,18 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
         whole=number("--global-batch", units.count),
         runs=runs,
     ), assumed
+
+
+def _same_ranks(runs: tuple[Run, ...], devices: int) -> None:
+    """Refuse what was measured on more ranks of a host than one has devices."""
+    for run in runs:
+        each = run.ranks // run.hosts
+        if each > devices:
+            hosts = f"{run.hosts} host{'s' if run.hosts > 1 else ''}"
+            raise PlanError(
+                f"the profile has a run of {run.ranks} ranks on {hosts}, and a host is planned with {devices} "
+                f"device{'s' if devices > 1 else ''}. Write --devices {each}, or measure again on fewer ranks"
+            )
 
 
 def _links(number: Any, network: Mapping[str, Any], or_else: Any) -> tuple[Link | None, Link | None]:
