@@ -196,8 +196,8 @@ def train(tmp_path, monkeypatch):
 def test_a_script_is_profiled_on_two_ranks(train, capfd):
     assert command(["train.py", "--nproc=2", "--warmup", "3", "--steps", "5", "--traced", "2", "1000"]) == 0
     out, err = capfd.readouterr()
-    # 1 step begins the clock; 3, 5 and 2 follow, and 2 in which Python is profiled; the next one does not end.
-    assert out == "".join(f"step {count}\n" for count in range(13))
+    # 1 step begins the clock; 3, 5 and 2 follow, and 4 in which Python is profiled; the next one does not end.
+    assert out == "".join(f"step {count}\n" for count in range(15))
     assert "train.py on 2 ranks: a step of 16 rows takes" in err
     assert re.search(r"0 +17\.0 kB +[\d.]+ [mu]s", err), err  # one bucket of 4,225 gradients and of what tells of them
     assert "Net.first (Linear)" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -11,6 +12,7 @@ from ..errors import OptionError
 from ..options import meant
 from ..verify.arguments import module_file, script
 
+_CLOSE = 0.85  # of letters that agree: --rank and --ranks, but not --epochs
 _LONGEST = 30 * 24 * 3600.0  # seconds
 
 
@@ -64,7 +66,18 @@ def split(
     path = script(str(module_file(module)) if is_module else rest[0])
     rest = rest[1 + is_module :]
     options()
+    _refuse_misspelt(rest, known, path)
     return given, path, module, tuple(rest[1:] if rest[:1] == ["--"] else rest)
+
+
+def _refuse_misspelt(rest: Sequence[str], known: Collection[str], path: Path) -> None:
+    flag = rest[0].partition("=")[0] if rest else ""
+    close = difflib.get_close_matches(flag, sorted(known), 1, _CLOSE) if flag.startswith("--") and flag != "--" else []
+    if close:
+        raise OptionError(
+            f"{flag} behind {path.name} is no option of ours. Did you mean {close[0]!r}? If it is the script's own, "
+            f"write -- before it: {path.name} -- {flag}"
+        )
 
 
 def whole(flag: str, text: str, example: int, least: int = 1) -> int:

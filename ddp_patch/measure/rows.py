@@ -1,4 +1,4 @@
-"""Rows of a step: those of the batches that the script took from its loaders since the step before."""
+"""Rows of a step: of the batches that the script took from its loaders, and went backwards from."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Rows:
         """
         self._is_alone = is_alone
         self._taken = 0
+        self._held = 0  # rows of the last batch, as long as no backward has come: it may be there to validate
         self._of_call = 0  # rows of the first call of a module, for a script without a loader
         self._hook: Any = None
         self._pace: Callable[[], Pace | None] = lambda: None
@@ -43,9 +44,13 @@ class Rows:
         if self._is_alone:  # on ranks a hook on all modules would have each of them compute everything
             self._hook = register_module_forward_pre_hook(self._called)
 
+    def backward(self) -> None:
+        """A backward begins."""
+        self._taken, self._held = self._taken + self._held, 0
+
     def of_step(self) -> int:
         """Give the rows of all ranks in the step that is over; 0 where that cannot be told."""
-        rows, self._taken = self._taken or self._of_call, 0
+        rows, self._taken = self._taken or self._held or self._of_call, 0
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -70,7 +75,7 @@ class Rows:
                     pace.end("loading", began)
             session = State.session
             if session is None or session.options.view == "local":
-                self._taken += _rows(data) * (1 if session is None else session.world.size)
+                self._held = _rows(data) * (1 if session is None else session.world.size)
             return data
 
         return following
@@ -79,7 +84,7 @@ class Rows:
         @functools.wraps(wrapped)
         def following(batches: Batches) -> Any:
             data = wrapped(batches)
-            self._taken += _rows(data)
+            self._held = _rows(data)
             return data
 
         return following

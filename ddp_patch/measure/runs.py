@@ -14,7 +14,7 @@ from ..verify.arguments import enables
 from ..verify.process import Ended
 from ..verify.runs import events
 from ..verify.workplace import prepare
-from .wanted import Wanted
+from .wanted import PROFILED, Wanted
 
 Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], Ended]
 _SHOWN = 12  # lines of what a script that failed wrote
@@ -141,7 +141,7 @@ def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeo
                 f"{spec.name} ended without two steps of an optimizer, and a step is what is measured. Name the script "
                 "that trains, with the arguments with which it does"
             )
-        more = spec.warmup + spec.steps + spec.traced + 4
+        more = spec.warmup + spec.steps + spec.traced + PROFILED + 2
         raise MeasureError(
             f"{spec.name} ended after {taken + 1} steps, and {spec.warmup} to warm up and {spec.steps} to measure need "
             f"some {more}. Let it train longer, or write --warmup 3 --steps {max(2, taken - 6)}"

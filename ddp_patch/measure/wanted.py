@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+PROFILED = 4  # steps on ranks in which Python's own profiler runs, after those that are clocked
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:

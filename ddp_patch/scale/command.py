@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..job.hosts import accelerator_count
+from ..measure.busy import Cores
 from ..measure.runs import Measured, Spec, perform
 from ..measure.session import guarded, scratch
 from ..verify import progress
@@ -29,8 +30,10 @@ def _scale(argv: Sequence[str]) -> int:
     cores = os.cpu_count() or 1
     # Alike in all runs: alone a script would otherwise have the cores of all ranks.
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(request.ranks)))
+    clock = Cores.look()
     with scratch() as root:
         runs = measured(request, root, int(threads) if threads.isdigit() else 1)
+    busy = clock.share()
     found = points(runs)
     base = runs[0].facts
     sys.stdout.write(
@@ -42,6 +45,7 @@ def _scale(argv: Sequence[str]) -> int:
             threads=threads,
             cores=0 if accelerators else cores,
             repeat=request.repeat,
+            busy=busy,
         )
     )
     request.out.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .points import Point
 
 _ENOUGH = 0.8  # efficiency
+_BUSY = 0.1  # of the cores
 _NEAR = 0.1  # of a step: parts below are not worth a word
 _HEAD = ["ranks", "step", "spread", "waits", "rows/s", "times as fast", "efficiency"]
 _HEADINGS = (
@@ -26,7 +27,15 @@ _WORDS = {
 
 
 def written(
-    found: Sequence[Point], *, name: str, parameters: int, gradients: int, threads: str, cores: int, repeat: int
+    found: Sequence[Point],
+    *,
+    name: str,
+    parameters: int,
+    gradients: int,
+    threads: str,
+    cores: int,
+    repeat: int,
+    busy: float,
 ) -> str:
     """Lay out what was measured: a table for each scaling, and what keeps it from N times as fast.
 
@@ -38,6 +47,7 @@ def written(
         threads: of each rank.
         cores: of this host; 0 where ranks have accelerators.
         repeat: runs of each kind.
+        busy: part of the cores that other programs had meanwhile.
     """
     base = found[0]
     lines = wrapped(
@@ -53,6 +63,11 @@ def written(
     most = max(its.ranks for its in found)
     if cores and most > cores:
         lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
+    if busy > _BUSY:
+        lines += [
+            "",
+            *wrapped(f"Other programs had {busy:.0%} of the cores meanwhile: measure when they have not."),
+        ]
     spread = "least and largest median of the runs" if repeat > 1 else "quartiles of the steps"
     lines += ["", *wrapped(f"step: median. spread: {spread}. waits: for other ranks. efficiency: 100% is N times.")]
     return "\n".join(lines) + "\n"
