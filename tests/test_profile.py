@@ -8,11 +8,12 @@ import pytest
 
 from ddp_patch import plan
 from ddp_patch.__main__ import COMMANDS, USAGE
+from ddp_patch.measure.network import MANY
 from ddp_patch.measure.tracer import ANCHOR, LAYER, STEP
 from ddp_patch.plan.profile import read
 from ddp_patch.profile import chrome, command, timeline
 from ddp_patch.profile.advice import advice
-from ddp_patch.profile.found import Found, Rank
+from ddp_patch.profile.found import Bucket, Found, Rank
 from ddp_patch.profile.page import page
 from ddp_patch.profile.text import written
 from ddp_patch.profile.timeline import Timeline, overlap, union
@@ -105,14 +106,15 @@ def test_ranks_stand_side_by_side():
 NOTHING = dict.fromkeys(("computing", "waiting", "loading", "effects", "optimizer", "python"), 0.0)
 
 
-def profile(*ranks, lines=None, told=None):
+def profile(*ranks, lines=None, told=None, **more):
     made = [Rank(sum(its.values()), {**NOTHING, **its}, 0.0, lines or {}, Timeline([], {})) for its in ranks]
     facts = {"parameters": 7, "gradient_bytes": 28}
     return Found(
-        name="a.py", rows=8.0, facts=facts, told=told or {}, ranks=made, layers={"Net.<a> (Linear)": (2.0, 1.0)}
+        name="a.py", rows=8.0, facts=facts, told=told or {}, ranks=made, layers={"Net.<a> (Linear)": (2.0, 1.0)}, **more
     )
 
 
+TOGETHER = [{"computing": 1.0, "waiting": 1.0}] * 2
 LOADER = {"loaders": {"DataLoader(D, 9 rows, batch_size=3, num_workers=0)": "rows dealt"}}
 CASES = {
     "loader": (profile({"computing": 0.5, "loading": 0.5}, told=LOADER), ["num_workers=2"]),
@@ -128,11 +130,26 @@ CASES = {
     ),
     "gathers": (
         profile(
-            *[{"computing": 1.0, "waiting": 1.0}] * 2,
+            *TOGETHER,
             lines={("waiting", "a.py:5"): 1.0},
             told={"steps_of_job": 10, "gathers": [{"function": "f", "line": "a.py:5", "collectives": 20, "bytes": 80}]},
         ),
         ["f at a.py:5 gathers whole batches: 2.0 times a step, 4 bytes each"],
+    ),
+    "bytes": (
+        profile(*TOGETHER, buckets=[Bucket(MANY, 0.1, 0.9, 0.3)], network={"few": 0.01, "many": 0.8}),
+        ["16.8 MB in 1 bucket, 900 ms together, of which 300 ms are hidden. At most 600 ms", "bf16"],
+    ),
+    "latency": (
+        profile(
+            *TOGETHER, buckets=[Bucket(MANY, 0.1, 0.9, 0.3)], network={"few": 0.01, "many": 0.2}, meetings={"sum": 2}
+        ),
+        [
+            "(without ranks that come late it would be 200 ms)",
+            "for each step.",
+            "Ranks meet besides",
+            "2.0 times by sum",
+        ],
     ),
     "in order": (
         profile({"loading": 0.2, "optimizer": 0.3, "python": 0.4, "effects": 0.1}),

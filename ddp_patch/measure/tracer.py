@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +34,7 @@ class Tracer:
         self._profile: Any = None
         self._undo = contextlib.ExitStack()
         self._names: dict[int, str] = {}  # of modules, by identity
+        self._roots: Counter[str] = Counter()  # outermost modules of one class
         self._spans: list[tuple[str, float, float, str]] = []
         self._anchor = 0.0
         self._step: Any = None
@@ -100,6 +102,9 @@ class Tracer:
         """Name a module as its outermost one does: the first that is called."""
         if id(module) not in self._names:
             root = type(module).__name__
+            self._roots[root] += 1
+            if self._roots[root] > 1:  # a generator and a discriminator may both be Sequential
+                root += f" {self._roots[root]}"
             for name, each in module.named_modules():
                 its = f"{root}.{name} ({type(each).__name__})" if name else root
                 self._names.setdefault(id(each), its)

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..measure.network import MANY
 from ..plan.units import shown_bytes, shown_seconds
 from .found import Found
 
@@ -111,15 +112,25 @@ def _waiting(its: Found) -> Iterator[Advice]:
         return
     took, hidden = sum(each.seconds for each in its.buckets), sum(each.hidden for each in its.buckets)
     gradients = min(took - hidden, waiting)
-    size, count = shown_bytes(sum(each.bytes for each in its.buckets)), len(its.buckets)
+    size, count = sum(each.bytes for each in its.buckets), len(its.buckets)
+    alone = _seconds(its, size, count)
+    by_bytes = alone > gradients / 2
+    instead = "" if by_bytes else f" (without ranks that come late it would be {shown_seconds(alone)})"
+    fewer = '; half the bytes: ddp_patch.enable(comm_hook="bf16")' if by_bytes else ""
     yield Advice(
         gradients,
         "Gradients travel longer than the backward hides them",
-        f"{size} in {count} bucket{'s' if count > 1 else ''}, {shown_seconds(took)} together, of which "
-        f"{shown_seconds(hidden)} are hidden",
-        'more rows in a batch, or several backwards for each step; half the bytes: ddp_patch.enable(comm_hook="bf16")',
+        f"{shown_bytes(size)} in {count} bucket{'s' if count > 1 else ''}, {shown_seconds(took)} together{instead}, of "
+        f"which {shown_seconds(hidden)} are hidden",
+        f"more rows in a batch, or several backwards for each step{fewer}",
     )
     yield _meeting(its, waiting - gradients)
+
+
+def _seconds(its: Found, size: int, count: int) -> float:
+    """Give what so many all-reduces of so many bytes take where all ranks come at once, by what was timed here."""
+    few, many = its.network.get("few", 0.0), its.network.get("many", 0.0)
+    return count * few + size / MANY * max(many - few, 0.0)
 
 
 def _meeting(its: Found, waiting: float) -> Advice:

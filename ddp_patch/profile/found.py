@@ -45,6 +45,7 @@ class Found:
     facts: dict[str, Any]
     told: dict[str, Any]  # of ddp_patch's own books
     ranks: list[Rank]
+    network: dict[str, float] = field(default_factory=dict)  # of ``Measured``
     buckets: list[Bucket] = field(default_factory=list)  # in their order
     meetings: dict[str, float] = field(default_factory=dict)  # collectives of a step that are no buckets
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)  # seconds of forward and backward, on rank 0
@@ -75,6 +76,7 @@ def found(run: Measured, timelines: Sequence[Timeline]) -> Found:
         facts=run.facts,
         told=told,
         ranks=ranks,
+        network=run.network,
         buckets=_buckets(timelines),
         meetings=_meetings(timelines),
         layers=layers,
