@@ -56,6 +56,11 @@ def test_what_nobody_waits_for_is_hidden():
     assert (step.hidden, step.exposed) == pytest.approx((100, 150), abs=1e-3)
 
 
+def test_where_waiting_is_not_clocked_operations_hide_collectives():
+    (step,) = timeline.read({"traceEvents": ON_CPU}, {**NOTED, "clocks": False}).steps
+    assert (step.hidden, step.exposed) == pytest.approx((90, 160), abs=1e-3)  # from 1600 until 1690, of 1600 to 1850
+
+
 def test_a_layers_time_is_its_own_in_forward_and_backward_without_waiting():
     layers = timeline.read({"traceEvents": ON_CPU}, NOTED).layers
     assert layers["Net.a (Linear)"] == (200, 150)

@@ -88,13 +88,13 @@ class Clock:
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_over and not self._wanted.goes_on:
             raise Enough(0)
-        if self._pace is None:
-            session = State.session
+        session = State.session
+        if self._pace is None or (session is not None and session.ledger.pace is not self._pace):  # enabled once more
             self._pace = Pace() if session is None else session.ledger.pace
             self._pace.heard = self._took
-            self._leading = id(optimizer)
+        self._leading = self._leading or id(optimizer)
         self._optimizers.setdefault(id(optimizer), optimizer)
-        if State.session is None:
+        if session is None or session.options.view == "local":  # in the global view ddp_patch's own hook does it
             self._pace.steps()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -144,5 +144,8 @@ class Clock:
         elif first < self._count < first + self._wanted.traced:
             self._tracer.stepped()
         elif self._count == first + self._wanted.traced:
-            with contextlib.nullcontext() if State.session is None else State.session.turns.alone():
-                self._record.event("traced", **self._tracer.end())
+            session = State.session
+            # In the local view nobody clocks what DDP waits for at the end of a backward.
+            clocks = session is not None and session.options.view != "local"
+            with contextlib.nullcontext() if session is None else session.turns.alone():
+                self._record.event("traced", clocks=clocks, **self._tracer.end())

@@ -56,14 +56,14 @@ def read(trace: dict[str, Any], noted: dict[str, Any]) -> Timeline:
 
     Args:
         trace: in Chrome's form, as torch's profiler writes it.
-        noted: what the tracer gave: where clocks meet, and what was waited for.
+        noted: what the tracer gave: where clocks meet, what was waited for, and whether that is all of it.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     spans = placed(events, noted)
     found = sorted(
         (event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == STEP and not _is_gpu(event)
     )
-    steps = [_step(begin, end, events, spans) for begin, end in found]
+    steps = [_step(begin, end, events, spans, noted.get("clocks", True)) for begin, end in found]
     waits = union((begin, end) for kind, begin, end, _ in spans if kind == "waiting")
     return Timeline(steps, _layers(events, waits, max(len(steps), 1)))
 
@@ -79,7 +79,11 @@ def placed(events: Iterable[dict[str, Any]], noted: dict[str, Any]) -> list[tupl
 
 
 def _step(
-    begin: float, end: float, events: Sequence[dict[str, Any]], spans: Sequence[tuple[str, float, float, str]]
+    begin: float,
+    end: float,
+    events: Sequence[dict[str, Any]],
+    spans: Sequence[tuple[str, float, float, str]],
+    clocks: bool,
 ) -> Step:
     inside = [event for event in events if begin <= event["ts"] < end]
     kernels = [event for event in inside if event.get("cat") == "kernel"]
@@ -89,6 +93,8 @@ def _step(
     ]
     if of_device:
         busy = union((event["ts"], event["ts"] + event["dur"]) for event in kernels if event not in of_device)
+    elif not clocks:
+        busy = union((event["ts"], event["ts"] + event["dur"]) for event in inside if event.get("cat") == "cpu_op")
     else:
         waits = union((since, until) for kind, since, until, _ in spans if kind == "waiting")
         busy = _between(waits, begin, max([end, *(event["ts"] + event["dur"] for event in collectives)]))
