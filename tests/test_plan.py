@@ -466,6 +466,98 @@ def test_the_page_states_the_errors():
         assert float(row[3]) == pytest.approx(error * 100), name
 
 
+MEASURED = {  # by ``scale`` on 2 cores that other programs had as well, 2026-11-24
+    "format": "ddp_patch profile",
+    "version": 1,
+    "parameters": 6186,
+    "gradient_bytes": 24744,
+    "optimizer": "momentum",
+    "learning_rate": 0.05,
+    "precision": "fp32",
+    "batch_rows": 512.0,
+    "network": {
+        "devices_per_host": 4,
+        "within": {"bandwidth_bytes_per_second": 439300000.0, "latency_seconds": 0.0001005},
+    },
+    "runs": [
+        {
+            "ranks": 1,
+            "rows": 512.0,
+            "step_seconds": 0.03557,
+            "compute_seconds": 0.03047,
+            "backward_seconds": 0.01181,
+            "loading_seconds": 0.004485,
+            "optimizer_seconds": 0.0006158,
+        },
+        {
+            "ranks": 2,
+            "rows": 512.0,
+            "step_seconds": 0.05331,
+            "compute_seconds": 0.007256,
+            "loading_seconds": 0.004586,
+            "optimizer_seconds": 0.0002066,
+            "python_seconds": 0.007776,
+            "effects_seconds": 0.0007302,
+            "exposed_communication_seconds": 0.03275,
+        },
+        {
+            "ranks": 4,
+            "rows": 512.0,
+            "step_seconds": 0.08657,
+            "compute_seconds": 0.006148,
+            "loading_seconds": 0.004491,
+            "optimizer_seconds": 0.0002397,
+            "python_seconds": 0.004725,
+            "effects_seconds": 0.0007612,
+            "exposed_communication_seconds": 0.07021,
+        },
+        {
+            "ranks": 2,
+            "rows": 1024.0,
+            "step_seconds": 0.08009,
+            "compute_seconds": 0.02548,
+            "loading_seconds": 0.009029,
+            "optimizer_seconds": 0.0002987,
+            "python_seconds": 0.004694,
+            "effects_seconds": 0.0006744,
+            "exposed_communication_seconds": 0.03992,
+        },
+        {
+            "ranks": 4,
+            "rows": 2048.0,
+            "step_seconds": 0.1406,
+            "compute_seconds": 0.02203,
+            "loading_seconds": 0.01219,
+            "optimizer_seconds": 0.000415,
+            "python_seconds": 0.01043,
+            "effects_seconds": 0.004037,
+            "exposed_communication_seconds": 0.09149,
+        },
+    ],
+}
+
+
+def test_the_page_states_the_errors_of_what_scale_measured(tmp_path, capsys):
+    path = tmp_path / "scale.json"
+    path.write_text(json.dumps({**MEASURED, "runs": MEASURED["runs"][:1]}))
+    pattern = r"^\| ([24]), \w+ \| ([\d,]+) \| [\d.]+ ms \| [\d.]+ ms \| ([+-]\d+) % \| [\d.]+ ms \| ([+-]\d+) % \|$"
+    rows = re.findall(pattern, DOCS.read_text(), re.M)
+    assert [(int(ranks), int(size.replace(",", ""))) for ranks, size, *_ in rows] == [
+        (run["ranks"], run["rows"]) for run in MEASURED["runs"][1:]
+    ]
+    for known, column in ((1, 2), (len(MEASURED["runs"]), 3)):
+        path.write_text(json.dumps({**MEASURED, "runs": MEASURED["runs"][:known]}))
+        assert command(["--profile", str(path), "--ranks", "2,4", "--json"]) == 0
+        capsys.readouterr()
+        found = profile.read(str(path))
+        work = profile.work(found["runs"])
+        link = Link(*found["network"]["within"].values())
+        job = Job(found["parameters"], found["gradient_bytes"], 512.0, work, 4, link, link)
+        path.write_text(json.dumps(MEASURED))
+        for run, row in zip(profile.read(str(path))["runs"][1:], rows, strict=True):
+            assert 100 * (predicted(job, run).step / run.step - 1) == pytest.approx(float(row[column]), abs=0.6)
+
+
 # --- numbers with units -----------------------------------------------------------------------------------------------
 
 
