@@ -85,7 +85,7 @@ def parse_command(argv: Sequence[str]) -> Command:
         field = names.get(f"--{flag[5:]}" if negated else flag)
         if field is None:
             _refuse(f"unknown option {flag}. {meant(flag, list(names))}")
-        if field.type == "bool":
+        if field.type == "bool" or (field.type == "bool | str" and not value):
             options[field.name] = not negated
             continue
         if not value:

@@ -48,6 +48,7 @@ class Ledger:
     epochs: float | None = 0.0  # of the loader in use, with the part of the present one; None where it has no length
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
     late: int = 0  # averages of gradients after their backward
+    compared: int = 0  # times that the ranks' parameters and gradients were found equal, or not
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
     pace: Pace = field(default_factory=Pace)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import OptionError
 
-COMM_HOOKS = ("fp16", "bf16", "powersgd")
+AUTO = "auto"  # chosen by measurement
+COMM_HOOKS = ("fp16", "bf16", "fp16_ef", "bf16_ef", "powersgd", AUTO)
 VIEWS = ("global", "local")
 TAILS = ("pad", "exact")
 BATCHES = ("global", "per_device")
 LR_SCALES = ("linear", "sqrt")
+_LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 _WARMUP = re.compile(r"(\d+(?:\.\d+)?) *(steps?|epochs?)")
 
 
@@ -45,14 +50,15 @@ def _parse_flag(text: str) -> bool:
 
 
 FLAGS = (
-    *("report", "sync_batchnorm", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "share_devices"),
-    *("quiet", "traceback"),
+    *("report", "sync_batchnorm", "static_graph", "find_unused_parameters", "share_devices", "quiet", "traceback"),
 )
 PARSERS: dict[str, Any] = {
     **dict.fromkeys(FLAGS, _parse_flag),
     "accumulate": int,
-    "bucket_cap_mb": float,
+    "bucket_cap_mb": lambda text: text if text == AUTO else float(text),
+    "gradient_as_bucket_view": lambda text: text if text == AUTO else _parse_flag(text),
     "comm_hook": str,
+    "check_every": int,
     "view": str,
     "tail": str,
     "batch": str,
@@ -66,8 +72,12 @@ PARSERS: dict[str, Any] = {
 FORMS = {
     **dict.fromkeys(FLAGS, "0 or 1"),
     "accumulate": "a number of backwards per optimizer step of at least 1",
-    "bucket_cap_mb": "a number of MiB above 0",
-    "comm_hook": "'fp16', 'bf16' or 'powersgd'",
+    "bucket_cap_mb": "a number of MiB above 0. Write bucket_cap_mb='auto' to have it chosen by measurement",
+    "gradient_as_bucket_view": ("True or False. Write gradient_as_bucket_view='auto' to have it chosen by measurement"),
+    "comm_hook": (
+        "'fp16', 'bf16', 'fp16_ef', 'bf16_ef' or 'powersgd'. Write comm_hook='auto' to have it chosen by measurement"
+    ),
+    "check_every": "a number of optimizer steps of at least 1",
     "view": "'global' or 'local'",
     "tail": "'pad' or 'exact'",
     "batch": "'global' or 'per_device'",
@@ -95,3 +105,48 @@ def invalid(name: str, value: object, wanted: str, source: str | None = None) ->
         source: where the value was written, if not as a keyword.
     """
     return OptionError(f"{source or name}={value!r} cannot be used: {name} takes {wanted}.")
+
+
+def check_values(options: Any) -> None:
+    """See that each option has a value that it takes.
+
+    Raises:
+        OptionError: naming the option and the value.
+    """
+    for name in ("nproc", "accumulate", "check_every"):
+        value = getattr(options, name)
+        if value is not None and (is_no_int(value) or value < 1):
+            raise invalid(name, value, FORMS[name])
+    for name, choices in (("view", VIEWS), ("tail", TAILS), ("batch", BATCHES), ("comm_hook", (None, *COMM_HOOKS))):
+        if getattr(options, name) not in choices:
+            raise invalid(name, getattr(options, name), FORMS[name])
+    scale, cap = options.lr_scale, options.bucket_cap_mb
+    if scale is not None and scale not in LR_SCALES and not _is_between(scale, math.inf):
+        raise invalid("lr_scale", scale, FORMS["lr_scale"])
+    warmup_of(options.warmup)
+    if cap != AUTO and not _is_between(cap, 1 << 20):
+        raise invalid("bucket_cap_mb", cap, FORMS["bucket_cap_mb"])
+    view = options.gradient_as_bucket_view
+    if not isinstance(view, bool) and view != AUTO:
+        raise invalid("gradient_as_bucket_view", view, FORMS["gradient_as_bucket_view"])
+    for name in FLAGS:
+        if not isinstance(getattr(options, name), bool):
+            raise invalid(name, getattr(options, name), "True or False")
+    if not _is_between(options.timeout, math.nextafter(_LONGEST, math.inf)):
+        raise invalid("timeout", options.timeout, FORMS["timeout"])
+    if options.trace is not None and (not isinstance(options.trace, (str, os.PathLike)) or not str(options.trace)):
+        raise invalid("trace", options.trace, FORMS["trace"])
+    _check_dims(options.batch_dims)
+
+
+def _is_between(value: object, above: float) -> bool:
+    """Tell a number above 0 and below another one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < above
+
+
+def _check_dims(dims: Any) -> None:
+    if not isinstance(dims, Mapping):
+        raise invalid("batch_dims", dims, "a dict such as {'mask': None, 'x': 1}")
+    for argument, dim in dims.items():
+        if not isinstance(argument, str) or (dim is not None and is_no_int(dim)):
+            raise invalid("batch_dims", dims, "a dict from argument names to a dimension or None")

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from .errors import OptionError
-from .option_forms import (
-    BATCHES,
-    COMM_HOOKS,
-    FLAGS,
-    FORMS,
-    LR_SCALES,
-    PARSERS,
-    TAILS,
-    VIEWS,
-    invalid,
-    is_no_int,
-    warmup_of,
-)
+from .option_forms import FORMS, PARSERS, check_values, invalid
 
 PREFIX = "DDP_PATCH_"
-_LONGEST = 30 * 24 * 3600.0  # seconds; torch keeps timeouts as timedeltas
 # Told by one of our processes to another.
 _OWN_VARIABLES = {
     "DDP_PATCH_AGENT",
@@ -73,11 +59,14 @@ class Options:
     accumulate: int | None = None
     """Backwards per optimizer step, where it is known beforehand. None: learned from the script."""
 
-    bucket_cap_mb: float = 25.0
-    """Size of DDP's gradient buckets in MiB."""
+    bucket_cap_mb: float | str = 25.0
+    """Size of DDP's gradient buckets in MiB; "auto" measures some in the first steps."""
 
-    gradient_as_bucket_view: bool = False
-    """Let ``.grad`` share the buckets' memory: saves a copy, but a ``.grad`` that the script keeps is overwritten."""
+    gradient_as_bucket_view: bool | str = False
+    """Let ``.grad`` share the buckets' memory: saves a copy, but a ``.grad`` that the script keeps is overwritten.
+
+    "auto" measures it, and leaves it off where the script keeps one.
+    """
 
     static_graph: bool = False
     """Promise DDP that every step uses the same parameters in the same way."""
@@ -86,7 +75,13 @@ class Options:
     """Passed to DDP. Never needed: parameters that a step leaves unused are seen anyway."""
 
     comm_hook: str | None = None
-    """Send gradients as "fp16", "bf16" or "powersgd": fewer bytes, and no longer one process's numbers."""
+    """Send gradients as "fp16", "bf16" or "powersgd": fewer bytes, and no longer one process's numbers.
+
+    "fp16_ef" and "bf16_ef" send what was rounded off with the next gradients; "auto" measures which one pays.
+    """
+
+    check_every: int | None = None
+    """Compare the ranks' parameters and gradients before every Nth step of each optimizer. None: never."""
 
     share_devices: bool = False
     """Let several ranks have one accelerator, to try a script out; they talk by gloo."""
@@ -105,43 +100,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Check every value, so that a mistake is reported where it was written."""
-        if self.nproc is not None and (is_no_int(self.nproc) or self.nproc < 1):
-            raise invalid("nproc", self.nproc, "a process count of at least 1")
-        if self.accumulate is not None and (is_no_int(self.accumulate) or self.accumulate < 1):
-            raise invalid("accumulate", self.accumulate, FORMS["accumulate"])
-        for name, choices in (("view", VIEWS), ("tail", TAILS), ("batch", BATCHES)):
-            if getattr(self, name) not in choices:
-                raise invalid(name, getattr(self, name), FORMS[name])
-        self._check_scaling()
-        if self.comm_hook not in (None, *COMM_HOOKS):
-            raise invalid("comm_hook", self.comm_hook, FORMS["comm_hook"])
-        if (
-            isinstance(self.bucket_cap_mb, bool)
-            or not isinstance(self.bucket_cap_mb, (int, float))
-            or not (0 < self.bucket_cap_mb < 1 << 20)
-        ):
-            raise invalid("bucket_cap_mb", self.bucket_cap_mb, FORMS["bucket_cap_mb"])
-        for name in FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise invalid(name, getattr(self, name), "True or False")
-        number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
-        if not number or not 0 < self.timeout <= _LONGEST:
-            raise invalid("timeout", self.timeout, FORMS["timeout"])
-        if self.trace is not None and (not isinstance(self.trace, (str, os.PathLike)) or not str(self.trace)):
-            raise invalid("trace", self.trace, FORMS["trace"])
-        if not isinstance(self.batch_dims, Mapping):
-            raise invalid("batch_dims", self.batch_dims, "a dict such as {'mask': None, 'x': 1}")
-        for argument, dim in self.batch_dims.items():
-            if not isinstance(argument, str) or (dim is not None and is_no_int(dim)):
-                raise invalid("batch_dims", self.batch_dims, "a dict from argument names to a dimension or None")
+        check_values(self)
         object.__setattr__(self, "batch_dims", dict(self.batch_dims))
-
-    def _check_scaling(self) -> None:
-        scale = self.lr_scale
-        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-        if scale is not None and scale not in LR_SCALES and not (is_number and 0 < float(scale) < math.inf):
-            raise invalid("lr_scale", scale, FORMS["lr_scale"])
-        warmup_of(self.warmup)
 
     def _check_together(self) -> None:
         if self.warmup is not None and self.lr_scale is None:
@@ -204,11 +164,12 @@ class Given(TypedDict, total=False):
     sync_batchnorm: bool
     batch_dims: Mapping[str, int | None]
     accumulate: int | None
-    bucket_cap_mb: float
-    gradient_as_bucket_view: bool
+    bucket_cap_mb: float | str
+    gradient_as_bucket_view: bool | str
     static_graph: bool
     find_unused_parameters: bool
     comm_hook: str | None
+    check_every: int | None
     share_devices: bool
     timeout: float
     quiet: bool

@@ -36,6 +36,7 @@ from .effects.shared import ANY, Library, SharedObjects
 from .effects.system_random import SystemRandom
 from .effects.turns import Turns
 from .errors import PatchError
+from .gradients.drift import Drift
 from .job import hosts
 from .job.frozen import Frozen
 from .job.job import Job
@@ -76,6 +77,8 @@ class Session:
         )
         self._job_told_world()
         self.rates = Rates(options, job.placement.world_size, self.ledger, lambda: self.ledger.epochs)
+        every = options.check_every
+        self.drift = None if every is None else Drift(self.world, every, self._models)
         # DataLoader workers and other children inherit the patched classes, but not the job.
         own_process = os.getpid()
         self._patcher = Patcher(self, enabled=lambda: os.getpid() == own_process)
@@ -120,6 +123,10 @@ class Session:
         self.discovery = Discovery(self.replicas, self._patcher)
         self.scalars = Scalars(self.replicas, world)
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
+
+    def _models(self) -> list[torch.nn.Module]:
+        """Give what is trained on all ranks."""
+        return self.replicas.modules()
 
     def _make_random(self) -> SystemRandom:
         return SystemRandom(self.turns, self.owners)

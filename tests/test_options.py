@@ -35,6 +35,7 @@ def test_nothing_given_means_the_defaults():
         "static_graph": False,
         "find_unused_parameters": False,
         "comm_hook": None,
+        "check_every": None,
         "share_devices": False,
         "timeout": 1800.0,
         "quiet": False,
@@ -97,6 +98,7 @@ def test_every_option_has_its_variable():
         "DDP_PATCH_STATIC_GRAPH",
         "DDP_PATCH_FIND_UNUSED_PARAMETERS",
         "DDP_PATCH_COMM_HOOK",
+        "DDP_PATCH_CHECK_EVERY",
         "DDP_PATCH_SHARE_DEVICES",
         "DDP_PATCH_TIMEOUT",
         "DDP_PATCH_QUIET",
@@ -122,6 +124,7 @@ def test_keyword_arguments_are_taken():
         "static_graph": True,
         "find_unused_parameters": True,
         "comm_hook": "bf16",
+        "check_every": 100,
         "share_devices": True,
         "timeout": 5,
         "quiet": True,
@@ -144,6 +147,7 @@ def test_variables_are_taken():
         "DDP_PATCH_STATIC_GRAPH": "true",
         "DDP_PATCH_FIND_UNUSED_PARAMETERS": "1",
         "DDP_PATCH_COMM_HOOK": "powersgd",
+        "DDP_PATCH_CHECK_EVERY": "50",
         "DDP_PATCH_SHARE_DEVICES": "on",
         "DDP_PATCH_TIMEOUT": "2.5",
         "DDP_PATCH_QUIET": "1",
@@ -161,6 +165,7 @@ def test_variables_are_taken():
         static_graph=True,
         find_unused_parameters=True,
         comm_hook="powersgd",
+        check_every=50,
         share_devices=True,
         timeout=2.5,
         quiet=True,
@@ -208,8 +213,10 @@ def test_batch_dims_are_a_list_of_names_and_dimensions(text, value):
         st.tuples(st.sampled_from(["report", "sync_batchnorm"]), st.booleans()),
         st.tuples(st.just("timeout"), st.floats(1e-3, 1e6)),
         st.tuples(st.just("accumulate"), st.integers(1, 10**6)),
-        st.tuples(st.just("bucket_cap_mb"), st.floats(1e-3, 1e5)),
-        st.tuples(st.just("comm_hook"), st.sampled_from(["fp16", "bf16", "powersgd"])),
+        st.tuples(st.just("bucket_cap_mb"), st.floats(1e-3, 1e5) | st.just("auto")),
+        st.tuples(st.just("gradient_as_bucket_view"), st.booleans() | st.just("auto")),
+        st.tuples(st.just("comm_hook"), st.sampled_from(["fp16", "bf16", "fp16_ef", "bf16_ef", "powersgd", "auto"])),
+        st.tuples(st.just("check_every"), st.integers(1, 10**6)),
         st.tuples(
             st.just("batch_dims"),
             st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True), st.none() | st.integers(-5, 5)),
@@ -248,6 +255,15 @@ BAD_VALUES = [
     ("timeout", "60"),
     ("timeout", None),
     ("timeout", True),
+    ("bucket_cap_mb", "fastest"),
+    ("bucket_cap_mb", True),
+    ("gradient_as_bucket_view", "fastest"),
+    ("gradient_as_bucket_view", 1),
+    ("comm_hook", "fp8"),
+    ("comm_hook", True),
+    ("check_every", 0),
+    ("check_every", True),
+    ("check_every", 2.0),
 ]
 
 
@@ -274,6 +290,11 @@ BAD_TEXTS = [
     ("timeout", "0"),
     ("timeout", "-1"),
     ("timeout", "nan"),
+    ("bucket_cap_mb", "fastest"),
+    ("gradient_as_bucket_view", "fastest"),
+    ("comm_hook", "fp8"),
+    ("check_every", "often"),
+    ("check_every", "0"),
 ]
 
 
@@ -301,9 +322,17 @@ def test_an_unknown_option_is_met_with_the_list():
     assert str(caught.value) == (
         "ddp_patch.enable() has no option 'zzz'. The options are nproc, view, tail, batch, lr_scale, warmup, report, "
         "sync_batchnorm, batch_dims, accumulate, "
-        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, share_devices, timeout, "
-        "quiet, traceback, trace."
+        "bucket_cap_mb, gradient_as_bucket_view, static_graph, find_unused_parameters, comm_hook, check_every, "
+        "share_devices, timeout, quiet, traceback, trace."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bucket_cap_mb", "fastest"), ("gradient_as_bucket_view", "fastest"), ("comm_hook", "fp8")]
+)
+def test_an_unknown_rule_is_met_with_the_line_to_write(name, value):
+    with pytest.raises(OptionError, match=f"Write {name}='auto' to have it chosen by measurement"):
+        Options(**{name: value})
 
 
 def test_an_option_error_is_a_value_error_too():

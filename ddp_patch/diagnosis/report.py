@@ -167,6 +167,8 @@ def _gradients(ledger: Ledger) -> list[str]:
         lines.append(f"{ledger.deferred} backwards went without an all-reduce, as another one was to follow")
     if ledger.late:
         lines.append(f"{ledger.late} times gradients were averaged after their backward, when they were looked at")
+    if ledger.compared:
+        lines.append(f"{ledger.compared} times parameters and gradients were compared: they were equal on all ranks")
     if ledger.overflows:
         lines.append(f"{ledger.overflows} steps were left out, since gradients overflowed in half precision")
     return lines

@@ -73,6 +73,10 @@ class Models:
         for synced in self._synced.values():
             synced.schedule.forget_cycle()
 
+    def modules(self) -> list[nn.Module]:
+        """Give those under DDP."""
+        return [synced.module for synced in self._synced.values()]
+
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter of a model under DDP."""
         return any(id(tensor) in synced.ids for synced in self._synced.values())

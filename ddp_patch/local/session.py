@@ -41,6 +41,9 @@ class LocalSession(Session):
         self.checkpoints.saves = lambda held: self.told.lets_out("saved", digest(held))
         super().begin(rows, others)
 
+    def _models(self) -> list[torch.nn.Module]:
+        return self.models.modules()
+
     def _make_random(self) -> OwnSeeds:
         return OwnSeeds(self.stream, self.turns, self.owners)
 

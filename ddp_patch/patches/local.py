@@ -64,6 +64,8 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         models.before_step()
+        if session.drift is not None:
+            session.drift.before_step(optimizer)
         if session.rates.are_scaled:
             session.rates.before(optimizer)
 

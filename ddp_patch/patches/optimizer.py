@@ -41,6 +41,8 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
         session.replicas.backwards.before_step(optimizer, has_closure)
+        if session.drift is not None:
+            session.drift.before_step(optimizer)
         if session.rates.are_scaled:
             session.rates.before(optimizer)
         if not has_closure:  # which runs forwards and backwards

@@ -101,6 +101,10 @@ class Replicas:
         self._world.ledger.replicas[described(module)] = why
         return replica
 
+    def modules(self) -> list[nn.Module]:
+        """Give those that have a replica."""
+        return [replica.module for replica in self._replicas.values()]
+
     def replica_of(self, module: nn.Module) -> Replica | None:
         """The replica that a module was given, if any."""
         return self._replicas.get(id(module))
