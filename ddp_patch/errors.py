@@ -5,7 +5,7 @@ DdpPatchError
 ├── LaunchError            the job cannot be started or joined as it was asked for
 ├── OrderError             enable() or disable() came at a moment when it can no longer be exact
 ├── PatchError             a patched name is missing, or somebody else replaced it
-├── GradientError          gradients of the local view cannot be those of all ranks
+├── GradientError          gradients of the local view cannot be those of all ranks, or kept ones would be overwritten
 ├── BatchError             a batch cannot be followed: ambiguous, mixed, or used below torch functions
 ├── LockstepError          the ranks do not see the same thing
 └── TrustError             what came from another process is not known to be one of the ranks'
@@ -35,7 +35,7 @@ class PatchError(DdpPatchError):
 
 
 class GradientError(DdpPatchError):
-    """A parameter got no gradient on one rank, and DDP was not told that this may happen."""
+    """A parameter got no gradient on one rank, unlike what DDP was told; or DDP would overwrite one that is kept."""
 
 
 class BatchError(DdpPatchError):

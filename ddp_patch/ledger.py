@@ -49,6 +49,7 @@ class Ledger:
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
     late: int = 0  # averages of gradients after their backward
     compared: int = 0  # times that the ranks' parameters and gradients were found equal, or not
+    choices: dict[str, str] = field(default_factory=dict)  # option and model -> what was chosen by measurement, and why
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
     pace: Pace = field(default_factory=Pace)
 

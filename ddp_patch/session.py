@@ -229,6 +229,7 @@ class Session:
         """An optimizer of the script's has stepped."""
         self.ledger.pace.stepped(profiles=self.options.report)
         self.replicas.backwards.after_step(optimizer)
+        self.replicas.backwards.tuning.stepped(optimizer)
         self.ledger.steps += 1
         self._greeting.stepped()
 

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
 from ddp_patch.gradients.backwards import Backwards
+from ddp_patch.gradients.tuning import Tuning
+from ddp_patch.options import Options
 
 
 def squared(z):
@@ -79,7 +81,8 @@ def test_a_loss_travels_with_the_gradients(collectives, name):
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     """On an accelerator it would wait for the device in every step; a sum of eight bytes does not."""
-    backwards = Backwards(SimpleNamespace(may_assume=True, ledger=None, accelerated=accelerated), lambda: None)
+    world = SimpleNamespace(may_assume=True, ledger=None, accelerated=accelerated)
+    backwards = Backwards(world, lambda: None, Tuning(Options(), world, lambda: False))
     sync = SimpleNamespace(may_be_scaled=lambda source: True, parameters=[])
     backwards._syncs.append(sync)
     promise = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))

@@ -23,6 +23,7 @@ NAMES = {
     "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
     "torch._dynamo.eval_frame.OptimizeContext.__init__": "whether anything is to be compiled",
     "torch._dynamo.eval_frame.cached_backends": "whether anything was, before ddp_patch was imported",
+    "torch._C._storage_Use_Count": "whether the script keeps gradients in the memory of DDP's buckets",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
     "torch._VF": "where nn.functional's functions are looked up (verify)",
     "torch._foreach_mul_": "gradients scaled in one kernel",
@@ -63,6 +64,7 @@ def a_node():
 ATTRIBUTES = {
     "_backward_cls": a_function,
     "_backward_hooks": lambda: torch.ones(1, requires_grad=True),
+    "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_check_reducer_finalized": lambda: torch.nn.parallel.DistributedDataParallel,
     "_call_impl": lambda: torch.nn.Linear(1, 1),
     "_disallowed_callable_ids": lambda: torch._dynamo.trace_rules,

@@ -41,6 +41,7 @@ class Report:
             _block("Gathered whole, slower than rows", _gathers(ledger)),
             _block("Collectives", _collectives(ledger)),
             _block("Gradients", _gradients(ledger)),
+            _block("Chosen by measurement", [f"{name}: {text}" for name, text in ledger.choices.items()]),
             _block("Notes", list(ledger.notes)),
         ]
         head = f"ddp_patch report: {self.world_size} ranks, this one on {self.device}\n"

@@ -21,6 +21,11 @@ class AccumulationSchedule:
         self._last: tuple[bool, ...] | None = None
         self._read: set[int] = set()  # positions where somebody reads gradients between backwards
 
+    @property
+    def is_at_start(self) -> bool:
+        """Whether no backward has come since the last step."""
+        return not self._cycle
+
     def backward(self) -> bool:
         """Note a backward; tell whether its gradients are expected to be looked at."""
         is_wanted = self.is_next_wanted()

@@ -14,19 +14,22 @@ from .averages import align
 from .gradients import GradientSync
 from .loss_scale import LossScale, leaves_below
 from .parameter_hooks import ParameterHooks
+from .tuning import Tuning
 from .unsettled import Unsettled
 
 
 class Backwards:
     """Tells every replica when a backward begins and ends, and when its gradients are looked at."""
 
-    def __init__(self, world: World, group: Callable[[], Any]) -> None:
+    def __init__(self, world: World, group: Callable[[], Any], tuning: Tuning) -> None:
         """Start without replicas.
 
         Args:
             world: the ranks that share the batch.
             group: gives the process group in which DDP sends gradients, and which nothing else may keep alive.
+            tuning: times backwards.
         """
+        self.tuning = tuning
         self._world = world
         self._group = group
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
@@ -76,6 +79,7 @@ class Backwards:
         if self._running:
             yield
             return
+        self.tuning.begin()
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.parameters)
             sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, promise)
@@ -118,6 +122,7 @@ class Backwards:
             self._correct(assumed, counted, source)
         if promise is not None:
             promise.let_go()
+        self.tuning.end()
 
     @contextmanager
     def grad(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +13,17 @@ from torch import nn
 from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
-from ..calling import swap
+from ..calling import compiled, swap
 from ..calling.calls import Call, described
 from ..errors import DdpPatchError
-from ..gradients.accumulation import AccumulationSchedule
-from ..gradients.averages import average_flat, in_parts
 from ..gradients.compression import compress
+from ..gradients.tuning import Tuning
 from ..gradients.unsettled import Unsettled
 from ..job.job import Job
 from ..options import Options
-from ..replica.replica import for_ddp, sparse_parameters
+from ..replica.replica import for_ddp
 from ..replica.trained import Trained
+from .beside import Beside
 from .synced import Synced
 
 _WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
@@ -47,7 +48,8 @@ class Models:
         self._synced: dict[int, Synced] = {}
         self._looked_at: list[nn.Module] = []
         self._trained = Trained()
-        self._beside = _Beside(world)
+        self._beside = Beside(world)
+        self.tuning = Tuning(options, world, compiled.is_used)
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,8 @@ class Models:
         try:
             if synced.ddp is None or not torch.is_grad_enabled():
                 return run(*args, **kwargs)
+            if self.tuning.is_on:
+                self._try(synced)
             # In its second forward DDP exchanges its buckets' order.
             return self._met("a forward under DDP", synced.forward, (args, kwargs, self.weight), {})
         finally:
@@ -119,23 +123,33 @@ class Models:
         inner = {id(child) for child in module.modules()}
         for key in [key for key in self._synced if key in inner]:
             self._drop(self._synced.pop(key))
-        ddp, sparse = None, sparse_parameters(module)
-        apart = {id(parameter) for parameter in sparse}
-        if any(p.requires_grad and id(p) not in apart for p in module.parameters()):
-            with self._world.collective("the making of DDP"):
-                ddp = self._job.wrap(
-                    module,
-                    without=sparse,
-                    with_broadcast=True,
-                    sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
-                    **for_ddp(self._options),
-                )
-            if self._options.comm_hook is not None:
-                compress(self._options.comm_hook, ddp, lambda is_last: None)
-        self._synced[id(module)] = Synced(module, ddp, self._world, self._options)
+        synced = self._synced[id(module)] = Synced(module, self._world, self._options)
+        if synced.dense:
+            self._wrap(synced, with_broadcast=True)
         self._beside.parameters = None
         self._world.ledger.replicas[described(module)] = _WHY
         self._look_at(module)
+
+    def _wrap(self, synced: Synced, with_broadcast: bool) -> None:
+        """Put a module under DDP."""
+        built = synced.built = self.tuning.built(synced.module, described(synced.module), synced.dense)
+        with self._world.collective("the making of DDP"):
+            synced.ddp = self._job.wrap(
+                synced.module,
+                without=synced.sparse,
+                with_broadcast=with_broadcast,
+                sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
+                **for_ddp(built.options),
+            )
+        if built.options.comm_hook is not None:
+            compress(built.options.comm_hook, synced.ddp, lambda is_last: None, built.powersgd_after)
+
+    def _try(self, synced: Synced) -> None:
+        """Build DDP anew where other values are to be tried, or were chosen."""
+        if synced.built is not None and self.tuning.wants(synced.module, synced.built) and synced.is_between_steps:
+            synced.ddp = None
+            gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
+            self._wrap(synced, with_broadcast=False)
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
@@ -167,6 +181,7 @@ class Models:
             run(*args, **kwargs)
             return
         self.in_backward = True
+        self.tuning.begin()
         try:
             self._met("a backward", run, args, kwargs)
         finally:
@@ -177,6 +192,7 @@ class Models:
             self.unsettled.note(synced)
         if self._beside.ended(self._trained, self._synced):
             self.unsettled.note(self._beside)
+        self.tuning.end()
 
     def _met(self, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what ranks meet in, as ``World.collective`` surrounds it, in a fifth of its time."""
@@ -222,31 +238,3 @@ class Models:
         synced.pending = False
         self.unsettled.note(synced)
         synced.let_go()
-
-
-class _Beside:
-    """Parameters that an optimizer trains and no model of the script's holds: averaged when somebody looks."""
-
-    def __init__(self, world: World) -> None:
-        self.pending = False
-        self.ids: set[int] = set()
-        self.parameters: list[Any] | None = None  # None: to be looked for
-        self.schedule = AccumulationSchedule()
-        self._world = world
-
-    def ended(self, trained: Trained, models: dict[int, Synced]) -> bool:
-        """A backward of the script has ended; tell whether that may have left something to average."""
-        if self.parameters is None:
-            held = {key for synced in models.values() for key in synced.ids}
-            self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
-            self.ids = {id(parameter) for parameter in self.parameters}
-        was_pending = self.pending
-        self.pending = bool(self.parameters) and any(parameter.requires_grad for parameter in self.parameters)
-        return self.pending or was_pending
-
-    def settle(self) -> None:
-        """Average them."""
-        if self.pending and self.parameters:
-            self.pending = False
-            for part in in_parts([parameter for parameter in self.parameters if parameter.requires_grad]):
-                average_flat(part, self._world)

@@ -81,5 +81,6 @@ class LocalSession(Session):
     def stepped(self, optimizer: Any) -> None:
         """An optimizer of the script's has stepped."""
         self.ledger.pace.stepped(profiles=False)
+        self.models.tuning.stepped(optimizer)
         self.ledger.steps += 1
         self._greeting.stepped()

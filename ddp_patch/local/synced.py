@@ -17,6 +17,7 @@ from ..batch.world import World
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, average_sparse, in_parts
+from ..gradients.trial import Built
 from ..options import Options
 from ..replica.replica import sparse_parameters
 from ..structure import map_leaves
@@ -27,23 +28,23 @@ _NOT_FINISHED = "Expected to have finished reduction"  # torch's words (2.13)
 class Synced:
     """A module, its DDP, and whether its gradients are those of all ranks."""
 
-    def __init__(self, module: nn.Module, ddp: DistributedDataParallel | None, world: World, options: Options) -> None:
+    def __init__(self, module: nn.Module, world: World, options: Options) -> None:
         """Start with nothing to average.
 
         Args:
             module: of the script.
-            ddp: around it; None where all of its gradients are sparse.
             world: the ranks.
             options: of the session.
         """
         self.module = module
-        self.ddp = ddp
+        self.ddp: DistributedDataParallel | None = None  # around it; where all of its gradients are sparse, none
         self.sparse = sparse_parameters(module)
         apart = {id(parameter) for parameter in self.sparse}
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.dense = [parameter for parameter in trainable if id(parameter) not in apart]
         self.ids = {id(parameter) for parameter in trainable}
         self.schedule = AccumulationSchedule(options.accumulate)
+        self.built: Built | None = None  # what DDP was built with
         self.pending = False  # some gradient is this rank's own
         self._world = world
         self._armed = self._reached = self._to_check = False
@@ -57,6 +58,11 @@ class Synced:
     def fits(self) -> bool:
         """Tell whether these are the parameters that the module trains."""
         return self.ids == {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no gradient is on its way, and DDP does not wait for one."""
+        return self.schedule.is_at_start and not self.pending and not self._armed
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], weight: float | None) -> Any:
         """Run a forward that a backward may follow.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
 from ..calling import compiled
-from ..calling.calls import Call
+from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
 from ..diagnosis.lockstep import compare_parameters
@@ -21,6 +22,7 @@ from ..gradients.backwards import Backwards
 from ..gradients.compression import compress
 from ..gradients.flags import Flags
 from ..gradients.gradients import GradientSync
+from ..gradients.trial import Built
 from ..job.job import Job
 from ..options import Options
 
@@ -46,6 +48,7 @@ class Replica:
         self._backwards = backwards
         self._census = census
         self._schedule = AccumulationSchedule(options.accumulate)
+        self._built: Built | None = None  # what DDP was built with
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
 
@@ -109,6 +112,10 @@ class Replica:
     def _renew(self, held: Held) -> None:
         if self.fits(held):
             self._fewer = 0
+            if self._is_to_be_tried():
+                self.drop()
+                gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
+                self._build()
             return
         trainable = held.trainable()
         if not trainable:
@@ -124,11 +131,20 @@ class Replica:
         compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
 
+    def _is_to_be_tried(self) -> bool:
+        """Tell whether DDP is to be built with other values, and no gradient is on its way."""
+        if self._built is None or not self._backwards.tuning.wants(self.module, self._built):
+            return False
+        return self._schedule.is_at_start and self.sync is not None and not self.sync.pending
+
     def _build(self) -> None:
-        options = self._options
+        options, after = self._options, None
         sparse, flags = sparse_parameters(self.module), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
+        self._built = None
         if dense:
+            self._built = self._backwards.tuning.built(self.module, described(self.module), dense)
+            options, after = self._built.options, self._built.powersgd_after
             # DDP would compress what is no gradient, or take it for unused.
             is_told_otherwise = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
             flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
@@ -141,7 +157,7 @@ class Replica:
                 self._ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
         self.sync = GradientSync(dense, sparse, self._ddp, self._world, self._schedule, flags)
         if self._ddp is not None and flags is not None and flags.parameter is None:
-            compress(options.comm_hook, self._ddp, self.sync.bucket_left)
+            compress(options.comm_hook, self._ddp, self.sync.bucket_left, after)
         self._backwards.add(self.sync)
 
 

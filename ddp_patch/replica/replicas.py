@@ -30,6 +30,7 @@ from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backwards import Backwards
 from ..gradients.graphs import comes_from
+from ..gradients.tuning import Tuning
 from ..job.job import Job
 from ..options import Options
 from ..structure import leaves
@@ -51,7 +52,8 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.stream = RankStream(world.rank, world.device)
-        self.backwards = Backwards(world, lambda: job.one_process.group)
+        tuning = Tuning(options, world, compiled.is_used)
+        self.backwards = Backwards(world, lambda: job.one_process.group, tuning)
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)

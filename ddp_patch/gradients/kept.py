@@ -1,0 +1,70 @@
+"""Gradients of an earlier step that the script still holds: DDP overwrites them where ``.grad`` is its buckets' memory.
+
+One process gives every step new gradients, so a list of them keeps its numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .watch import grad_of, with_grad
+
+_SETTLED = 4  # backwards of a DDP, after which its buckets stay where they are
+_holders: Any = torch._C._storage_Use_Count  # of a storage: tensors that share it, and Python (torch 2.13)
+
+
+class Kept:
+    """Sees what the script keeps of one model's gradients."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        """Nothing was seen yet."""
+        self._parameters = parameters
+        self._left: list[tuple[Tensor, Any]] = []  # parameters, and the memory of their gradients
+        # Of DDP's buckets. Their views are ``.grad``, so that who keeps one holds no other tensor.
+        self._views: list[Tensor] = []
+        self._memory: list[Any] = []
+        self._own: list[int] = []  # holders that are not the script's
+        self._backwards = 0
+        self.found = False
+
+    def built(self) -> None:
+        """Other buckets are there."""
+        self._left, self._views, self._memory, self._own, self._backwards = [], [], [], [], 0
+
+    def ended(self, is_shared: bool) -> None:
+        """A backward has ended, and the script has not seen its gradients yet.
+
+        Args:
+            is_shared: they are in the memory of DDP's buckets.
+        """
+        held = [(parameter, grad_of(parameter)) for parameter in self._parameters] if self._backwards < _SETTLED else []
+        if not is_shared:
+            self._left = [(p, weakref.ref(grad.untyped_storage())) for p, grad in held if grad is not None]
+        elif held:
+            self._backwards += 1
+            self._views = [grad for _, grad in held if grad is not None]
+            del held
+            memory = {view.untyped_storage().data_ptr(): view.untyped_storage() for view in self._views}
+            self._memory = [*memory.values()]
+            self._own = self._count()
+
+    def would_be_overwritten(self) -> bool:
+        """Tell, as a backward begins, whether it writes to the memory of gradients that the script keeps."""
+        for parameter, memory in self._left:
+            grad = grad_of(parameter)
+            if memory() is not None and (grad is None or grad.untyped_storage() is not memory()):
+                self.found = True
+        self._left = []
+        # Who zeroes gradients in place overwrites them on one process too.
+        if not self._own or all(with_grad(self._parameters)):
+            return False
+        return any(now > before for now, before in zip(self._count(), self._own, strict=True))
+
+    def _count(self) -> list[int]:
+        return [*map(sys.getrefcount, self._views), *(_holders(memory._cdata) for memory in self._memory)]

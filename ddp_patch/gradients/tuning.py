@@ -1,0 +1,172 @@
+"""Options that are chosen by measurement: ``bucket_cap_mb``, ``gradient_as_bucket_view`` and ``comm_hook`` as "auto".
+
+The first steps of each model run under the values in turn, one model after the other; a step's backwards are timed on
+every rank, and one exchange of the times settles an option, alike on all ranks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.world import World
+from ..errors import GradientError
+from ..ledger import script_line
+from ..option_forms import AUTO
+from ..options import Options
+from .kept import Kept
+from .trial import DEFAULTS, Built, Trial
+
+_VIEW = "gradient_as_bucket_view"
+
+
+class Tuning:
+    """What is tried for the models of a session."""
+
+    def __init__(self, options: Options, world: World, is_compiled: Callable[[], bool]) -> None:
+        """Begin without models.
+
+        Args:
+            options: of the session.
+            world: the ranks.
+            is_compiled: tells whether anything is compiled: that would have to be done anew for each value.
+        """
+        self.is_on = any(getattr(options, name) == AUTO for name in DEFAULTS)
+        self._options = options
+        self._plain = Built(options)
+        self._world = world
+        self._is_compiled = is_compiled
+        self._models: dict[int, _Model] = {}
+        self._began: float | None = None
+
+    def built(self, module: nn.Module, name: str, parameters: Sequence[Tensor]) -> Built:
+        """Give what a DDP that is being made is to be built with.
+
+        Args:
+            module: that it is for.
+            name: of that, in words.
+            parameters: that it reduces.
+        """
+        if not self.is_on:
+            return self._plain
+        model = self._models.get(id(module))
+        if model is None or model.module() is not module:
+            size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+            model = self._models[id(module)] = _Model(module, name, Trial(self._options, size))
+        model.parameters = {id(parameter) for parameter in parameters}
+        if self._options.gradient_as_bucket_view == AUTO:
+            model.kept = model.kept or Kept(parameters)
+            model.kept.built()
+        return model.trial.built
+
+    def wants(self, module: nn.Module, built: Built) -> bool:
+        """Tell whether a module's DDP is to be built anew, with other values."""
+        model = self._models.get(id(module))
+        return model is not None and model.module() is module and model.trial.built is not built
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A backward of the script begins.
+
+        Raises:
+            GradientError: when it would overwrite gradients that the script keeps.
+        """
+        if not self.is_on:
+            return
+        for model in self._models.values():
+            if model.kept is not None and model.kept.would_be_overwritten():
+                raise GradientError(
+                    f"{script_line()}: the script still holds a gradient of an earlier step of {model.name}, whose "
+                    f"memory this backward would write to, since {_VIEW}='auto' was found to be faster on. Write "
+                    f"{_VIEW}=False, or keep copies: p.grad.clone()."
+                )
+        self._synchronize()
+        self._began = perf_counter()
+
+    def end(self) -> None:
+        """It has ended."""
+        if self._began is None:
+            return
+        self._synchronize()
+        seconds = perf_counter() - self._began
+        self._began = None
+        for model in self._models.values():
+            model.seconds += seconds
+            if model.kept is not None:
+                model.kept.ended(bool(model.trial.built.options.gradient_as_bucket_view))
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped. Every rank comes here at the same point of the script."""
+        model = next((model for model in self._models.values() if not model.trial.is_over), None)
+        if model is None or not model.seconds:
+            return
+        ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if model.parameters.isdisjoint(ids):
+            return
+        seconds, model.seconds = model.seconds, 0.0
+        if self._is_compiled():
+            model.trial.give_up()
+            self._say(model, "options by measurement", "not tried: torch.compile would compile anew for each value")
+        elif model.trial.stepped(seconds):
+            self._settle(model)
+        while model.trial.next_option() is not None and not self._begin(model):
+            pass
+
+    def _begin(self, model: _Model) -> bool:
+        name = model.trial.next_option()
+        assert name is not None
+        if name == _VIEW and any(given[0] for given in self._world.share([model.keeps])):
+            self._say(model, model.trial.skip(), "False: the script keeps gradients of earlier steps")
+            model.kept = None
+            return False
+        if model.trial.begin():
+            self._say(model, name, f"still being tried when this was written; it takes {model.trial.length} steps")
+            return True
+        self._say(model, name, f"{model.trial.values[0]}: all gradients are in one bucket, whatever its size")
+        return False
+
+    def _settle(self, model: _Model) -> None:
+        name, values = model.trial.name, model.trial.values
+        assert name is not None
+        # Each rank sees what it keeps itself, as rank 0 alone may for its log.
+        given = self._world.share([model.trial.times(), model.keeps])
+        by_rank, keeps = [entry[0] for entry in given], any(entry[1] for entry in given)
+        chosen, times = model.trial.choose(by_rank, refused=name == _VIEW and keeps)
+        if name == _VIEW and not chosen:
+            model.kept = None
+        taken = dict(zip(values, times, strict=True))
+        others = ", ".join(f"{1000 * its:.2f} ms with {value}" for value, its in taken.items() if value != chosen)
+        self._say(
+            model,
+            name,
+            f"{chosen}: {1000 * taken[chosen]:.2f} ms for a step's backwards on the slowest rank; {others}; "
+            f"{times[0] / taken[chosen]:.2f} times as fast as with {values[0]}",
+        )
+
+    def _say(self, model: _Model, name: str, text: str) -> None:
+        self._world.ledger.choices[f"{name} of {model.name}"] = text
+
+    def _synchronize(self) -> None:
+        if self._world.accelerated and any(not model.trial.is_over for model in self._models.values()):
+            torch.accelerator.synchronize()
+
+
+class _Model:
+    def __init__(self, module: nn.Module, name: str, trial: Trial) -> None:
+        self.module = weakref.ref(module)
+        self.name = name
+        self.trial = trial
+        self.parameters: set[int] = set()
+        self.kept: Kept | None = None
+        self.seconds = 0.0  # of backwards since its last step
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the script was seen to keep gradients on this rank."""
+        return self.kept is not None and self.kept.found

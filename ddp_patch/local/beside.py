@@ -1,0 +1,40 @@
+"""Parameters that no model of the script's holds, whose gradients DDP does not average."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..batch.world import World
+from ..gradients.accumulation import AccumulationSchedule
+from ..gradients.averages import average_flat, in_parts
+from ..replica.trained import Trained
+from .synced import Synced
+
+
+class Beside:
+    """Parameters that an optimizer trains and no model of the script's holds: averaged when somebody looks."""
+
+    def __init__(self, world: World) -> None:
+        """Know of none yet."""
+        self.pending = False
+        self.ids: set[int] = set()
+        self.parameters: list[Any] | None = None  # None: to be looked for
+        self.schedule = AccumulationSchedule()
+        self._world = world
+
+    def ended(self, trained: Trained, models: dict[int, Synced]) -> bool:
+        """A backward of the script has ended; tell whether that may have left something to average."""
+        if self.parameters is None:
+            held = {key for synced in models.values() for key in synced.ids}
+            self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
+            self.ids = {id(parameter) for parameter in self.parameters}
+        was_pending = self.pending
+        self.pending = bool(self.parameters) and any(parameter.requires_grad for parameter in self.parameters)
+        return self.pending or was_pending
+
+    def settle(self) -> None:
+        """Average them."""
+        if self.pending and self.parameters:
+            self.pending = False
+            for part in in_parts([parameter for parameter in self.parameters if parameter.requires_grad]):
+                average_flat(part, self._world)
