@@ -199,6 +199,38 @@ def test_those_that_it_begins_to_keep_later_are_named_before_they_are(ranks, vie
         assert "Write gradient_as_bucket_view=False, or keep copies: p.grad.clone()." in said
 
 
+HABITS = ["zeroed in place", "a second backward"]
+
+
+def all_habits():
+    """With the last value of each option taken, whatever was measured."""
+    Trial.times = lambda self: [float(len(self.values) - index) for index in range(len(self.values))]
+    found = []
+    for habit in HABITS:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+        drawn = torch.Generator().manual_seed(3)
+        for _ in range(57):
+            optimizer.zero_grad(set_to_none=habit != "zeroed in place")
+            (x,) = ddp_patch.shard_batch((torch.randn(6, 360, generator=drawn, dtype=torch.float64),))
+            loss = model(x).square().mean()
+            loss.backward(retain_graph=habit == "a second backward")
+            if habit == "a second backward":
+                (loss / 2).backward()
+            found.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).item())
+            optimizer.step()
+        found.append([p.detach().flatten()[:50].tolist() for p in model.parameters()])
+    return found, list(ddp_patch.report().ledger.choices.values())
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_is_chosen_changes_no_number_later(ranks, view):
+    plain = ranks.call(all_habits, 2, enable={"view": view}).ok().results
+    found = ranks.call(all_habits, 2, enable={"view": view, **AUTO}).ok().results
+    assert [numbers for numbers, _ in found] == [numbers for numbers, _ in plain]
+    assert [choice.partition(":")[0] for choice in found[0][1]][:2] == ["5.0", "True"]
+
+
 # --- compression, where it was asked for ----------------------------------------------------------------------------------------
 
 
