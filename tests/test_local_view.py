@@ -27,6 +27,7 @@ CASES = [
     "augmented_by_workers",
     "one_optimizer_for_two_models",
     "sparse_embedding",
+    "loaders_made_anew",
 ]
 OPTIONS = {"batch_norm_of_a_rank": {"sync_batchnorm": False}}
 

@@ -22,6 +22,7 @@ from ..errors import BatchError, LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..options import Options
+from .epochs import Epochs
 from .models import Models
 from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, checksum, is_torchs, share_of
 from .streams import Streams
@@ -59,7 +60,7 @@ class LocalLoaders:
         self._per_host = per_host
         self._on_epoch = on_epoch
         self._ranks = Ranks(world.rank, world.size, streams.shared)
-        self._epochs: weakref.WeakKeyDictionary[DataLoader[Any], int] = weakref.WeakKeyDictionary()
+        self._epochs = Epochs(world, models)
         self._kept: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -75,7 +76,7 @@ class LocalLoaders:
             if self._models.are_trained():
                 self._streams.part()
             self._models.renew()
-            epoch = self._epochs[loader] = self._epochs.get(loader, -1) + 1
+            epoch = self._epochs.begin(loader, _described(loader))
             shadow = self._kept.get(loader) or self._shadow(loader)
             if loader.persistent_workers:
                 self._kept[loader] = shadow

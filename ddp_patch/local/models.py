@@ -42,6 +42,7 @@ class Models:
         self.in_backward = False
         self.weight: float | None = None  # of this rank's rows of the batch that the script works on
         self.backwards = 0  # that have run
+        self.optimizers = 0  # that were made
         self._options = options
         self._job = job
         self._world = world
@@ -55,6 +56,7 @@ class Models:
 
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
+        self.optimizers += not self._trained.knows(optimizer)
         self._trained.add(optimizer)
         self._beside.parameters = None
 

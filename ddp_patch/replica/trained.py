@@ -14,6 +14,10 @@ class Trained:
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ids: set[int] | None = None
 
+    def knows(self, optimizer: Any) -> bool:
+        """Tell whether an optimizer was added."""
+        return optimizer in self._optimizers
+
     def add(self, optimizer: Any) -> None:
         """Remember an optimizer, or look at its groups anew."""
         self._optimizers.add(optimizer)

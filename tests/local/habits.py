@@ -309,6 +309,25 @@ def sparse_embedding(hand):
     return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
 
 
+def loaders_made_anew(hand):
+    """For each epoch, and for two trainings; in a function that has two of a kind at once."""
+    found = []
+    for _ in range(2):
+        model = hand.model(mlp())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for epoch in range(3):
+            for x, y in hand.epoch(hand.loader(rows(), 12, shuffle=True), epoch):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                found.append(x.sum().item())
+        two = [hand.loader(rows(seed=seed), 12, shuffle=True) for seed in (1, 2)]
+        for epoch in range(2):
+            for loader in two:
+                found += [x.sum().item() for x, _ in hand.epoch(loader, epoch)]
+    return found
+
+
 def without_ddp_patch(name):
     hand = Hand(True)
     try:
