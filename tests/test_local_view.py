@@ -9,6 +9,7 @@ from local import as_one, habits
 from torch.utils.data import DataLoader
 
 import ddp_patch
+from ddp_patch.local.streams import Streams
 
 CASES = [
     "shuffled",
@@ -28,6 +29,7 @@ CASES = [
     "one_optimizer_for_two_models",
     "sparse_embedding",
     "loaders_made_anew",
+    "seeded_between_trainings",
 ]
 OPTIONS = {"batch_norm_of_a_rank": {"sync_batchnorm": False}}
 
@@ -93,6 +95,18 @@ def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc
     found = ranks.call(as_one.run, nproc, *case, enable=options).ok()
     for rank in range(nproc):
         same(found.results[rank], alone.results[0], f"rank {rank}")
+
+
+def test_accelerators_are_seeded_once_with_torchs_generator():
+    streams = Streams(1, torch.device("cpu"))
+    assert streams.seed("torch.manual_seed", 5) == 5  # before the first epoch
+    streams.reseeded()
+    streams.part()
+    assert streams.seed("torch.manual_seed", 5) == 6
+    assert streams.seed("torch.cuda.manual_seed_all", 6) == 6  # by torch.manual_seed
+    streams.reseeded()
+    assert streams.seed("torch.cuda.manual_seed_all", 6) == 7  # by the script
+    streams.join()
 
 
 # --- what would be wrong is said ----------------------------------------------------------------------------------------

@@ -33,13 +33,20 @@ class SystemRandom:
     def given(self, what: str, seed: Any) -> Any:
         """Give the seed that rank 0 came with: a script's may be its clock."""
         if self._turns.are_taken() and self._ownership.covers_seeds():
-            return self._turns.follow(what, lambda: seed)
+            return self._scripts(what, seed)
         return seed
+
+    def _scripts(self, what: str, seed: Any) -> Any:
+        return self._turns.follow(what, lambda: seed)
+
+    def _are_alike(self) -> bool:
+        """Tell whether ranks draw alike."""
+        return True
 
     def seed(self, what: str) -> int | None:
         """Give a seed that all ranks share; None to leave it to the system."""
         import secrets  # noqa: PLC0415 — seldom needed
 
-        if self._turns.are_taken() and self._ownership.covers_calls():
+        if self._are_alike() and self._turns.are_taken() and self._ownership.covers_calls():
             return int(self._turns.follow(what, lambda: secrets.randbits(_BITS)))
         return None

@@ -34,6 +34,7 @@ class Streams:
         self._device = torch.get_device_module(device.type) if device.type != "cpu" else None
         self._of_all: list[Any] = []  # where the stream of all ranks stands
         self._is_shared = False  # it is in place
+        self._is_seeding = False  # torch.manual_seed, which seeds accelerators with the seed that it was given
         self._taken: Any = WeakTensorKeyDictionary()  # states that this rank has taken
         self._came_back_to: int | None = None  # a state out of a checkpoint, in which rank 0's stands
 
@@ -87,12 +88,29 @@ class Streams:
         """Give what a generator is seeded with where the script says a seed."""
         if not self.are_own or isinstance(seed, bool) or not isinstance(seed, int):
             return seed
+        if what != _OF_NUMPY and (what not in _GENERATORS or self._is_seeding):
+            return seed
+        self._is_seeding = what == "torch.manual_seed"
+        with self.shared():  # weights of a model that is made next are those of this seed
+            self._seed_here(what, seed)
+        return (seed + self._rank) % (1 << 32) if what == _OF_NUMPY else seed + self._rank
+
+    def _seed_here(self, what: str, seed: int) -> None:
+        # Through instances that nothing of ours stands before.
         if what == _OF_NUMPY:
-            return (seed + self._rank) % (1 << 32)
-        return seed + self._rank if what in _GENERATORS else seed
+            numpy = sys.modules["numpy"]
+            numpy.random.set_state(numpy.random.RandomState(seed).get_state())
+        elif what == "random.seed":
+            random.setstate(random.Random(seed).getstate())
+        else:
+            if what == "torch.manual_seed":
+                torch.default_generator.manual_seed(seed)
+            if self._device is not None:
+                self._device.manual_seed_all(seed)
 
     def reseeded(self) -> None:
         """The script has seeded torch's generator."""
+        self._is_seeding = False
 
     def marked(self, state: torch.Tensor) -> None:
         """The script keeps torch's state, which is this rank's."""
@@ -115,11 +133,10 @@ class OwnSeeds(SystemRandom):
         super().__init__(*given)
         self._streams = streams
 
-    def given(self, what: str, seed: Any) -> Any:
-        """Give the seed for this rank."""
-        is_scripts = self._turns.are_taken() and self._ownership.covers_seeds()  # a dataset's are its rows'
-        return self._streams.seed(what, seed) if is_scripts else seed
+    # Who asks is found out by frames, among which none of this file may be.
 
-    def seed(self, what: str) -> int | None:
-        """Give a seed that all ranks share until they draw apart."""
-        return None if self._streams.are_own else super().seed(what)
+    def _scripts(self, what: str, seed: Any) -> Any:
+        return self._streams.seed(what, seed)
+
+    def _are_alike(self) -> bool:
+        return not self._streams.are_own

@@ -309,6 +309,19 @@ def sparse_embedding(hand):
     return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
 
 
+def seeded_between_trainings(hand):
+    found = []
+    for fold in range(2):
+        model = hand.model(mlp())  # from a seed of its own
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        losses = trained(hand, model, hand.loader(rows(), 12, shuffle=True), optimizer, epochs=1)
+        torch.manual_seed(9 + fold + hand.rank)
+        random.seed(9 + fold + hand.rank)
+        np.random.seed(9 + fold + hand.rank)
+        found += [losses, [torch.rand(1).item(), random.random(), np.random.rand(), torch.rand(1).item()]]
+    return found
+
+
 def loaders_made_anew(hand):
     """For each epoch, and for two trainings; in a function that has two of a kind at once."""
     found = []
