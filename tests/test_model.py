@@ -126,6 +126,60 @@ def test_batch_norm_sees_the_whole_batch(ranks, kind, mode, by_kernels):
             assert result["values"][name] == pytest.approx(values, rel=1e-9, abs=1e-12), name
 
 
+def norm_in_half(name):
+    dtype = getattr(torch, name)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 1)).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(3):
+        loss = model(one_batch(8, 2, 6, 6, seed=step).to(dtype)).float().pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.grad.dtype == dtype for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_batch_norm_whose_weights_are_of_half_precision(ranks, dtype):
+    wanted, _ = ranks.call(norm_in_half, 1, dtype).ok().results[0]
+    for losses, are_alike in ranks.call(norm_in_half, 2, dtype).ok().results:
+        assert losses == pytest.approx(wanted, rel=0.03)  # bfloat16 has 8 bits
+        assert all(are_alike)
+
+
+def operations_on_rows():
+    """What touches a tensor as large as this rank's rows, from a BatchNorm's input to its gradient."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.data import DataLoader, TensorDataset
+
+    found = []
+
+    class Notes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            given = [*args, *(out if isinstance(out, (tuple, list)) else (out,))]
+            if any(isinstance(value, torch.Tensor) and value.numel() == 8 * 8 * 4 * 4 for value in given):
+                found.append(function.overloadpacket.__name__)
+            return out
+
+    model = nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
+    for (batch,) in DataLoader(TensorDataset(torch.randn(64, 8, 4, 4)), 16):
+        with Notes():
+            model(batch).mean().backward()
+        noted = [name for name in found if name not in ("detach", "alias", "view")]
+        found.clear()
+    first = noted.index("convolution") + 1
+    return noted[first : noted.index("convolution_backward")]
+
+
+def test_batch_norm_passes_over_its_rows_in_torchs_own_kernels(ranks):
+    for found in ranks.call(operations_on_rows, 2).ok().results:
+        forward, backward = ["batch_norm_update_stats", "native_batch_norm"], ["native_batch_norm_backward"]
+        assert found == [*forward, "sum", "expand", *backward, "native_batch_norm", "add_", "mul_"]
+
+
 def double_backward_of_batch_norm(by_kernels=False):
     """A gradient penalty through BatchNorm: second derivatives over all ranks' rows."""
     with_kernels(by_kernels)
