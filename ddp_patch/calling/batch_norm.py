@@ -99,8 +99,8 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(rows, weight, bias, mean, var, count)
         ctx.eps = eps
         # Weights of half precision beside moments in float are refused (torch 2.13).
-        own = [None if given is None else given.to(mean.dtype) for given in (weight, bias)]
-        return F.batch_norm(rows, mean, var, *own, training=False, eps=eps)
+        scale, shift = (None if given is None else given.to(mean.dtype) for given in (weight, bias))
+        return F.batch_norm(rows, mean, var, scale, shift, training=False, eps=eps)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

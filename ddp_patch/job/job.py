@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
@@ -20,15 +20,12 @@ from . import accelerate_quietly  # noqa: F401 — before anybody imports it
 
 # isort: split
 from accelerate.state import PartialState
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, not in its __all__
-from torch.distributed.rendezvous import register_rendezvous_handler
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
 from ..state import State
-from . import attempt, hosts, loopback, ray_worker, reaching, software, texts
+from . import attempt, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
 from .attendance import Attendance
 from .crash import CrashHook
 from .heeded import Heeded
@@ -46,35 +43,9 @@ from .table import VARIABLES
 from .unsaid import Mark
 from .vanished import notice_vanished_hosts
 from .watch import Watch
-
-# destroy_process_group starts torch's group names anew (torch 2.13, _world.group_count), so a script that makes its own
-# group after ours would read our addresses under the same keys. Ours live under a prefix.
-_OWN_STORE = "ddp-patch://"
-
+from .wrapping import Wrapping
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # which is chosen for the ranks
-
-_stores: list[Any] = []  # that the ranks met at, for their process group
-
-
-def _rendezvous(url: str, timeout: timedelta, **options: Any) -> Iterator[tuple[Any, int, int]]:
-    store = PrefixStore(f"ddp_patch/{attempt.name()}", _stores.pop())
-    yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-register_rendezvous_handler("ddp-patch", _rendezvous)
-
-
-class _Called(torch.nn.Module):
-    """What DDP may write attributes to in place of the script's module."""
-
-    def __init__(self, module: torch.nn.Module, beside: torch.nn.Parameter | None) -> None:
-        super().__init__()
-        self.beside = beside  # before the module's, since DDP begins with the last one
-        self.module = module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
 
 
 class Job:
@@ -110,7 +81,7 @@ class Job:
         os.environ.update(told.variables())
         store = meet(told, timeout)
         if self.worker is None:
-            _stores.append(store)
+            rendezvous.hand_over(store)
         offer = Offer(told.rank)
         own = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
         seen = hosts.exchange(own, store, told, timeout)
@@ -124,7 +95,7 @@ class Job:
         self.sees_one_disk = len({its.mounts for its in seen}) == 1
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained
-        self.wrapping = False  # DDP is being built by us, not by the script
+        self.wrapping = Wrapping(lambda: self.one_process.group)
         excepthook = sys.excepthook
         with loopback.sockets({its.network for its in seen}), Joining(store, told):
             self.seal = Seal(offer.agreed([its.key for its in seen]))
@@ -156,7 +127,7 @@ class Job:
         os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
         state = PartialState(
             cpu=place.device is None,
-            init_method=_OWN_STORE,
+            init_method=rendezvous.URL,
             timeout=timedelta(seconds=timeout),
             # NCCL wants a device for each; of a launcher's group nothing is to be chosen.
             **({"backend": "gloo"} if place.shares and self.worker is None else {}),
@@ -180,44 +151,6 @@ class Job:
         # Batches may live on the host as well as on the accelerator.
         both = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
         self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
-
-    def wrap(
-        self,
-        module: torch.nn.Module,
-        beside: torch.nn.Parameter | None = None,
-        without: Sequence[torch.nn.Parameter] = (),
-        *,
-        with_broadcast: bool = False,
-        sync_buffers: bool = False,
-        **options: Any,
-    ) -> DistributedDataParallel:
-        """Put a module under DistributedDataParallel.
-
-        Args:
-            module: to be called through the result.
-            beside: a parameter that is reduced with the module's.
-            without: parameters that DDP leaves alone.
-            with_broadcast: of rank 0's parameters and buffers, once.
-            sync_buffers: before every forward, where they are not equal by construction.
-            options: for DDP.
-        """
-        inner = _Called(module, beside)
-        if without:
-            ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)
-        self.wrapping = True
-        try:
-            return DistributedDataParallel(
-                inner,
-                process_group=self.one_process.group,
-                forward_sync_buffers=sync_buffers,
-                # DDP's broadcast writes to the parameters, which invalidates graphs that hold them: they are compared
-                # where they are to be equal.
-                init_sync=with_broadcast,
-                **options,
-            )
-        finally:
-            self.wrapping = False
 
     def explain(self, error: RuntimeError | None) -> Exception | None:
         """Say why a collective failed; with no error, end this process if it is known to be out of step.

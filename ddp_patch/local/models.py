@@ -136,7 +136,7 @@ class Models:
         """Put a module under DDP."""
         built = synced.built = self.tuning.built(synced.module, described(synced.module), synced.dense)
         with self._world.collective("the making of DDP"):
-            synced.ddp = self._job.wrap(
+            synced.ddp = self._job.wrapping.wrap(
                 synced.module,
                 without=synced.sparse,
                 with_broadcast=with_broadcast,

@@ -44,7 +44,7 @@ def door(what: str) -> Wrapper:
     """A wrapper for what a script calls that distributes itself."""
 
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if not session.job.wrapping:
+        if not session.job.wrapping.is_under_way:
             _stand_aside(session, f"calls {what}")
         return wrapped(*args, **kwargs)
 
