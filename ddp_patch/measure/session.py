@@ -9,9 +9,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 from ..errors import DdpPatchError
+from ..verify.command import ended_by_signals
 from ..verify.workplace import PREFIX
 from .arguments import Help
 from .runs import MeasureError
@@ -49,24 +49,7 @@ def scratch() -> Iterator[Path]:
     """Give an empty folder, which is gone afterwards, also where SIGTERM or a closed terminal ends the command."""
     root = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

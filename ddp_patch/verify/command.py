@@ -38,7 +38,7 @@ def command(argv: Sequence[str], start: Start = process.run) -> int:
         sys.stderr.write(f"python -m ddp_patch verify: {error}\n")
         return 2
     try:
-        with _ended_by_signals(), _scratch() as root:
+        with ended_by_signals(), _scratch() as root:
             verdicts = list(verify(request, root, start))
             code = max((verdict.code for verdict in verdicts), key=lambda code: (code == 1, code))
             _tell(request, verdicts, shlex.join(["python", "-m", "ddp_patch", "verify", *argv]), code)
@@ -151,7 +151,7 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Have SIGTERM and a closed terminal end it as Ctrl-C does: with everything that it started."""
 
     def stop(number: int, frame: FrameType | None) -> None:
