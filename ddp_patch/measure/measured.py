@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
 from ..__main__ import _module_loader, _script_loader
+from ..verify.recorded import leave_number_of_ranks
 from .wanted import Wanted
 
 
@@ -34,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
     clock.install()
     try:
         load, _ = (_module_loader if is_module else _script_loader)(target)
-        _leave_number_of_ranks()
+        leave_number_of_ranks()
         if wanted.enable:
             _enable()
         code, module = load()
@@ -56,22 +55,6 @@ def _enable() -> None:
     from .. import api  # noqa: PLC0415
 
     api.enable()
-
-
-def _leave_number_of_ranks() -> None:
-    """Have an ``enable(nproc=2)`` of the script run on the ranks that are measured."""
-    import ddp_patch  # noqa: PLC0415
-
-    from .. import api  # noqa: PLC0415
-
-    wrapped: Callable[..., Any] = api.enable
-
-    @functools.wraps(wrapped)
-    def enable(*args: Any, **options: Any) -> Any:
-        options.pop("nproc", None)
-        return wrapped(*args, **options)
-
-    api.enable = ddp_patch.enable = enable
 
 
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:

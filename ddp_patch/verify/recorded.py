@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         load, _ = (_module_loader if is_module else _script_loader)(target)  # imports the packages that a module is in
         if settings.alone:
-            _start_no_others()
+            leave_number_of_ranks()
         elif settings.enable:
             _enable()
         # A syntax error is the script's, like any other.
@@ -61,8 +61,8 @@ def _enable() -> None:
     api.enable()
 
 
-def _start_no_others() -> None:
-    """Have an ``enable(nproc=2)`` of the script stay on this process."""
+def leave_number_of_ranks() -> None:
+    """Have an ``enable(nproc=2)`` of the script run on the ranks that there are."""
     import ddp_patch  # noqa: PLC0415
 
     from .. import api  # noqa: PLC0415
