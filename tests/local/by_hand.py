@@ -17,6 +17,7 @@ class Hand:
     def __init__(self, is_used):
         self.is_used = is_used
         self.rank, self.size = 0, 1
+        self.wrapped = []
         if is_used:
             # Not the launcher's store, where other tests' ranks may have been.
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -47,10 +48,17 @@ class Hand:
             np.random.seed(seed + self.rank)
 
     def model(self, module, **options):
-        return DistributedDataParallel(module, **options) if self.is_used else module
+        if not self.is_used:
+            return module
+        self.wrapped.append(DistributedDataParallel(module, **options))
+        return self.wrapped[-1]
 
     def end(self):
         if self.is_used:
+            # A reducer that is the last to know its group waits, with the GIL, for the group's threads, of which one may
+            # want the GIL to let go of the last collective (gloo, torch 2.13).
+            for wrapped in self.wrapped:
+                del wrapped.reducer, wrapped.logger
             dist.destroy_process_group()
 
 
