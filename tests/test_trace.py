@@ -49,7 +49,7 @@ def ran(folder, then, nproc=3):
 
 
 def test_a_run_in_which_ranks_stay_together_has_no_difference(tmp_path):
-    run, told = ran(tmp_path, "time.sleep(0.3 if epoch == 1 and ddp_patch.rank() == 2 else 0)")
+    run, told = ran(tmp_path, "time.sleep(2 if epoch == 1 and ddp_patch.rank() == 2 else 0)")
     assert run.returncode == 0, run.stderr
     assert told.returncode == 0, told.stderr
     assert told.stdout.startswith("3 ranks on 1 host(s), ")
@@ -60,7 +60,7 @@ def test_a_run_in_which_ranks_stay_together_has_no_difference(tmp_path):
     assert f"train.py:{line}" in told.stdout
     assert "where ranks 0 and 1 waited for rank 2" in told.stdout
     longest = float(told.stdout.split("Longest: ")[1].split(" ms")[0])
-    assert longest > 250
+    assert longest > 1900  # starting takes some hundreds, on a busy machine
 
 
 def test_the_first_difference_is_pointed_at_and_told_when_ranks_part(tmp_path):
