@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from . import script_thread
+from . import script_thread, starting
 from .errors import OptionError
 from .options import Options
 from .state import State
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from .diagnosis.report import Report
     from .options import Given
-    from .session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -100,7 +98,7 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     if processes is None or not _is_child(processes):
         if _waits_for_calls(resolved):
             return Enabled(dict(options), owns=False)
-        _start(resolved)
+        starting.start(resolved, _stopped, lambda: str(report()))
     State.options = resolved
     return Enabled(dict(options), owns=True)
 
@@ -175,69 +173,10 @@ def report() -> Report:
     return State.last_report or Report(world_size=1, device="this process's own")
 
 
-def _start(options: Options) -> None:
-    from .job import launcher, relaunch  # noqa: PLC0415
-
-    told = launcher.detect(os.environ)
-    if told is None:
-        nproc = options.nproc
-        if nproc != 1:
-            from .job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
-
-            nproc = relaunch.worker_count(nproc, accelerator_count())
-        if nproc > 1:
-            relaunch.refuse_old_torch(_torch_version())
-            relaunch.start_workers(nproc, options.as_variables())
-    elif options.nproc not in (None, told.world_size):
-        raise OptionError(
-            f"nproc={options.nproc}, but the launcher started {told.world_size} ranks. "
-            "Leave nproc out where a launcher is used, or start the script with plain python."
-        )
-    if told is None or told.world_size == 1:
-        _report_alone(options)
-        return
-    if State.joined is None:
-        if not told.launcher.keeps:
-            relaunch.refuse_other_group()
-            relaunch.agree_on_hashes(told)
-        relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
-    from . import patches  # noqa: PLC0415
-    from .job.job import Job  # noqa: PLC0415
-
-    script_thread.begin(is_kept=told.launcher.keeps)
-    job = State.joined = Job.current or Job(told, options.timeout, options.share_devices)
-    session = _session_class(options)(options, job, _stopped)
-    patches.begin(session)
-    State.session = session
-
-
-def _session_class(options: Options) -> type[Session]:
-    if options.view == "local":
-        from .local.session import LocalSession  # noqa: PLC0415
-
-        return LocalSession
-    from .session import Session  # noqa: PLC0415
-
-    return Session
-
-
-def _torch_version() -> str:
-    import torch  # noqa: PLC0415 — importing the package loads nothing heavy
-
-    return str(torch.__version__)
-
-
 def _stopped() -> None:
     if State.session is not None:
         State.last_report = State.session.report()
     State.session = None
-
-
-def _report_alone(options: Options) -> None:
-    if options.report:
-        import atexit  # noqa: PLC0415
-
-        atexit.register(lambda: sys.stderr.write(str(report())))
 
 
 def _is_typed() -> bool:

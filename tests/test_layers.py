@@ -33,6 +33,7 @@ FLOORS = (
         "earlier",
         "env",
         "rates",
+        "starting",
         "testing",
         "trace",
         "usage",
@@ -53,12 +54,12 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 DOORS = {
     *(("__init__", "diagnosis"), ("__init__", "remote"), ("extending", "patches"), ("extending", "batch")),
     *(
-        ("api", "patches"),
-        ("api", "session"),
         ("api", "diagnosis"),
         ("api", "remote"),
         ("data", "loading"),
-        ("api", "local"),
+        ("starting", "patches"),
+        ("starting", "session"),
+        ("starting", "local"),
         ("values", "local"),
     ),
     *(("state", "diagnosis"), ("state", "job"), ("state", "options"), ("state", "session")),  # for types

@@ -1,0 +1,86 @@
+"""How a session starts, in whatever process ``enable()`` finds itself."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import script_thread
+from .errors import OptionError
+from .options import Options
+from .state import State
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+def start(options: Options, stopped: Callable[[], None], told: Callable[[], str]) -> None:
+    """Join the other ranks, or start them in place of this process, or leave one process as it is.
+
+    Args:
+        options: of the session.
+        stopped: is called when it ends.
+        told: gives the report.
+
+    Raises:
+        OptionError: when the launcher started another number of ranks than asked for.
+        LaunchError: when the job cannot be started or joined as asked.
+        OrderError: when it comes too late in the script.
+    """
+    from .job import launcher, relaunch  # noqa: PLC0415
+
+    launched = launcher.detect(os.environ)
+    if launched is None:
+        nproc = options.nproc
+        if nproc != 1:
+            from .job.hosts import accelerator_count  # noqa: PLC0415 — imports torch, only now needed
+
+            nproc = relaunch.worker_count(nproc, accelerator_count())
+        if nproc > 1:
+            relaunch.refuse_old_torch(_torch_version())
+            relaunch.start_workers(nproc, options.as_variables())
+    elif options.nproc not in (None, launched.world_size):
+        raise OptionError(
+            f"nproc={options.nproc}, but the launcher started {launched.world_size} ranks. "
+            "Leave nproc out where a launcher is used, or start the script with plain python."
+        )
+    if launched is None or launched.world_size == 1:
+        _report_alone(options, told)
+        return
+    if State.joined is None:
+        if not launched.launcher.keeps:
+            relaunch.refuse_other_group()
+            relaunch.agree_on_hashes(launched)
+        relaunch.refuse_old_torch(_torch_version())  # once: the line before may start this program again
+    from . import patches  # noqa: PLC0415
+    from .job.job import Job  # noqa: PLC0415
+
+    script_thread.begin(is_kept=launched.launcher.keeps)
+    job = State.joined = Job.current or Job(launched, options.timeout, options.share_devices)
+    session = _session_class(options)(options, job, stopped)
+    patches.begin(session)
+    State.session = session
+
+
+def _session_class(options: Options) -> type[Session]:
+    if options.view == "local":
+        from .local.session import LocalSession  # noqa: PLC0415
+
+        return LocalSession
+    from .session import Session  # noqa: PLC0415
+
+    return Session
+
+
+def _torch_version() -> str:
+    import torch  # noqa: PLC0415 — importing the package loads nothing heavy
+
+    return str(torch.__version__)
+
+
+def _report_alone(options: Options, told: Callable[[], str]) -> None:
+    if options.report:
+        atexit.register(lambda: sys.stderr.write(told()))
