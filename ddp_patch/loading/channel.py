@@ -28,11 +28,11 @@ from ..batch.world import World
 from ..errors import LockstepError
 from ..job import hosts
 from ..job.strangers import refuse_strangers
+from . import memory
 from .batches import own_copy
 from .pickling import pickled, placed, unpickled
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
-_SHARED = Path("/dev/shm")
 _counts = itertools.count(1)
 
 
@@ -115,17 +115,17 @@ class Channel:
         if self._unread[slot]:
             for connection in self._sockets:
                 self._receive_bytes(connection, 1)
-        memory = self._slots[slot]
+        mapped = self._slots[slot]
         descriptor = None
-        if memory is None or len(memory) < size:
+        if mapped is None or len(mapped) < size:
             room = max(size * 3 // 2, 1 << 16)
             with self._file_of(room) as file:
-                memory = self._slots[slot] = mmap.mmap(file.fileno(), room)
+                mapped = self._slots[slot] = mmap.mmap(file.fileno(), room)
                 descriptor = os.dup(file.fileno())
         for offset, block in zip(offsets, blocks, strict=True):
             if block.numel():
-                torch.frombuffer(memory, dtype=torch.uint8, offset=offset, count=block.numel()).copy_(block)
-        header = _HEADER.pack(len(text), len(memory), descriptor is not None)
+                torch.frombuffer(mapped, dtype=torch.uint8, offset=offset, count=block.numel()).copy_(block)
+        header = _HEADER.pack(len(text), len(mapped), descriptor is not None)
         try:
             for connection in self._sockets:
                 connection.sendall(header)
@@ -141,22 +141,17 @@ class Channel:
         self._turn += 1
 
     def _file_of(self, size: int) -> IO[bytes]:
-        """Make a file with room for all its bytes: in shared memory, or on disk where that is small (Docker's 64 MB).
-
-        Written to beyond its room, memory of a file that is merely as long ends the process (SIGBUS).
+        """Make a file with room for a value.
 
         Raises:
             LockstepError: on every rank, when there is no room: the others wait for the batch.
         """
-        if os.access(_SHARED, os.W_OK):
-            with contextlib.suppress(OSError):
-                return _reserved(str(_SHARED), size)
         try:
-            return _reserved(None, size)
+            return memory.with_room(size)
         except OSError as error:
             raise self._world.one_thread.refuse(
                 f"A batch of {size:,} bytes could not be handed to the other ranks of this host, since neither "
-                f"{_SHARED} nor {tempfile.gettempdir()} has room for it ({error}). Make room there, or write "
+                f"{memory.SHARED} nor {tempfile.gettempdir()} has room for it ({error}). Make room there, or write "
                 "loader = ddp_patch.shard_batch(loader), so that each rank loads its own rows."
             ) from error
 
@@ -202,9 +197,9 @@ class Channel:
                 raise self._is_gone(error) from error
             self._slots[slot] = mmap.mmap(descriptors[0], room)
             os.close(descriptors[0])
-        memory = self._slots[slot]
-        assert memory is not None
-        value = unpickled(self._receive_bytes(reader, length), memory, self._kept)
+        mapped = self._slots[slot]
+        assert mapped is not None
+        value = unpickled(self._receive_bytes(reader, length), mapped, self._kept)
         with contextlib.suppress(OSError):  # it may have ended with this value; the next one will tell
             reader.sendall(b"\0")
         self._turn += 1
@@ -237,16 +232,3 @@ class Channel:
         why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
         known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
         return known if isinstance(known, LockstepError) else why
-
-
-def _reserved(folder: str | None, size: int) -> IO[bytes]:
-    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 — given to the caller
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:
-            file.truncate(size)
-    except OSError:
-        file.close()
-        raise
-    return file
