@@ -126,7 +126,7 @@ class Session:
 
     def _models(self) -> list[torch.nn.Module]:
         """Give what is trained on all ranks."""
-        return self.replicas.modules()
+        return self.replicas.registry.modules()
 
     def _make_random(self) -> SystemRandom:
         return SystemRandom(self.turns, self.owners)

@@ -61,7 +61,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
     if session.replicas.forwards.inside:
         return wrapped(*args, **kwargs)
     module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
-    if session.replicas.replica_of(module) is None:
+    if session.replicas.registry.of(module) is None:
         session.wrappers.add(instance)  # a copy, or out of a file
         _settle_discovery(session)  # it may have been frozen since it was wrapped
         why = "wrapped in nn.DataParallel by the script"
@@ -105,8 +105,8 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _run(session: Session, module: nn.Module, args: Args, kwargs: Kwargs, dim: int, vector: bool, why: str) -> Any:
     if session.job.device.type != "cpu":  # DataParallel takes inputs from any device
         args, kwargs = session.device_map.bring((args, kwargs))
-    if session.replicas.replica_of(module) is None:
-        session.replicas.make(module, why)
+    if session.replicas.registry.of(module) is None:
+        session.replicas.registry.make(module, why)
     call = Call(module, functools.partial(original_class(module).__call__, module), args, kwargs, dim)
     if not vector:
         return session.replicas.call(call)

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
-from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
 from ..calling import compiled, module_hooks, swap
@@ -23,6 +21,7 @@ from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
 from ..calling.how import How
+from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
 from ..calling.recall import Recall
 from ..calling.streams import RankStream
 from ..deciding.decisions import First, SplitDecisions
@@ -35,6 +34,7 @@ from ..job.job import Job
 from ..options import Options
 from ..structure import leaves
 from .forwards import REFUSED, Forwards
+from .registry import Registry
 from .replica import Replica
 from .shares import Shares
 from .trained import Trained
@@ -45,7 +45,7 @@ _OUTERMOST = "outermost owner of optimized parameters that was called on a batch
 
 
 class Replicas:
-    """Decides how each module call is carried out, and keeps the replicas."""
+    """Decides how each module call is carried out."""
 
     def __init__(self, options: Options, job: Job, world: World) -> None:
         """Start without any replica."""
@@ -63,10 +63,9 @@ class Replicas:
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
-        self._options = options
         self._job = job
         self._world = world
-        self._replicas: dict[int, Replica] = {}
+        self.registry = Registry(options, job, world, self.backwards, self.census)
         # Modules whose calls come here by themselves, by identity.
         self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         # Those that were called with batches of different sizes.
@@ -88,35 +87,7 @@ class Replicas:
         if self._job.precision.asked:
             return False
         optimized = self._trained.ids()
-        found = {id(p) for replica in self._replicas.values() for p in replica.module.parameters()}
-        return bool(optimized) and optimized <= found
-
-    # --- replicas ---------------------------------------------------------------------------------------------------
-
-    def make(self, module: nn.Module, why: str) -> Replica:
-        """Give a module a replica; replicas of modules inside it are dropped."""
-        inner = {id(child) for child in module.modules()} - {id(module)}
-        for key in [key for key in self._replicas if key in inner]:
-            self._replicas.pop(key).drop()
-        replica = Replica(module, self._options, self._job, self._world, self.backwards, self.census)
-        self._replicas[id(module)] = replica
-        self._world.ledger.replicas[described(module)] = why
-        return replica
-
-    def modules(self) -> list[nn.Module]:
-        """Give those that have a replica."""
-        return [replica.module for replica in self._replicas.values()]
-
-    def replica_of(self, module: nn.Module) -> Replica | None:
-        """The replica that a module was given, if any."""
-        return self._replicas.get(id(module))
-
-    def _keeper(self, module: nn.Module) -> Replica | None:
-        """The replica that keeps a module's gradients global: its own, or that of a module around it."""
-        own = self._replicas.get(id(module))
-        if own is not None:
-            return own
-        return next((outer for outer in self._replicas.values() if outer.holds(module)), None)
+        return bool(optimized) and optimized <= {id(parameter) for parameter in self.registry.parameters()}
 
     def keeps_global(self, tensor: torch.Tensor) -> bool:
         """Tell whether all that a tensor's gradient reaches is averaged over the ranks anyway: parameters of replicas.
@@ -136,23 +107,23 @@ class Replicas:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
         if self.forwards.inside or id(call.module) in self._looked_at or not (self.discovering or self.forwards.opened):
             return False
-        if _is_a_layer(call.module) if self.forwards.opened else _passes_through(call.module):
+        if is_a_layer(call.module) if self.forwards.opened else passes_through(call.module):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
         optimized = self._trained.ids()
         found = any(id(parameter) in optimized for parameter in call.module.parameters())
-        return found and not _is_rewritten()
+        return found and not is_rewritten()
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""
         busy = self.forwards.inside or self.forwards.opened > 0 or self.backwards.is_busy
-        return busy or self.recall.is_on or _is_rewritten()
+        return busy or self.recall.is_on or is_rewritten()
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
         self._world.one_thread.begins()
-        if self.forwards.inside or _is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
+        if self.forwards.inside or is_rewritten() or (self.backwards.is_busy and not self.recall.is_on):
             return call.as_written()
         if self.forwards.opened:
             return self._between_hooks(call)
@@ -190,7 +161,7 @@ class Replicas:
             return self.forwards.on_whole(call)
         if self.forwards.opened:
             return self._entered(call, entry, held, None)
-        replica = self._keeper(call.module) or self.make(call.module, _OUTERMOST)
+        replica = self.registry.keeping(call.module) or self.registry.make(call.module, _OUTERMOST)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
@@ -278,29 +249,10 @@ class Replicas:
         Args:
             settle: the script goes on, so its gradients are made global; no collective otherwise.
         """
-        for replica in self._replicas.values():
-            replica.drop(settle)
-        self._replicas.clear()
+        self.registry.close(settle)
         for module in self._looked_at.values():
             swap.restore(module)
         self._looked_at.clear()
         self.decisions.close()
         self.census.close()
         self.hooks.close()
-
-
-def _passes_through(module: nn.Module) -> bool:
-    """Tell ``nn.DataParallel``, whose forward is known: it hands over the module that it wraps."""
-    return isinstance(module, nn.DataParallel) and nn.DataParallel is next(
-        kind for kind in type(module).__mro__ if "forward" in vars(kind)
-    )
-
-
-def _is_a_layer(module: nn.Module) -> bool:
-    """Tell layers of torch's that hold no others: one function, which batches know."""
-    return not module._modules and swap.original_class(module).__module__.startswith("torch.nn.")
-
-
-def _is_rewritten() -> bool:
-    """Tell whether the code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
-    return bool(_is_tracing()) or _transforms() is not None
