@@ -7,6 +7,7 @@ would read.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from ..errors import TrustError
 from ..job.attendance import Attendance
 from ..job.parted import ADVICE
 from ..ledger import script_line
+from .points import Point
 
 _sessions = itertools.count(1)
 _MOST_FOLLOWED = 128  # turns after which the ranks are waited for, and the answers dropped from the store
@@ -173,9 +175,9 @@ class Turns:
         """Come to a turn; rank 0 waits for all and looks whether it is the same one."""
         self._meetings += 1
         self._followed = 0
-        own = self._world.trail.count
+        own = self._here(what, paths)
         if not self.is_leader:
-            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", (what, own, list(paths), script_line()))
+            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", dataclasses.astuple(own))
             self._attendance.put(self._place_of(self._world.rank), told)
             others = self._world.size - 1
             self._attendance.come(f"session {self._session}", others * self._meetings, f"{name}/all")
@@ -183,13 +185,14 @@ class Turns:
         self._attendance.get(f"{name}/all", what)
         texts = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
-            other, count, its_paths, line = self._read(f"{name} of rank {rank}", text)
-            # Names of temporary files differ; the lines where they are used do not.
-            is_elsewhere = its_paths != list(paths) and _number(line) != _number(script_line())
-            if (other, count) != (what, own) or is_elsewhere:
-                self._part(_differ(_call(what, paths), own, rank, f"{_call(other, its_paths)} in {line}", count))
+            other = Point(*self._read(f"{name} of rank {rank}", text))
+            if not own.is_that_of(other):
+                self._part(own.unlike(other, rank))
         self._attendance.drop(self._spent)
         self._spent = [f"{name}/all"]
+
+    def _here(self, what: str, paths: Sequence[str]) -> Point:
+        return Point.here(what, self._world.trail.count, paths)
 
     def _place_of(self, rank: int) -> str:
         """Where a rank tells which turn it came to, in place of the one before."""
@@ -209,15 +212,15 @@ class Turns:
         return self._answer(name, what, paths, is_patient)
 
     def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
-        came = what, list(paths), self._world.trail.count
+        came = dataclasses.astuple(self._here(what, paths))
         try:
             self.raise_pending()
             with self.alone():
                 result = action()
-            told = self._world.seal.pack(name, (*came, True, result if hands_over else None))
+            told = self._world.seal.pack(name, (came, True, result if hands_over else None))
         except BaseException as error:
             form = self._world.seal.raised(name, error)
-            self._tell(name, self._world.seal.pack(name, (*came, False, form)))
+            self._tell(name, self._world.seal.pack(name, (came, False, form)))
             is_refused = isinstance(form, TrustError) and not isinstance(error, TrustError)
             if not is_refused:
                 del form  # see raise_pending
@@ -232,12 +235,12 @@ class Turns:
 
     def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
         told = self._attendance.get(f"{name}/answer", what, is_patient=is_patient)
-        done, leaders, count, is_good, result = self._read(name, told)
-        own = self._world.trail.count
-        if (done, count) != (what, own):
-            self._part(_differ(_call(done, leaders), count, self._world.rank, _call(what, paths), own))
+        came, is_good, result = self._read(name, told)
+        leaders, own = Point(*came), self._here(what, paths)
+        if not leaders.is_that_of(own):
+            self._part(leaders.unlike(own, self._world.rank))
         if paths:
-            self.renamed(paths, leaders)
+            self.renamed(paths, leaders.paths)
         if not is_good:
             try:
                 raise result
@@ -254,17 +257,3 @@ class Turns:
 
     def _part(self, what: str) -> None:
         raise self._attendance.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")
-
-
-def _differ(leaders: str, leaders_count: int, rank: int, other: str, count: int) -> str:
-    if leaders_count == count:
-        return f"rank 0 came to {leaders}, rank {rank} to {other}"
-    return f"rank 0 came to {leaders} as its point {leaders_count}, rank {rank} to {other} as its point {count}"
-
-
-def _number(line: str) -> str:
-    return line.rpartition(":")[2]  # hosts may have the script in folders of their own
-
-
-def _call(what: str, paths: Sequence[str]) -> str:
-    return f"{what}({', '.join(map(repr, paths))})"
