@@ -25,7 +25,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LaunchError
-from . import loopback
+from . import attempt, loopback
 from .launcher import Told
 from .waiting import Waiting
 
@@ -49,7 +49,7 @@ def meet(told: Told, timeout: float) -> Any:
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     at = f"{address}:{port} ({told.launcher.address}, {told.launcher.port})"
     try:
-        if (told.rank or told.launcher.keeps) and not _is_agents():
+        if (told.rank or told.launcher.keeps) and not attempt.is_agents():
             return _answered(lambda: _store(told, timeout), told, address, int(port), at, timeout)
         return _store(told, timeout)
     except (dist.DistError, OSError) as error:
@@ -67,15 +67,11 @@ def meet(told: Told, timeout: float) -> Any:
 
 def holder() -> int | None:
     """Give the rank whose process holds the store, which answers nobody while that is stopped, and goes with it."""
-    return None if _is_agents() else 0
-
-
-def _is_agents() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return None if attempt.is_agents() else 0
 
 
 def _store(told: Told, timeout: float) -> Any:
-    if _is_agents():
+    if attempt.is_agents():
         return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
     address, port, patience = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=timeout)
     holds = told.rank == 0 and not told.launcher.keeps
