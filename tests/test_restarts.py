@@ -129,6 +129,26 @@ def test_an_elastic_job_goes_on_with_fewer_or_more_ranks(tmp_path, grows):
     assert_alike(list(dict(losses(tmp_path)).items()), expected)  # an epoch that was cut short came again
 
 
+def test_ranks_of_agents_that_have_restarted_more_or_less_often_meet(tmp_path):
+    """Each agent of an elastic job counts its own restarts; one that came later has had none."""
+    (tmp_path / "train.py").write_text(
+        "import ddp_patch, torch\nddp_patch.enable(timeout=30)\nprint(ddp_patch.deal(torch.ones(4)).sum().item())"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "elastic"}
+    told |= {"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    ranks = []
+    for rank, restarts in enumerate("10"):
+        env = {**environ(), **told, "RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": restarts}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        ranks.append(subprocess.Popen([sys.executable, "train.py"], cwd=tmp_path, env=env, text=True, **pipes))
+    said = [rank.communicate(timeout=180) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [out for out, _ in said] == ["4.0\n", ""]
+
+
 def await_epochs(folder, count, agents):
     end = time.monotonic() + 90
     while not (folder / "losses.txt").exists() or len(losses(folder)) < count:
