@@ -1,11 +1,12 @@
 """Which rows, and which gradient, does each tool make of a loader that was written for one process?
 
-    python benchmarks/matrix.py                          # about three minutes
+    python benchmarks/matrix.py                          # about four minutes
     python benchmarks/matrix.py --ranks 3 --only sampler
     python benchmarks/matrix.py --write matrix.md
 
 Every tool gets the script of the one process plus what its guide says to add, and nothing repaired by hand. The cases
-are in ``matrix_cases.py``, the tools in ``matrix_tools.py``. Exit code 1 if ddp_patch is not exact everywhere.
+are in ``matrix_cases.py``, the tools in ``matrix_tools.py``. Exit code 1 if ddp_patch is not exact everywhere, or if a
+rank of its local view has other rows or gradients than under DDP by hand that are no fewer repeated or lost ones.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
+from matrix_by_hand import compared, in_lines
 from matrix_cases import CASES
 from matrix_rows import BATCH, PER_RANK
-from matrix_tools import OURS, TOOLS
+from matrix_tools import COLUMNS, DIVIDED, LOCAL, OURS, TOOLS
 from matrix_verdicts import EXACT, READ, Epoch, facts, judge
 from torch.distributed import TCPStore
 
@@ -92,6 +94,8 @@ NOTES = f"""\
 - other order: nothing shuffles, yet a global batch holds other rows than one process's. (Ignite shuffles by default.)
 - unseeded: the script seeds nothing, so every process starts from a random state of its own (these cells vary from run
   to run); what rank 0's sampler drew is what counts.
+- ddp_patch, local view: the ranks share the script's batches, as Ignite's do, in place of having one each. What it has
+  in common with DDP by hand is below.
 - sampler lost, class lost: the script's own sampler is not asked; the loader is no longer of the script's class.
 - hang: a rank waits for ever."""
 
@@ -102,17 +106,14 @@ def failure(ranks: list[Epoch]) -> str:
     return f"{errors[0]['error']}: {errors[0]['says'].strip():.160}" if errors else ""
 
 
-def measure_tool(tool: str, numbers: list[int], arguments: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """Measure the cases under one tool.
+def column(tool: str, found: dict[int, list[Epoch]], rows: int) -> tuple[dict[str, str], list[str]]:
+    """Judge what the ranks of one tool saw.
 
     Returns:
         its column of the table, and the messages of what it raised.
     """
-    if installed(TOOLS[tool].package) is None:
-        return {}, []
-    rows = PER_RANK * arguments.ranks
     cells, read, raised = {}, {}, {}
-    for number, ranks in run(tool, numbers, rows, arguments).items():
+    for number, ranks in found.items():
         case = CASES[number]
         cells[case.name] = judge(tool, case, rows, ranks)
         if case.name in READ and not any("error" in rank for rank in ranks):
@@ -131,22 +132,32 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     numbers = [number for number, case in enumerate(CASES) if arguments.only in case.name]
-    measured = {tool: measure_tool(tool, numbers, arguments) for tool in TOOLS}
-    cells = {tool: column for tool, (column, _) in measured.items()}
-    versions = ", ".join(f"{how.package} {installed(how.package) or 'not installed'}" for how in TOOLS.values())
+    rows = PER_RANK * arguments.ranks
+    found = {tool: run(tool, numbers, rows, arguments) if installed(TOOLS[tool].package) else {} for tool in TOOLS}
+    columns = {tool: column(tool, found[tool], rows) for tool in COLUMNS}
+    cells = {tool: its for tool, (its, _) in columns.items()}
+    beside = {
+        CASES[number].name: compared(CASES[number], rows, found[DIVIDED][number], found[LOCAL][number])
+        for number in numbers
+    }
+    packages = dict.fromkeys(how.package for how in TOOLS.values())
+    versions = ", ".join(f"{package} {installed(package) or 'not installed'}" for package in packages)
     head = (
         f"Measured on {datetime.datetime.now().astimezone():%Y-%m-%d}: {versions}, Python {platform.python_version()}; "
-        f"{arguments.ranks} ranks on CPU, gloo, batch_size={BATCH}, {PER_RANK * arguments.ranks} rows."
+        f"{arguments.ranks} ranks on CPU, gloo, batch_size={BATCH}, {rows} rows."
     )
-    text = "\n\n".join(
-        [head, table(cells), NOTES, "\n".join(line for _, raised in measured.values() for line in raised)]
-    )
+    raised = "\n".join(line for _, lines in columns.values() for line in lines)
+    text = "\n\n".join([head, table(cells), NOTES, in_lines({name: how for name, (how, _) in beside.items()}), raised])
     print(text.rstrip())
     if arguments.write:
         arguments.write.write_text(text.rstrip() + "\n")
     wrong = [CASES[number].name for number in numbers if cells[OURS].get(CASES[number].name) != "exact"]
-    if wrong:
-        raise SystemExit(f"ddp_patch is not exact: {', '.join(wrong)}.")
+    worse = [name for name, (_, may_be) in beside.items() if not may_be]
+    if wrong or worse:
+        raise SystemExit(
+            f"ddp_patch is not exact: {', '.join(wrong) or 'nowhere'}. "
+            f"Its local view is not DDP by hand: {', '.join(worse) or 'nowhere'}."
+        )
 
 
 if __name__ == "__main__":

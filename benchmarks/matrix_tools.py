@@ -46,6 +46,7 @@ class Tool:
     module: str
     start: Callable[[ModuleType], Any]  # on top of the script
     prepare: Callable[[Any, Script], Prepared]  # where the loader is made
+    divides: bool = False  # batch_size is divided among the ranks by hand
 
 
 def as_written(_started: Any, script: Script) -> Prepared:
@@ -94,14 +95,18 @@ def with_ignite(idist: ModuleType, script: Script) -> Prepared:
     return Prepared(idist.auto_model(script.model), idist.auto_optim(script.optimizer), loader)
 
 
-OURS, BY_HAND = "ddp_patch", "DDP by hand"
+OURS, LOCAL = "ddp_patch", "ddp_patch, local view"
+BY_HAND, DIVIDED = "DDP by hand", "DDP by hand, batch_size // ranks"
 TOOLS = {
     OURS: Tool("ddp-patch", "ddp_patch", lambda ddp_patch: ddp_patch.enable(), as_written),
     "Accelerate": Tool("accelerate", "accelerate", lambda library: library.Accelerator(cpu=True), with_accelerate),
     "Fabric": Tool("lightning-fabric", "lightning_fabric", start_fabric, with_fabric),
     "Ignite": Tool("pytorch-ignite", "ignite.distributed", start_ignite, with_ignite),
     BY_HAND: Tool("torch", "torch.distributed", lambda dist: dist.init_process_group("gloo"), by_hand),
+    DIVIDED: Tool("torch", "torch.distributed", lambda dist: dist.init_process_group("gloo"), by_hand, divides=True),
+    LOCAL: Tool("ddp-patch", "ddp_patch", lambda ddp_patch: ddp_patch.enable(view="local"), as_written),
 }
+COLUMNS = [name for name in TOOLS if name != DIVIDED]  # which is there for the local view to be compared with
 ONE_PROCESS = Tool("torch", "torch", lambda torch: None, as_written)
 
 
@@ -132,7 +137,10 @@ def measure(tool: Tool, case: Case, rows: int, batch: int | None = None) -> dict
     loaded.clear()
     started = tool.start(importlib.import_module(tool.module))
     seed(case.seeds)
-    dataset, options = case.build(rows, batch or case.batch)
+    size = batch or case.batch
+    if tool.divides:
+        size = max(1, size // int(os.environ["WORLD_SIZE"]))
+    dataset, options = case.build(rows, size)
     model, optimizer = untrained()
     prepared = tool.prepare(started, Script(model, optimizer, dataset, options, case.loader))
     return epoch(case, model, prepared)

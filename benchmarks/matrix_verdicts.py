@@ -23,11 +23,10 @@ def judge(tool: str, case: Case, rows: int, ranks: list[Epoch]) -> str:
     if failed:
         return next((error for error in failed if error != "hang"), "hang")
     alone = measure(ONE_PROCESS, case, rows)
-    drawn = ranks[0]["drawn"]
-    if alone["drawn"] and not drawn:
+    if alone["drawn"] and not ranks[0]["drawn"]:
         return "sampler lost"
     batches = global_batches(tool, ranks)
-    said = other_rows(flat(drawn[0] if drawn else alone["batches"]), flat(batches))
+    said = [f"{rows.total()} {word}" for word, rows in other_rows(alone, ranks, batches).items() if rows]
     if tool == OURS:
         said += other_epoch(case, rows, ranks, alone)
     else:
@@ -50,10 +49,11 @@ def flat(batches: Iterable[Any]) -> list[int]:
     return [row for batch in batches for row in (batch if isinstance(batch, list) else [batch])]
 
 
-def other_rows(due: list[int], seen: list[int]) -> list[str]:
+def other_rows(alone: Epoch, ranks: list[Epoch], batches: list[list[int]]) -> dict[str, Counter[int]]:
     """Count what an epoch has too often, and what it lacks."""
-    differences = {"twice": Counter(seen) - Counter(due), "lost": Counter(due) - Counter(seen)}
-    return [f"{rows.total()} {word}" for word, rows in differences.items() if rows]
+    drawn = ranks[0]["drawn"]
+    due, seen = Counter(flat(drawn[0] if drawn else alone["batches"])), Counter(flat(batches))
+    return {"twice": seen - due, "lost": due - seen}
 
 
 def other_epoch(case: Case, rows: int, ranks: list[Epoch], alone: Epoch) -> list[str]:
