@@ -179,6 +179,29 @@ def test_two_saves_in_different_lines_are_not_one(ranks, tmp_path, rank):
     assert not (tmp_path / "other.pt").exists()
 
 
+CLOSES = """
+from ddp_patch.job.job import Job
+
+first, second = open("first.txt", "w"), open("second.txt", "w")
+if Job.current.placement.rank == {rank}:
+    second.close()  # parts
+else:
+    first.close()  # closes
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_closes_in_different_lines_are_not_one(ranks, tmp_path, rank):
+    """Rank 0 does them as it comes."""
+    script = tmp_path / "train.py"
+    script.write_text(CLOSES.format(rank=rank))
+    outcome = ranks.script(script, 2, timeout=60, grace=15)
+    assert all(outcome.codes), outcome
+    message = next(line for line in "".join(outcome.stderr).splitlines() if "LockstepError: " in line)
+    for mark in ("parts", "closes"):
+        assert lines_of(script, [mark])[0] in message, message
+
+
 @pytest.mark.parametrize("way", ["a rank raises and catches", "a rank skips a save", "a rank exits"])
 def test_ranks_part_where_one_of_them_reads_for_the_others(ranks, tmp_path, way):
     script = write(tmp_path, way, 1, READER)
