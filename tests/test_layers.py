@@ -25,6 +25,7 @@ FLOORS = (
     },
     {"option_forms"},  # which values options take
     {"check", "extending", "job", "migrate", "options", "patch", "plan"},  # job: its ranks
+    {"starting"},  # of a session, in whatever process
     {
         "api",
         "batch",
@@ -33,7 +34,6 @@ FLOORS = (
         "earlier",
         "env",
         "rates",
-        "starting",
         "testing",
         "trace",
         "usage",
