@@ -327,6 +327,41 @@ def columns(r):
     return Call(r.choice(forms), [(x, dim)])
 
 
+def lookups(r):
+    """Of tables that every rank has whole, by indices that are a batch."""
+    k, d = r.randint(2, 6), r.randint(1, 4)
+    shape = sizes(r, r.randint(1, 3))
+    dim = r.randrange(len(shape))
+    shape[dim] = r.randint(4, 11)
+    index = torch.randint(-k, k, shape, generator=generator(r))
+    many, one = index % k, torch.randint(0, k, (r.randint(4, 11),), generator=generator(r))
+    table, flat = torch.rand(k, d, generator=generator(r)), torch.rand(k, generator=generator(r))
+    wide = torch.rand([k if at == dim else s for at, s in enumerate(shape)], generator=generator(r))
+    forms = [
+        Call(lambda i, t: t[i], [(index, dim), (table, None)]),
+        Call(lambda i, t: t[i, :] * t[i], [(index, dim), (table, None)]),
+        Call(lambda i, t: t[i, None, None], [(index, dim), (flat, None)]),
+        Call(lambda i, t: t[i][..., None].expand(*i.shape, 3), [(index, dim), (flat, None)]),
+        Call(lambda i, t: t[i.int(), ..., None], [(index, dim), (table, None)]),
+        Call(lambda i, t: t.gather(-1, i).reshape(len(i), 1, 1), [(one, 0), (flat, None)]),
+        Call(lambda i, t: torch.gather(t, dim, i), [(many, dim), (wide, None)]),
+        Call(lambda i, t: t.index_select(0, i), [(one, 0), (table, None)]),
+        Call(lambda i, t: torch.index_select(t.t(), -1, i), [(one, 0), (table, None)]),
+        Call(lambda i, t: t.take(i), [(index, dim), (table, None)]),
+        Call(
+            lambda i, t: t[i > 2].sum() + t[i == 0].sum(),
+            [(one, 0), (table[:1].repeat(len(one), 1), None)],
+            local=False,
+        ),
+        Call(lambda i, t: t[:, i % d], [(one, 0), (table, None)], local=False),
+        Call(lambda i, t: t[i, i % d], [(index, dim), (table, None)]),
+        Call(lambda i, t: t[i, 0] + t[0, i % d], [(index, dim), (table, None)]),
+        Call(lambda i, t: t[i[0], i % d], [(one, 0), (table, None)], local=False),
+        Call(lambda i, t: t.t().gather(1, i[None].expand(d, -1)), [(one, 0), (table, None)]),
+    ]
+    return r.choice(forms)
+
+
 def permutations(r):
     x, dim = batch(r, dims=r.randint(1, 3), dim=0)
     b = len(x)
@@ -396,6 +431,7 @@ def shapes_like(r):
     x, dim = batch(r, dims=2)
     forms = [
         lambda x: torch.zeros_like(x) + x,
+        lambda x: torch.arange(1.0, x.shape[1] + 1).expand_as(x) * x,
         lambda x: torch.ones_like(x, dtype=torch.float64) * x,
         lambda x: torch.full_like(x, 2.0) * x,
         lambda x: x.new_zeros(3, 2) + 1,
@@ -627,6 +663,7 @@ CASES = {
     "reshapes": reshapes,
     "moves": moves,
     "columns": columns,
+    "lookups": lookups,
     "permutations": permutations,
     "products": products,
     "unknown": unknown,
@@ -637,6 +674,7 @@ CASES = {
     "element_losses": element_losses,
 }
 REPEATS = {
+    "lookups": 24,
     "ternary": 20,
     "casts": 20,
     "norms": 30,

@@ -13,6 +13,7 @@ from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
+from . import lookups
 from .dims import named_dims
 
 
@@ -36,7 +37,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     batch, index = args
     if not isinstance(batch, BatchTensor):
-        return NotImplemented
+        return lookups.at_indices(func, batch, index)
     items = index if isinstance(index, tuple) else (index,)
     by_row = _by_row(batch, items)
     if by_row is not None:
@@ -183,17 +184,28 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 3 or kwargs or type(args[1]) is not int:
         return NotImplemented
     batch, dim, index = args
-    if not isinstance(batch, BatchTensor) or dim % batch.dim() == batch._layout.dim:
+    if not isinstance(batch, BatchTensor):
+        return lookups.gathered(func, batch, dim, index)
+    if dim % batch.dim() == batch._layout.dim:
         return NotImplemented
     if isinstance(index, BatchTensor) and index._layout == batch._layout:
         return BatchTensor.from_local(func(to_local(batch), dim, to_local(index)), batch._layout)
     return NotImplemented
 
 
+_selected_along = along_dim(1, None, False)
+
+
+def index_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.index_select(1, columns)`` of a batch, ``table.index_select(0, x)`` by one."""
+    if len(args) == 3 and not kwargs and not isinstance(args[0], BatchTensor):
+        return lookups.selected(func, *args)
+    return _selected_along(func, args, kwargs)
+
+
 def rules() -> list[tuple[Any, Rule]]:
     """Functions that pick and cut, and their rules."""
     split = along_dim(2, 0, True)
-    index_select = along_dim(1, None, False)
     narrow = along_dim(1, None, False)
     return [
         (Tensor.__getitem__, getitem),
@@ -206,4 +218,5 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, unbind) for f in (torch.unbind, Tensor.unbind)),
         *((f, select) for f in (torch.select, Tensor.select)),
         *((f, gather) for f in (torch.gather, Tensor.gather)),
+        *((f, lookups.take) for f in (torch.take, Tensor.take)),
     ]

@@ -177,9 +177,9 @@ def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.expand_as(y)`` needs only y's shape."""
+    """``x.expand_as(y)`` needs only y's shape, also where every rank has ``x`` whole."""
     if not isinstance(args[0], BatchTensor):
-        return NotImplemented
+        return args[0].expand(args[1].shape)
     return expand(Tensor.expand, (args[0], *args[1].shape), {})
 
 
