@@ -30,6 +30,7 @@ CASES = [
     "sparse_embedding",
     "loaders_made_anew",
     "seeded_between_trainings",
+    "gradient_penalty",
 ]
 OPTIONS = {"batch_norm_of_a_rank": {"sync_batchnorm": False}}
 
@@ -78,12 +79,10 @@ ALIKE = [
     ("scaled",),
     *(("exact_tail", count) for count in (48, 49, 50, 53)),
     ("exact_tail_of_batches",),
+    ("exact_tail_of_small_batches",),
+    *((f"exact_tail_{how}", count) for how in ("of_two_models", "past_forward", "accumulated") for count in (49, 53)),
 ]
-FOR_ALIKE = {
-    "unused_parameters": {"find_unused_parameters": True},
-    "exact_tail": {"tail": "exact"},
-    "exact_tail_of_batches": {"tail": "exact"},
-}
+FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
 
 
 @pytest.mark.parametrize("nproc", [2, 3])
@@ -92,7 +91,19 @@ def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc
     """Also where hand-written DDP would keep a rank's own gradients without a word."""
     alone = ranks.call(as_one.run, 1, *case).ok()
     options = {"view": "local", **FOR_ALIKE.get(case[0], {})}
+    if case[0].startswith("exact_tail"):
+        options["tail"] = "exact"
     found = ranks.call(as_one.run, nproc, *case, enable=options).ok()
+    for rank in range(nproc):
+        same(found.results[rank], alone.results[0], f"rank {rank}")
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("how", ["rows", "batches"])
+def test_under_an_exact_tail_nothing_that_ranks_take_in_turn_comes_twice(ranks, how, nproc):
+    alone = ranks.call(as_one.run, 1, "in_groups", how, nproc).ok()
+    options = {"view": "local", "tail": "exact"} | ({"batch": "per_device"} if how == "batches" else {})
+    found = ranks.call(as_one.run, nproc, "in_groups", how, enable=options).ok()
     for rank in range(nproc):
         same(found.results[rank], alone.results[0], f"rank {rank}")
 
@@ -140,6 +151,21 @@ def test_ranks_that_decide_by_their_own_rows_are_told_so(ranks):
     assert any(outcome.codes)
     assert "LockstepError" in "".join(outcome.stderr)
     assert "ddp_patch.mean" in "".join(outcome.stderr)
+
+
+def one_backward_for_all_batches():
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sum(F.cross_entropy(model(x), y) for x, y in DataLoader(habits.rows(53), 12)).backward()
+    optimizer.step()
+
+
+def test_batches_with_other_weights_in_one_backward_are_an_error(ranks):
+    outcome = ranks.call(one_backward_for_all_batches, 2, enable={"view": "local", "tail": "exact"})
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    assert "BatchError: test_local_view.py:" in "".join(outcome.stderr)
+    assert "Call backward for each batch, or write tail='pad'" in "".join(outcome.stderr)
 
 
 def says_what_it_lets_out():

@@ -124,7 +124,7 @@ class LocalLoaders:
         if is_distributed(loader):
             return wrapped()
         shadow = self._kept.get(loader) or self._shadow(loader)
-        return len(shadow.sampler if loader.batch_sampler is None else shadow.batch_sampler)  # type: ignore[arg-type]
+        return _longest(shadow)
 
     def _shadow(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
@@ -156,7 +156,7 @@ class LocalLoaders:
             # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
             return {"batch_sampler": made, "sampler": dealt, "generator": None}, self._in_words(batches, share)
         if self._is_per_device:
-            taken = TakenBatches(loader.batch_sampler, self._ranks)
+            taken = TakenBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
             return {"batch_sampler": taken}, f"each rank loads every Nth batch of {_name(loader.batch_sampler)}"
         made = DealtBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
         return {"batch_sampler": made}, f"each rank loads every Nth row of the batches of {_name(loader.batch_sampler)}"
@@ -216,15 +216,17 @@ class Rows:
         """
         self.iterator = iterator
         self._surround = surround
-        self._epoch, self._length = epoch, length(iterator)
+        self._epoch = epoch
+        self._length = None if length(iterator) is None else _longest(shadow)
         self._batches = shadow.batch_sampler
+        self._sampler = shadow.sampler
         self._world = world
         self._models = models
         self._count = 0
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
-        self._is_uneven = getattr(shadow.sampler, "_is_exact", False) or getattr(self._batches, "_is_exact", False)
+        self._is_uneven = getattr(shadow.sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
         self._backwards_before = models.backwards
-        models.weight = None
+        models.weights.now = None
 
     def __iter__(self) -> Rows:
         """An iterator is its own iterator."""
@@ -232,7 +234,7 @@ class Rows:
 
     def __len__(self) -> int:
         """Count the batches."""
-        return len(self.iterator)
+        return len(self.iterator) if self._length is None else self._length
 
     def __next__(self) -> Any:
         """Fetch this rank's rows of the next batch."""
@@ -242,7 +244,7 @@ class Rows:
             with self._surround():
                 data = next(self.iterator)
         except StopIteration:
-            self._models.weight = None
+            self._models.weights.now = None
             if self._is_uneven and self._has_none_where_others_have():
                 return self._last
             raise
@@ -253,25 +255,30 @@ class Rows:
         self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
         if self._is_uneven:
             self._last = data
-            self._models.weight = self._weight(self._count)
+            self._models.weights.now = self._weight(self._count)
         return data
 
     def _weight(self, number: int) -> float | None:
         """What this rank's rows of a batch count in the mean of all ranks' rows, times the number of ranks."""
         size, rank = self._world.size, self._world.rank
-        if isinstance(self._batches, DealtBatches):
+        if isinstance(self._batches, TakenBatches):
+            lengths = self._batches.lengths[number - 1] if number <= len(self._batches.lengths) else []
+            rows, own = sum(lengths), sum(lengths[rank : rank + 1])
+        elif isinstance(self._batches, DealtBatches):
             rows = self._batches.sizes[number - 1]
-            own = len(range(rank, rows, size)) if rows >= size else rows / size  # fewer than ranks: padded
+            own = len(range(rank, rows, size))
         else:
-            share: int = self._batches.batch_size  # type: ignore[union-attr]
-            total: int = self._batches.sampler.total  # type: ignore[union-attr]
+            share: int = getattr(
+                self._batches, "batch_size", 1
+            )  # batch_size=None: what the dataset has counts as a row
+            total: int = self._sampler.total  # type: ignore[attr-defined]
             rows = max(0, min(total - (number - 1) * share * size, share * size))
             own = len(range(rank, rows, size))
         return None if own * size == rows else own * size / rows
 
     def _has_none_where_others_have(self) -> bool:
         """Tell whether other ranks train on one more batch, which this one has to take part in without a row."""
-        if isinstance(self._batches, DealtBatches) or not isinstance(self._batches, BatchSampler):
+        if isinstance(self._batches, DealtBatches):  # every rank has as many batches
             return False
         has_trained = self._models.backwards > self._backwards_before and torch.is_grad_enabled()
         if not has_trained or self._last is None:
@@ -281,7 +288,7 @@ class Rows:
             return False
         self._count += 1
         self._is_uneven = False
-        self._models.weight = 0.0
+        self._models.weights.now = 0.0
         self._world.ledger.note(
             "the last batch has fewer rows than there are ranks: those without one repeat their batch before, "
             "whose gradients count nothing; what the script adds up of it does"
@@ -291,6 +298,18 @@ class Rows:
     def __getattr__(self, name: str) -> Any:
         """Pass everything else on to torch's iterator."""
         return getattr(self.iterator, name)
+
+
+def _longest(shadow: DataLoader[Any]) -> int:
+    """Count the batches of the rank that has most: what scripts step, accumulate and schedule by."""
+    if shadow.batch_sampler is None:
+        return shadow.sampler.longest() if isinstance(shadow.sampler, Dealt) else len(shadow.sampler)  # type: ignore[arg-type]
+    batches: Any = shadow.batch_sampler
+    dealt = getattr(batches, "sampler", None)
+    if isinstance(dealt, Dealt) and dealt.is_exact:
+        share: int = batches.batch_size
+        return -(-dealt.longest() // share)
+    return len(batches)
 
 
 def _chosen(dataset: Any) -> list[int]:

@@ -25,6 +25,7 @@ from ..replica.replica import for_ddp
 from ..replica.trained import Trained
 from .beside import Beside
 from .synced import Synced
+from .weights import Weights
 
 _WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
 
@@ -40,7 +41,7 @@ class Models:
         self.unsettled = Unsettled()
         self.inside = False  # a call of a model, now
         self.in_backward = False
-        self.weight: float | None = None  # of this rank's rows of the batch that the script works on
+        self.weights = Weights(options.tail == "exact")
         self.backwards = 0  # that have run
         self.optimizers = 0  # that were made
         self._options = options
@@ -117,7 +118,7 @@ class Models:
             if self.tuning.is_on:
                 self._try(synced)
             # In its second forward DDP exchanges its buckets' order.
-            return self._met("a forward under DDP", synced.forward, (args, kwargs, self.weight), {})
+            return self.weights.mark(self._met("a forward under DDP", synced.forward, (args, kwargs), {}))
         finally:
             self.inside = False
 
@@ -182,12 +183,13 @@ class Models:
         if self.in_backward:
             run(*args, **kwargs)
             return
-        self.in_backward = True
+        args, kwargs = self.weights.weigh(args, kwargs)
+        self.in_backward = self.weights.is_backward = True
         self.tuning.begin()
         try:
             self._met("a backward", run, args, kwargs)
         finally:
-            self.in_backward = False
+            self.in_backward = self.weights.is_backward = False
         self.backwards += 1
         for synced in self._synced.values():
             synced.ended()

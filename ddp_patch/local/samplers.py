@@ -51,7 +51,7 @@ class Dealt(Sampler[Any]):
         self._dataset = dataset
         self._ranks = ranks
         self._drop_last = drop_last
-        self._is_exact = is_exact
+        self.is_exact = is_exact
         self.total = 0  # rows of the epoch on all ranks, as far as that is known
         self.has_end = _length(sampler) is not None
         self._drawn: Sequence[Any] | None = None
@@ -70,7 +70,7 @@ class Dealt(Sampler[Any]):
             return _round_by_round(iter(self._sampler), ranks)
         order, self._drawn = self._drawn if self._drawn is not None else self._order(), None
         self.total = len(order)
-        if self._is_exact:
+        if self.is_exact:
             return iter(order[ranks.rank :: ranks.size])
         return iter([order[at] for at in _torchs(order, ranks, shuffle=False, drop_last=self._drop_last)])
 
@@ -79,9 +79,13 @@ class Dealt(Sampler[Any]):
         total = _length(self._sampler)
         if total is None:
             raise TypeError(f"{type(self._sampler).__name__} has no length")
-        if self._is_exact:
+        if self.is_exact:
             return len(range(self._ranks.rank, total, self._ranks.size))
         return len(_torchs(range(total), self._ranks, shuffle=False, drop_last=self._drop_last))
+
+    def longest(self) -> int:
+        """Count the indices of the rank that has most."""
+        return -(-len(self._sampler) // self._ranks.size) if self.is_exact else len(self)  # type: ignore[arg-type]
 
     def _order(self) -> Sequence[Any]:
         if type(self._sampler) is SequentialSampler:
@@ -129,28 +133,38 @@ class TakenBatches(Sampler[list[Any]]):
 
     epoch = 0
 
-    def __init__(self, batches: Any, ranks: Ranks) -> None:
+    def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
         """Take turns.
 
         Args:
             batches: draws lists of indices.
             ranks: that share them.
+            is_exact: none comes twice, so that some ranks have one more.
         """
         self._batches = batches
         self._ranks = ranks
+        self.is_exact = is_exact
+        self.lengths: list[list[int]] = []  # of the batches that were drawn, on each rank
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Give this rank's, as many as every rank has: the first ones come again at the end, unless it drops them."""
         ranks = self._ranks
         first: list[list[Any]] = []
+        self.lengths.clear()
         with ranks.shared():
             drawn = iter(self._batches)
         while True:
             with ranks.shared():
                 together = [list(batch) for batch in itertools.islice(drawn, ranks.size)]
             first = first or together
+            is_left = len(together) < ranks.size and getattr(self._batches, "drop_last", False)
+            if self.is_exact and together and not is_left:
+                self.lengths.append([len(batch) for batch in together])
             if len(together) < ranks.size:
-                if not together or getattr(self._batches, "drop_last", False):
+                if not together or is_left:
+                    return
+                if self.is_exact:
+                    yield from together[ranks.rank : ranks.rank + 1]
                     return
                 together += itertools.islice(itertools.cycle(first), ranks.size - len(together))
                 yield together[ranks.rank]
@@ -178,7 +192,7 @@ class DealtBatches(Sampler[list[Any]]):
         """
         self._batches = batches
         self._ranks = ranks
-        self._is_exact = is_exact
+        self.is_exact = is_exact
         self.sizes: list[int] = []  # of the batches that were drawn, on all ranks
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -197,7 +211,7 @@ class DealtBatches(Sampler[list[Any]]):
                 return
             batch = list(batch)
             self.sizes.append(len(batch))
-            if len(batch) < ranks.size or not self._is_exact:
+            if len(batch) < ranks.size or not self.is_exact:
                 missing = -len(batch) % ranks.size
                 batch += list(itertools.islice(itertools.cycle(batch), missing))
             yield batch[ranks.rank :: ranks.size]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,7 +19,6 @@ from ..gradients.averages import average_flat, average_sparse, in_parts
 from ..gradients.trial import Built
 from ..options import Options
 from ..replica.replica import sparse_parameters
-from ..structure import map_leaves
 
 _NOT_FINISHED = "Expected to have finished reduction"  # torch's words (2.13)
 
@@ -64,14 +62,8 @@ class Synced:
         """Whether no gradient is on its way, and DDP does not wait for one."""
         return self.schedule.is_at_start and not self.pending and not self._armed
 
-    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], weight: float | None) -> Any:
-        """Run a forward that a backward may follow.
-
-        Args:
-            args: of the call.
-            kwargs: likewise.
-            weight: of this rank's rows in the mean of all ranks', where these have not equally many.
-        """
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a forward that a backward may follow."""
         ddp = self.ddp
         assert ddp is not None
         is_last = self.schedule.is_next_wanted()
@@ -79,11 +71,10 @@ class Synced:
             ddp.require_backward_grad_sync = is_last
         self._armed = self._armed or is_last
         try:
-            outputs = ddp(*args, **kwargs)
+            return ddp(*args, **kwargs)
         except RuntimeError as error:
             _explain(error)
             raise
-        return outputs if weight is None else map_leaves(lambda leaf: _weighed(leaf, weight), outputs)
 
     def ended(self) -> None:
         """A backward of the script has ended."""
@@ -137,22 +128,3 @@ def _explain(error: RuntimeError) -> None:
             "ddp_patch.enable(view='local', find_unused_parameters=True), or requires_grad_(False) for parameters that "
             "no loss depends on."
         ) from error
-
-
-class _Weighed(torch.autograd.Function):
-    """The same value; its gradient counts more or less."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, weight: float) -> Tensor:
-        ctx.weight = weight
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0] * ctx.weight, None
-
-
-def _weighed(leaf: Any, weight: float) -> Any:
-    if not (isinstance(leaf, Tensor) and leaf.requires_grad):
-        return leaf
-    return _Weighed.apply(leaf, weight)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)

@@ -90,7 +90,9 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
     if not trained or session.models.in_backward:
         return result
     values = list(result)
-    means = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
+    weight = session.models.weights.now
+    own = [values[index] if weight is None or values[index] is None else values[index] * weight for index in trained]
+    means = average([sources[index] for index in trained], own, session.world)
     for index, mean in zip(trained, means, strict=True):
         values[index] = mean
     return tuple(values)
@@ -173,7 +175,7 @@ _PARALLEL = "torch.nn.parallel.data_parallel"
 
 PATCHES = (
     Patch(_DATA, "DataLoader.__iter__", _iterate, _DEALS),
-    Patch(_DATA, "DataLoader.__len__", _length, "counts the batches of a rank"),
+    Patch(_DATA, "DataLoader.__len__", _length, "counts the batches of a rank; of the one that has most"),
     Patch(
         _STATEFUL,
         "StatefulDataLoader.__iter__",

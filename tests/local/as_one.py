@@ -1,11 +1,13 @@
 """Trainings in order and with even shares, where the mean of the ranks' gradients is that of the whole batch."""
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from local.habits import Uneven, mlp, rows, weights
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import ddp_patch
 
@@ -251,6 +253,81 @@ def exact_tail_of_batches():
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     loader = DataLoader(rows(47), batch_sampler=Uneven(47))
     return steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 3, [model], weigh=True)
+
+
+def exact_tail_of_small_batches():
+    """Some have fewer rows than there are ranks."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(rows(24), batch_sampler=[[*range(7)], [7], [8, 9], [*range(10, 24)]])
+    return steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 2, [model], weigh=True)
+
+
+def exact_tail_of_two_models(count):
+    """One reads what the other makes, and a penalty looks at the gradient of what goes in."""
+    torch.manual_seed(4)
+    makes = nn.Linear(5, 5).double()
+    tells = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+    optimizer = torch.optim.SGD([*makes.parameters(), *tells.parameters(), temperature], 0.1)
+
+    def loss_of(x, y):
+        made = makes(x)
+        seen = made.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(tells(seen).sum(), seen, create_graph=True)
+        penalty = (slope.norm(dim=1) - 1).square().mean()
+        return F.cross_entropy(tells(made) * temperature, y) + penalty + 0.01 * tells[0].weight.square().sum()
+
+    return steps(DataLoader(rows(count), 12), optimizer, loss_of, 2, [makes, tells], weigh=True) | {
+        "temperature": temperature.item()
+    }
+
+
+def exact_tail_past_forward(count):
+    """A method beside forward, and a model whose gradients are all sparse."""
+    model = Coder().double()
+    torch.manual_seed(3)
+    table = nn.Embedding(2, 2, sparse=True).double()
+    optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], 0.1)
+
+    def loss_of(x, y):
+        return F.cross_entropy(model(x) + table(y), y) + model.encode(x).square().mean()
+
+    return steps(DataLoader(rows(count), 12), optimizer, loss_of, 2, [model, table], weigh=True)
+
+
+def exact_tail_accumulated(count):
+    """The last batches step by themselves, counted by the loader's length."""
+    model = mlp(nn.BatchNorm1d(16))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader, norms = DataLoader(rows(count), 12), []
+    model[1].eval()  # a rank without a row would show it the batch before
+    for _ in range(3):
+        for step, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / 3).backward()
+            if step % 3 == 2 or step == len(loader) - 1:
+                norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+                optimizer.step()
+                optimizer.zero_grad()
+    return {"norms": norms, "weights": weights(model), "len": len(loader)}
+
+
+def in_groups(how, size=None):
+    """What one rank trains on at a time, and ``size`` of these together as one process has them."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    parts = [[0, 1, 2], [3, 4], [5, 6, 7], [8], [9, 10, 11]] if how == "batches" else [[i] for i in range(7)]
+    if size is not None:
+        parts = [[*itertools.chain(*parts[at : at + size])] for at in range(0, len(parts), size)]
+    if how == "batches" or size is not None:
+        loader = DataLoader(rows(12), batch_sampler=parts)
+    else:
+        loader = DataLoader(Subset(rows(12), range(7)), batch_size=None)
+
+    def loss_of(x, y):
+        return F.cross_entropy(model(x.reshape(-1, 5)), y.reshape(-1))
+
+    return steps(loader, optimizer, loss_of, 2, [model], weigh=True) | {"len": len(loader)}
 
 
 def run(name, *args):

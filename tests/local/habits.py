@@ -309,6 +309,25 @@ def sparse_embedding(hand):
     return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
 
 
+def gradient_penalty(hand):
+    torch.manual_seed(8)
+    tells = hand.model(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double())
+    hand.seeds(8)
+    optimizer = torch.optim.Adam(tells.parameters(), 0.01)
+    losses = []
+    loader = hand.loader(rows(), 12, shuffle=True)
+    for epoch in range(2):
+        for x, _ in hand.epoch(loader, epoch):
+            mixed = (x + torch.rand(len(x), 1, dtype=x.dtype)).requires_grad_()
+            (slope,) = torch.autograd.grad(tells(mixed).sum(), mixed, create_graph=True)
+            loss = tells(x).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return {"losses": losses, "weights": weights(tells)}
+
+
 def seeded_between_trainings(hand):
     found = []
     for fold in range(2):
