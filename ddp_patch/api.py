@@ -44,6 +44,8 @@ class Enabled:
         if self._owns:
             if error is not None and State.joined is not None:
                 State.joined.meets(error)
+            if error is not None and State.session is not None:
+                State.session.ends_by_error = True
             disable()
 
     def __call__(self, function: F) -> F:

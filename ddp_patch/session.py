@@ -69,6 +69,7 @@ class Session:
         self._take_back: list[Callable[[], None]] = []
         self._lines_dealt: set[str] = set()  # where ``deal`` was seen to get the same on every rank
         self.is_running = False
+        self.ends_by_error = False  # of a with statement that it is opened by
         self.options = options
         self.job = job
         self.ledger = Ledger()

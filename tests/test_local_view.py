@@ -153,6 +153,42 @@ def test_ranks_that_decide_by_their_own_rows_are_told_so(ranks):
     assert "ddp_patch.mean" in "".join(outcome.stderr)
 
 
+def one_goes_its_own_way(how):
+    """Rank 1 does not do what the others do."""
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        for step, (x, y) in enumerate(DataLoader(habits.rows(48), 12)):
+            is_odd = ddp_patch.rank() == 1 and step == 1
+            if is_odd and how == "raises":
+                raise ValueError("of rank 1")
+            if is_odd and how == "is interrupted":
+                raise KeyboardInterrupt
+            if is_odd and how == "returns":
+                return
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if not (is_odd and how == "leaves a step out"):
+                optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "ValueError: of rank 1"),
+        ("is interrupted", "KeyboardInterrupt"),
+        ("returns", "LockstepError"),
+        ("leaves a step out", "optimizers made different numbers of steps: [4, 3], by rank"),
+    ],
+)
+def test_a_rank_that_goes_its_own_way_ends_the_job(ranks, how, said):
+    """In a with statement, at whose end ranks tell each other what they let out."""
+    outcome = ranks.call(one_goes_its_own_way, 2, how, enable={"view": "local"}, timeout=30)
+    assert not outcome.late
+    assert any(outcome.codes)
+    assert said in "".join(outcome.stderr)
+
+
 def one_backward_for_all_batches():
     model = habits.mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..earlier import remember_used
+from ..job.job import Job
 from ..patch import Patch
 from ..replica.discovery import Discovery
 from ..session import Session
@@ -58,8 +59,16 @@ class LocalSession(Session):
             remember_used(self.job)
 
     def _before_report(self) -> None:
-        with contextlib.suppress(Exception):  # a rank that is gone by now: there is nobody to compare with
-            self.told.compare_at_the_end()
+        if self.ends_by_error:  # of this rank, perhaps of no other
+            return
+        # At the end of the program ranks have waited for each other. A script that goes on may have parted before.
+        counts = Job.current is self.job and self.world.comes_to("the end of the local view")
+        try:
+            with contextlib.suppress(Exception):  # a rank that is gone by now: there is nobody to compare with
+                self.told.compare_at_the_end()
+        finally:
+            if counts:
+                self.world.trail.leave()
 
     def _hide_ranks(self) -> None:
         """Libraries see the ranks, as under hand-written DDP."""
@@ -82,5 +91,6 @@ class LocalSession(Session):
         """An optimizer of the script's has stepped."""
         self.ledger.pace.stepped(profiles=False)
         self.models.tuning.stepped(optimizer)
+        self.told.steps += self.models.trains(optimizer.param_groups[0]["params"][0])
         self.ledger.steps += 1
         self._greeting.stepped()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..batch.world import World
+from ..errors import LockstepError
 from ..ledger import script_line
 from ..structure import leaves
 
@@ -28,6 +29,7 @@ class Told:
 
     def __init__(self, world: World) -> None:
         """Start with nothing."""
+        self.steps = 0  # of optimizers that train a model under DDP
         self._world = world
         self._sums: dict[tuple[str, str], int] = {}
 
@@ -43,8 +45,20 @@ class Told:
             self._sums[key] = zlib.crc32(text.encode("utf-8", "replace"), self._sums.get(key, 0))
 
     def compare(self) -> None:
-        """Find lines where the ranks differ. Every rank comes here together."""
-        self._compare([given[0] for given in self._world.share([self._taken()])])
+        """Find lines where the ranks differ. Every rank comes here together.
+
+        Raises:
+            LockstepError: on every rank, when some have stepped more often than others.
+        """
+        told = [given[0] for given in self._world.share([(self.steps, self._taken())])]
+        steps = [its[0] for its in told]
+        if len(set(steps)) > 1:
+            raise LockstepError(
+                f"{script_line()}: optimizers made different numbers of steps: {steps}, by rank, so that the ranks' "
+                "models are not the same any more. Ranks leave a step out by a number of their own rows, as in `if "
+                "loss.isnan(): continue`. Decide by `ddp_patch.mean(loss)`."
+            )
+        self._compare([its[1] for its in told])
 
     def compare_at_the_end(self) -> None:
         """Do so where ranks meet no more, but for the store of the job."""
