@@ -178,6 +178,8 @@ def expand(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.expand_as(y)`` needs only y's shape, also where every rank has ``x`` whole."""
+    if len(args) != 2:
+        return NotImplemented  # other=y
     if not isinstance(args[0], BatchTensor):
         return args[0].expand(args[1].shape)
     return expand(Tensor.expand, (args[0], *args[1].shape), {})
