@@ -77,6 +77,7 @@ ALIKE = [
     ("parts_apart",),
     ("closures",),
     ("scaled",),
+    ("empty_group",),
     *(("exact_tail", count) for count in (48, 49, 50, 53)),
     ("exact_tail_of_batches",),
     ("exact_tail_of_small_batches",),

@@ -91,6 +91,7 @@ class LocalSession(Session):
         """An optimizer of the script's has stepped."""
         self.ledger.pace.stepped(profiles=False)
         self.models.tuning.stepped(optimizer)
-        self.told.steps += self.models.trains(optimizer.param_groups[0]["params"][0])
+        first = next((p for group in optimizer.param_groups for p in group["params"]), None)  # a group may be empty
+        self.told.steps += self.models.trains(first)
         self.ledger.steps += 1
         self._greeting.stepped()

@@ -255,6 +255,13 @@ def exact_tail_of_batches():
     return steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 3, [model], weigh=True)
 
 
+def empty_group():
+    """An optimizer may begin with a group of nothing."""
+    model = mlp()
+    optimizer = torch.optim.SGD([{"params": []}, {"params": model.parameters()}], 0.1)
+    return steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x), y), 2, [model])
+
+
 def exact_tail_of_small_batches():
     """Some have fewer rows than there are ranks."""
     model = mlp()
