@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,10 +12,11 @@ from ddp_patch import plan
 from ddp_patch.__main__ import COMMANDS, USAGE
 from ddp_patch.measure.network import MANY
 from ddp_patch.measure.tracer import ANCHOR, LAYER, STEP
+from ddp_patch.pace import KINDS
 from ddp_patch.plan.profile import read
 from ddp_patch.profile import chrome, command, timeline
 from ddp_patch.profile.advice import advice
-from ddp_patch.profile.found import Bucket, Found, Rank
+from ddp_patch.profile.found import Bucket, Found, Rank, found
 from ddp_patch.profile.page import page
 from ddp_patch.profile.text import written
 from ddp_patch.profile.timeline import Timeline, overlap, union
@@ -175,6 +178,18 @@ def test_the_costliest_is_said_first_with_what_to_write(case):
     html = page(its, {}, 20, 3)
     assert "Net.<a>" not in html
     assert "Net.&lt;a&gt;" in html
+
+
+@pytest.mark.parametrize("own", [0.0, None])
+def test_ranks_have_the_same_parts_also_where_pythons_cost_on_one_is_too_small_to_see(own):
+    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "backward": 0.4, "rows": 4.0}
+    noted = [[*[took] * 4, {"kind": "told"}, {"kind": "python", "seconds": seconds}] for seconds in (0.1, own)]
+    run = SimpleNamespace(
+        by_rank=noted, steps=[took], spec=SimpleNamespace(script=Path("a.py"), ranks=2), facts={}, network={}
+    )
+    first, second = found(run, [Timeline([], {})] * 2).ranks
+    assert first.parts == pytest.approx({**dict.fromkeys(KINDS, 0.0), "computing": 0.9, "python": 0.1})
+    assert second.parts == pytest.approx({**dict.fromkeys(KINDS, 0.0), "computing": 1.0, "python": 0.0})
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

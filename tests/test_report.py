@@ -290,7 +290,8 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
             r"In short\n    Slow .*\n    by the clock about [\d.]+ times as fast as one process", its["text"]
         )
         [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms: ", its["text"])
-        assert float(alone) > 8 * 1.5
+        # The profiler takes its part of another step, in which something else may have run as well.
+        assert 8 * 1.5 - 2 * 1000 * its["python"] < float(alone) < 2 * its["total"]
 
 
 def test_a_rank_that_is_late_is_what_the_others_wait_for(ranks):

@@ -17,13 +17,14 @@ def rows_of(steps: Sequence[dict[str, float]]) -> float:
     return statistics.mode(step["rows"] for step in steps) or 1.0
 
 
-def parts(steps: Sequence[dict[str, float]], python: float, median: float) -> dict[str, float]:
+def parts(steps: Sequence[dict[str, float]], python: float, median: float, ranks: int) -> dict[str, float]:
     """Give what a step goes to, by the middle half of the steps, as parts of their median.
 
     Args:
         steps: each with its ``total``, and its seconds by ``KINDS``.
         python: seconds of ddp_patch's own Python in each.
         median: seconds of a step.
+        ranks: that were measured; on one, backwards wait for nobody, and are a part of what is computed.
     """
     quarter = len(steps) // 4
     middle = sorted(steps, key=lambda step: step["total"])[quarter : len(steps) - quarter]
@@ -32,7 +33,7 @@ def parts(steps: Sequence[dict[str, float]], python: float, median: float) -> di
     left = max(median - sum(found.values()), 0.0)
     found["python"] = min(python, 0.9 * left)  # profiled in other steps than these
     found["computing"] = left - found["python"]
-    if not python:  # on one rank, where backwards wait for nobody
+    if ranks == 1:
         found["backward"] = min(statistics.mean(step["backward"] for step in middle) / total * median, left)
     return found
 

@@ -67,7 +67,8 @@ def found(run: Measured, timelines: Sequence[Timeline]) -> Found:
         run: that was measured.
         timelines: of its ranks.
     """
-    ranks = [_rank(noted, timeline) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
+    size = run.spec.ranks
+    ranks = [_rank(noted, timeline, size) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
     told = noted_of(run.by_rank[0], "told")[0]
     layers = {name: (its[0] / 1e6, its[1] / 1e6) for name, its in timelines[0].layers.items()}
     return Found(
@@ -83,7 +84,7 @@ def found(run: Measured, timelines: Sequence[Timeline]) -> Found:
     )
 
 
-def _rank(noted: list[dict[str, Any]], timeline: Timeline) -> Rank:
+def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int) -> Rank:
     steps = noted_of(noted, "took")
     median = statistics.median(step["total"] for step in steps)
     python = noted_of(noted, "python")
@@ -93,7 +94,8 @@ def _rank(noted: list[dict[str, Any]], timeline: Timeline) -> Rank:
         for kind, begin, end, line in step.spans:
             lines[kind, line] += (end - begin) / 1e6 / count
     hidden = sum(step.hidden for step in timeline.steps) / 1e6 / count
-    return Rank(median, parts(steps, (python and python[0]["seconds"]) or 0.0, median), hidden, dict(lines), timeline)
+    own = (python and python[0]["seconds"]) or 0.0
+    return Rank(median, parts(steps, own, median, ranks), hidden, dict(lines), timeline)
 
 
 def _buckets(timelines: Sequence[Timeline]) -> list[Bucket]:

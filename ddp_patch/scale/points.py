@@ -67,7 +67,7 @@ def _point(runs: Sequence[Measured], alone: float, rows: float) -> Point:
         step=median,
         low=min(medians) if several else quarters[0],
         high=max(medians) if several else quarters[2],
-        parts=parts(every, statistics.mean(its.python for its in runs), median),
+        parts=parts(every, statistics.mean(its.python for its in runs), median, spec.ranks),
         alone=alone or median,
     )
 
