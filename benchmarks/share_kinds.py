@@ -601,3 +601,47 @@ def calls_that_are_counted() -> Iterator[float]:
             return self.head(torch.relu(self.body(x)) * (2.0 if self.calls > 4 else 1.0))
 
     return classify(Counting(), loader(16))
+
+
+class WordVectors(nn.Module):
+    """Words near a word, against words drawn for it; with sparse gradients."""
+
+    def __init__(self) -> None:
+        """Make two tables."""
+        super().__init__()
+        self.inner = nn.Embedding(TOKENS, 6, sparse=True)
+        self.outer = nn.EmbeddingBag(TOKENS, 6, mode="sum", sparse=True)
+
+    def forward(self, words: Tensor, near: Tensor) -> Tensor:
+        """Give one score for each row."""
+        return torch.bmm(self.inner(words)[:, None], self.outer(near)[:, :, None]).flatten()
+
+
+@kind
+def word_vectors() -> Iterator[float]:
+    """Sparse gradients, and a loss with an argument from before torch 1.0."""
+    model = WordVectors()
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+    count = BATCH * STEPS
+    words, near = torch.randint(0, TOKENS, (count,)), torch.randint(0, TOKENS, (count, 5))
+    targets = torch.randint(0, 2, (count,)).double()
+    for x, y, z in DataLoader(TensorDataset(words, near, targets), BATCH):
+        yield stepped(optimizer, F.binary_cross_entropy_with_logits(model(x, y), z, size_average=True))
+
+
+@kind
+def implicit_softmax() -> Iterator[float]:
+    """A softmax without ``dim``, and labels that are scattered, with an optimizer for each of two layers."""
+    first, last = nn.Linear(6, 8), nn.Linear(8, 4)
+    model = nn.Sequential(first, nn.Tanh(), last, nn.Softmax())
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (first, last)]
+    for x, y in loader(6):
+        z = model(x)
+        wanted = torch.zeros_like(z.detach()).scatter_(1, y[:, None], 1.0)
+        loss = (z - wanted).square().mean()
+        optimizers[0].zero_grad()
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        optimizers[1].step()
+        yield loss.item()

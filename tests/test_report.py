@@ -119,6 +119,23 @@ class AnnealedTensor(Layer):
         return self.linear(x) * self.scale
 
 
+temperature = 1.0
+
+
+class AnnealedByTheScript(Layer):
+    def forward(self, x):
+        return self.linear(x) * temperature
+
+
+class NamesOneAlike(Layer):
+    def __init__(self):
+        super().__init__()
+        self.temperature = 2.0
+
+    def forward(self, x):
+        return self.linear(x) * self.temperature
+
+
 class Counts(Layer):
     def forward(self, x):
         SEEN.append(1)
@@ -167,6 +184,10 @@ PAIRS = {  # what is said, whether with the line, what to write instead -> a mod
         Annealed,
         AnnealedTensor,
     ),
+    ("what its code reads (temperature) changes from call to call", False, "A tensor may change: torch.tensor(0.5)"): (
+        AnnealedByTheScript,
+        NamesOneAlike,
+    ),
     ("changes what it may branch on, outside of its attributes", False, "Keep that in attributes of the module"): (
         Counts,
         CountsItself,
@@ -181,6 +202,7 @@ STEPS = 4
 
 def reports():
     """Train each module alone; give what the report says of it."""
+    global temperature  # noqa: PLW0603 — scripts have such
     said = {}
     for kind in (kind for pair in PAIRS.values() for kind in pair):
         ddp_patch.disable()
@@ -191,6 +213,7 @@ def reports():
         for x, y in DataLoader(TensorDataset(torch.randn(8 * STEPS, 6), torch.randint(0, 4, (8 * STEPS,))), 8):
             if hasattr(model[1], "scale"):
                 model[1].scale = model[1].scale * 0.9
+            temperature *= 0.9
             z = model[1](model[0](x))
             optimizer.zero_grad()
             F.cross_entropy(model[2](z[0] if isinstance(z, tuple) else z), y).backward()

@@ -14,6 +14,7 @@ BUCKETS = {  # of one backward for each outermost module that it reaches; the sm
     "time major": 3,
     "encoder and head": 2,
     "physics informed": 0,  # gradients of gradients
+    "word vectors": 0,  # sparse gradients
 }
 pytestmark = pytest.mark.timeout(900)  # the first test of a number of ranks waits for all kinds
 
@@ -64,7 +65,11 @@ def test_a_loss_in_forward_costs_no_collective(job, kind):
         assert rank[kind][2] == {"gradient bucket": 1}
 
 
-ON_THE_HOST = {"gru over packed sequences": 2, "detection": 1}  # lengths, and the state of the host's generator
+ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows of a table each rank has gradients of
+    "gru over packed sequences": 2,
+    "detection": 1,
+    "word vectors": 2,
+}
 
 
 @pytest.fixture(scope="module")

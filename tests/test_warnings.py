@@ -48,6 +48,7 @@ for x, y in DataLoader(TensorDataset(torch.randn(12, 4), torch.arange(12) % 3), 
         lambda: torch.from_numpy(frozen), lambda: torch.tensor(torch.ones(2)), lambda: float(loss), lambda: loss.grad,
         lambda: F.mse_loss(net(x)[:, :1], y.float()), lambda: F.softmax(net(x)), lambda: checkpoint(torch.sin, x),
         lambda: F.kl_div(net(x), net(x)), lambda: torch.meshgrid(torch.ones(2), torch.ones(2)), lambda: loss.item(),
+        lambda: F.kl_div(net(x), net(x), reduce=True), lambda: F.cross_entropy(net(x), y, size_average=False),
     ):
         try:
             action()

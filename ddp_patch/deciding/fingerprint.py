@@ -19,6 +19,7 @@ from ..calling.calls import Call
 from ..calling.census import Held
 from ..calling.entry import Entry
 from ..calling.swap import original_class
+from .code import difference
 from .guards import OF_TORCH, PLAIN, Guards
 
 _MOST_STATES = 256  # of modules that are remembered
@@ -36,7 +37,8 @@ class _Seen:
         self.content = -1
         self.guards: Guards | None = None
         self.is_stale = False  # things that guards look into were replaced
-        self.changed_last: tuple[nn.Module, str] | None = None  # a layer, and the name of a plain attribute
+        # A layer and the name of a plain attribute, or None and a name that its code mentions.
+        self.changed_last: tuple[nn.Module | None, str] | None = None
 
 
 class Fingerprints:
@@ -92,7 +94,8 @@ class Fingerprints:
             seen.guards = Guards(held.layers, self._number)
             seen.content = self._state_of(seen.guards.content)
         elif seen.guards.changed(seen.is_stale):
-            seen.content = self._state_of(seen.guards.content)
+            before, seen.content = self._contents.get(seen.content), self._state_of(seen.guards.content)
+            seen.changed_last = None, difference(before, seen.guards.content)
         seen.is_stale = False
         return seen.state, seen.content
 
@@ -109,10 +112,10 @@ class Fingerprints:
     def changed_last(self, module: nn.Module) -> str:
         """Name the attribute that was changed last in a module."""
         seen = self._seen.get(id(module))
-        if seen is None or seen.changed_last is None:
-            return "what its code reads"
-        layer, name = seen.changed_last
-        return f"{original_class(layer).__name__}.{name}"
+        layer, name = (seen and seen.changed_last) or (None, "")
+        if layer is not None:
+            return f"{original_class(layer).__name__}.{name}"
+        return f"what its code reads ({name})" if name else "what its code reads"
 
     def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
         if before is not None:

@@ -41,13 +41,15 @@ def average_flat(parameters: list[nn.Parameter], world: World) -> None:
 
 def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
     """Average gradients of ``nn.Embedding(sparse=True)``: every rank gets all ranks' entries."""
-    for parameter in parameters:
-        grad = grad_of(parameter)
-        own = None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
-        counts = [given[0] for given in world.share([-1 if own is None else own._nnz()])]
-        if max(counts) < 0:
+    if not parameters:
+        return
+    found = [_entries(grad_of(parameter)) for parameter in parameters]
+    counts = torch.zeros(len(found), world.size, dtype=torch.long, device=world.device)
+    counts[:, world.rank] = torch.tensor([-1 if own is None else own._nnz() for own in found])
+    for parameter, own, of_ranks in zip(parameters, found, world.all_reduce(counts).tolist(), strict=True):
+        if max(of_ranks) < 0:
             continue  # on no rank: one process would have left it None
-        layout = Layout(tuple(max(0, count) for count in counts), 0, sum(max(0, count) for count in counts))
+        layout = Layout(tuple(max(0, count) for count in of_ranks), 0, sum(max(0, count) for count in of_ranks))
         if own is None:
             nowhere = torch.zeros(1, 0, dtype=torch.long, device=parameter.device)
             own = torch.sparse_coo_tensor(nowhere, parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape)
@@ -58,6 +60,10 @@ def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
         indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
         values = world.all_gather_rows(own.values(), layout) / world.size
         set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
+
+
+def _entries(grad: Tensor | None) -> Tensor | None:
+    return None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
 
 
 def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World) -> list[Tensor | None]:

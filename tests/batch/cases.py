@@ -235,9 +235,11 @@ def norms(r):
         lambda x: F.normalize(x, dim=d),
         lambda x: F.softmax(x, dim=d).log(),
         lambda x: F.log_softmax(x, d),
+        lambda x: getattr(F, r_name)(x) if dim != (0 if x.dim() == 3 else 1) else x * 1,
         lambda x: x.std(d, unbiased=False) if x.shape[d] > 1 else x.sum(d),
         lambda x: F.cosine_similarity(x, x * 2 + 1, dim=d),
     ]
+    r_name = r.choice(["softmax", "log_softmax", "softmin"])
     return Call(r.choice(forms), [(x, dim)])
 
 
@@ -325,6 +327,34 @@ def columns(r):
     ]
     r_at = r.randint(0, 3)
     return Call(r.choice(forms), [(x, dim)])
+
+
+def scatters(r):
+    x, dim = batch(r, dims=3)
+    d = r.choice([i for i in range(3) if i != dim])
+    shape = list(x.shape)
+    shape[d] = r.randint(1, x.shape[d])
+    index = torch.rand(shape, generator=generator(r)).argsort(d)
+    more = torch.rand(shape, generator=generator(r))
+    forms = [
+        lambda x, i, y: x.scatter(d, i, 2.0),
+        lambda x, i, y: x.scatter(dim=d, index=i, src=y),
+        lambda x, i, y: torch.zeros_like(x).scatter_(d, i, 1) * x,
+        lambda x, i, y: (x * 1).scatter_(d, i, y),
+        lambda x, i, y: (x * 1).scatter_(d - 3, i, value=0.5).exp(),
+        lambda x, i, y: (x * 1).scatter_add_(d, i, y),
+        lambda x, i, y: torch.scatter_add(x, d, i, y),
+        lambda x, i, y: torch.scatter_reduce(x, d, i, y, "amax", include_self=False),
+        lambda x, i, y: (x * 1).scatter_reduce_(d, i, y, reduce="sum"),
+        lambda x, i, y: x.gather(dim=d, index=i) * y,
+        lambda x, i, y: torch.gather(x, d, index=i) * y,
+    ]
+    whole = [
+        lambda x, i, y: x.scatter(dim, i * 0, 2.0),
+        lambda x, i, y: torch.zeros(x.shape).scatter_(d, i, y),
+    ]
+    local = r.random() < 0.8
+    return Call(r.choice(forms if local else whole), [(x, dim), (index, dim), (more, dim)], local)
 
 
 def lookups(r):
@@ -520,6 +550,8 @@ def class_losses(r):
     at = r.choice([0, 0, None])
     name = r.choice(["cross_entropy", "cross_entropy", "nll_loss", "probabilities", "module", "flat"])
     weighted = r.random() < 0.5
+    if name != "module" and r.random() < 0.3:
+        kwargs.update(of_before_torch_1_0(r))
     if name == "cross_entropy" or name == "module":
         kwargs["label_smoothing"] = r.choice([0.0, 0.1])
     if name == "probabilities":
@@ -549,6 +581,11 @@ def class_losses(r):
     )
 
 
+def of_before_torch_1_0(r):
+    name = r.choice(["size_average", "reduce", "both"])
+    return {each: r.random() < 0.5 for each in ("size_average", "reduce") if name in (each, "both")}
+
+
 def element_losses(r):
     x, dim = batch(r, low=0.05, high=0.95)
     target, at = other(r, x, dim, kind=r.choice(["batch", "global"]), low=0.05, high=0.95)
@@ -561,6 +598,8 @@ def element_losses(r):
         kwargs["log_target"] = r.random() < 0.5
     if name == "smooth_l1_loss":
         kwargs["beta"] = 0.2
+    if name != "huber_loss" and r.random() < 0.3:
+        kwargs.update(of_before_torch_1_0(r))
     inputs = [(x, dim), (target, at)]
     if name.startswith("binary") and r.random() < 0.6:
         inputs.append(other(r, x, dim, kind=r.choice(["batch", "global", "row"]), low=0.1))
@@ -664,6 +703,7 @@ CASES = {
     "reshapes": reshapes,
     "moves": moves,
     "columns": columns,
+    "scatters": scatters,
     "lookups": lookups,
     "permutations": permutations,
     "products": products,
@@ -675,6 +715,7 @@ CASES = {
     "element_losses": element_losses,
 }
 REPEATS = {
+    "scatters": 40,
     "lookups": 24,
     "ternary": 20,
     "casts": 20,

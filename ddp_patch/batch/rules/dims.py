@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..forms import to_local
@@ -60,6 +60,19 @@ def named_dims(
     return {d % batch.dim() for d in dims}
 
 
+def softmax(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.softmax(x)``: where ``dim`` is left out, torch chooses it by the number of dimensions, and warns."""
+    batch, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    if dim is not None or not isinstance(batch, BatchTensor):
+        return _softmax(func, args, kwargs)
+    if batch._layout.dim == (0 if batch.dim() in (0, 1, 3) else 1):  # torch.nn.functional._get_softmax_dim, torch 2.13
+        return NotImplemented
+    return BatchTensor.from_local(func(to_local(batch), *args[1:], **kwargs), batch._layout)
+
+
+_softmax = along("softmax", 1, None)
+
+
 def wrap(result: Any, make: Callable[[Tensor], Any]) -> Any:
     """Make batches of a result, be it one tensor or a named tuple of them."""
     if isinstance(result, Tensor):
@@ -83,4 +96,5 @@ def _elementwise() -> Rule:
 
 def rules() -> list[tuple[Any, Rule]]:
     """Functions of dimensions that have a form of their own."""
-    return [(torch.nn.functional.one_hot, one_hot)]
+    of_softmax = (F.softmax, F.log_softmax, F.softmin)
+    return [(F.one_hot, one_hot), *((func, softmax) for func in of_softmax)]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..crossings import shard
 from ..factories import counts
-from ..forms import to_local
+from ..forms import forget_whole, to_local, whole_is_seen
 from ..layout import Layout
-from ..tensor import BatchTensor, Rule, on_whole
+from ..tensor import BatchTensor, Rule, on_whole, writes_in_place
 from ..world import World
 from . import lookups
 from .dims import named_dims
@@ -181,9 +181,10 @@ def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``logits.gather(1, labels[:, None])``: local if both are dealt alike."""
-    if len(args) != 3 or kwargs or type(args[1]) is not int:
+    given = [*args, *(kwargs[name] for name in ("dim", "index")[len(args) - 1 :] if name in kwargs)]
+    if len(given) != 3 or len(given) != len(args) + len(kwargs) or type(given[1]) is not int:
         return NotImplemented
-    batch, dim, index = args
+    batch, dim, index = given
     if not isinstance(batch, BatchTensor):
         return lookups.gathered(func, batch, dim, index)
     if dim % batch.dim() == batch._layout.dim:
@@ -191,6 +192,28 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(index, BatchTensor) and index._layout == batch._layout:
         return BatchTensor.from_local(func(to_local(batch), dim, to_local(index)), batch._layout)
     return NotImplemented
+
+
+def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.scatter(1, labels[:, None], 1.0)``, ``scatter_add`` and their like: local if all are dealt alike."""
+    batch, dim = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("dim")
+    if not isinstance(batch, BatchTensor) or type(dim) is not int or kwargs.get("out") is not None:
+        return NotImplemented
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    if dim % batch.dim() == batch._layout.dim or any(getattr(t, "_layout", None) != batch._layout for t in tensors):
+        return NotImplemented
+    writes = writes_in_place(func, kwargs)
+    if writes and whole_is_seen(batch):
+        return NotImplemented
+    rows = func(*map(_own, args), **{name: _own(value) for name, value in kwargs.items()})
+    if not writes:
+        return BatchTensor.from_local(rows, batch._layout)
+    forget_whole(batch)
+    return batch
+
+
+def _own(value: Any) -> Any:
+    return to_local(value) if isinstance(value, BatchTensor) else value
 
 
 _selected_along = along_dim(1, None, False)
@@ -218,5 +241,8 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, unbind) for f in (torch.unbind, Tensor.unbind)),
         *((f, select) for f in (torch.select, Tensor.select)),
         *((f, gather) for f in (torch.gather, Tensor.gather)),
+        *((f, scatter) for f in (torch.scatter, Tensor.scatter, torch.scatter_add, Tensor.scatter_add)),
+        *((f, scatter) for f in (torch.scatter_reduce, Tensor.scatter_reduce)),
+        *((f, scatter) for f in (Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_)),
         *((f, lookups.take) for f in (torch.take, Tensor.take)),
     ]

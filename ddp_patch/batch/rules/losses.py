@@ -29,7 +29,7 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = bound(func, args, kwargs)
-        if given is None or (given.get("weight") is not None and "weight" not in operands):
+        if given.get("weight") is not None and "weight" not in operands:
             return NotImplemented
         if given["input"].shape != given["target"].shape:
             return NotImplemented  # torch warns, or fails, naming both shapes
@@ -37,6 +37,7 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         layout = common_layout(tensors)
         if layout is None:
             return NotImplemented
+        given = _with_reduction(func, given)
         cut = cutter(layout, broadcast_dims(tensors))
         local = {name: cut(value) if name in operands else value for name, value in given.items()}
         narrow = _widen(local, operands) if given["reduction"] != "none" else None
@@ -44,8 +45,6 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         if reduction == "none":
             return BatchTensor.from_local(func(**local), layout)
         if reduction == "mean":
-            if func is F.kl_div:
-                func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
             loss = func(**{**local, "reduction": "sum"})
             return promised(loss, shape.numel(), rows=local["input"], dtype=narrow)
@@ -60,11 +59,10 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
 def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cross_entropy`` and ``nll_loss``, whose mean is over the weights of the classes that are not ignored."""
     given = bound(func, args, kwargs)
-    if given is None:
-        return NotImplemented
     layout = _row_layout(given["input"], given["target"])
     if layout is None:
         return NotImplemented
+    given = _with_reduction(func, given)
     local = {**given, "input": _rows(given["input"], layout), "target": _rows(given["target"], layout)}
     weight = given["weight"]
     if weight is not None:
@@ -113,15 +111,27 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
     return None if torch.is_autocast_enabled(local["input"].device.type) else narrow
 
 
-def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Bind a loss's arguments by name; None where the deprecated ``reduce`` or ``size_average`` is used."""
+def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Bind a function's arguments by name."""
     defaults = _defaults(func)
     values = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
     if len(args) > len(defaults) or len(values) > len(defaults) or any(map(_is_missing, values.values())):
         inspect.signature(func).bind(*args, **kwargs)  # raises what Python would
-    if values.pop("size_average", None) is not None or values.pop("reduce", None) is not None:
-        return None
     return values
+
+
+def _with_reduction(func: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Put ``reduction`` in the place of what stood for it before torch 1.0, of which torch warns."""
+    averages, reduces = given.get("size_average"), given.get("reduce")
+    rest = {name: value for name, value in given.items() if name not in ("size_average", "reduce")}
+    if averages is None and reduces is None:
+        if func is F.kl_div and given["reduction"] == "mean":
+            func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
+        return rest
+    x, target = given["input"], given["target"]
+    without_rows = [torch.zeros((0, *t.shape[1:]), dtype=t.dtype, device=t.device) for t in (x, target)]
+    func(*without_rows, size_average=averages, reduce=reduces)
+    return {**rest, "reduction": "none" if reduces is False else "sum" if averages is False else "mean"}
 
 
 def _is_missing(value: Any) -> bool:

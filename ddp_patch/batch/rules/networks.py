@@ -14,6 +14,7 @@ from ..crossings import replicate, shard
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
+from ..world import World
 from .dims import wrap
 from .losses import bound
 
@@ -99,9 +100,7 @@ def group_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def instance_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.instance_norm(x)``; statistics kept over the batches would mix the samples."""
     given = bound(func, args, kwargs)
-    if given is None or (
-        given["use_input_stats"] and (given["running_mean"] is not None or given["running_var"] is not None)
-    ):
+    if given["use_input_stats"] and (given["running_mean"] is not None or given["running_var"] is not None):
         return NotImplemented
     return samples((3, 4, 5))(func, args, kwargs)
 
@@ -109,7 +108,7 @@ def instance_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.batch_norm`` with the kept statistics; in training it mixes the samples."""
     given = bound(func, args, kwargs)
-    if given is None or given["training"] or not isinstance(given["input"], BatchTensor):
+    if given["training"] or not isinstance(given["input"], BatchTensor):
         return NotImplemented
     if given["input"]._layout.dim == 1 or given["running_mean"] is None or given["running_var"] is None:
         return NotImplemented
@@ -124,17 +123,23 @@ def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.embedding(indices, weight)``. Sparse gradients, counts of the indices and renormed weights see all rows."""
+    """``F.embedding(indices, weight)``. Counts of the indices and renormed weights see all rows."""
     given = bound(func, args, kwargs)
-    if given is None or given["max_norm"] is not None or given["scale_grad_by_freq"] or given["sparse"]:
+    if given["max_norm"] is not None or given["scale_grad_by_freq"] or _is_sparse_elsewhere(given):
         return NotImplemented
     return on_rows(func, given["input"], args, kwargs) if isinstance(given["input"], BatchTensor) else NotImplemented
+
+
+def _is_sparse_elsewhere(given: dict[str, Any]) -> bool:
+    """Tell sparse gradients that nobody averages: of what is no parameter of a replica."""
+    weight = given["weight"]
+    return given["sparse"] and weight.requires_grad and not World.get().keeps_global(weight)
 
 
 def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding_bag(indices, weight)`` with a bag in each row; offsets cut bags across rows."""
     given = bound(func, args, kwargs)
-    if given is None or given["max_norm"] is not None or given["scale_grad_by_freq"] or given["sparse"]:
+    if given["max_norm"] is not None or given["scale_grad_by_freq"] or _is_sparse_elsewhere(given):
         return NotImplemented
     batch, weight, per_sample = given["input"], given["weight"], given["per_sample_weights"]
     if not isinstance(batch, BatchTensor) or isinstance(weight, BatchTensor) or given["offsets"] is not None:
@@ -151,7 +156,7 @@ def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.pad(x, widths)`` of other dimensions than the batch's."""
     given = bound(func, args, kwargs)
-    if given is None or not isinstance(given["input"], BatchTensor):
+    if not isinstance(given["input"], BatchTensor):
         return NotImplemented
     batch, widths = given["input"], given["pad"]
     back = batch.dim() - 1 - batch._layout.dim  # widths begin with the last dimension
@@ -163,7 +168,7 @@ def pad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def affine_grid(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.affine_grid(theta, x.size())``: a grid for each sample."""
     given = bound(func, args, kwargs)
-    if given is None or not isinstance(given["theta"], BatchTensor):
+    if not isinstance(given["theta"], BatchTensor):
         return NotImplemented
     theta, size = given["theta"], given["size"]
     if theta._layout.dim != 0 or theta.dim() != 3 or len(size) not in (4, 5) or size[0] != theta.shape[0]:

@@ -48,8 +48,6 @@ def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def multi_head_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.multi_head_attention_forward``, of ``nn.MultiheadAttention`` and ``nn.Transformer*``."""
     given = bound(func, args, kwargs)
-    if given is None:
-        return NotImplemented
     inputs = {name: given[name] for name in ("query", "key", "value")}
     batch = next((value for value in inputs.values() if isinstance(value, BatchTensor)), None)
     if batch is None or batch._layout.dim != 1 or any(value.dim() != 3 for value in inputs.values()):
