@@ -6,11 +6,13 @@ import functools
 import logging
 import os
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from .pace import Pace
 
@@ -43,7 +45,8 @@ class Ledger:
     collective_bytes: Counter[str] = field(default_factory=Counter)  # kind -> bytes
     work: dict[str, float] = field(default_factory=dict)  # module -> part of a forward's work that is split over ranks
     rows: Counter[int] = field(default_factory=Counter)  # rows of this rank in a model call -> calls
-    steps: int = 0  # optimizer steps
+    steps: int = 0  # of optimizers
+    iterations: int = 0  # of the script's loop, in which each of several optimizers steps at most once
     deferred: int = 0  # backwards that went without an all-reduce, since another one follows
     epochs: float | None = 0.0  # of the loader in use, with the part of the present one; None where it has no length
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
@@ -52,6 +55,15 @@ class Ledger:
     choices: dict[str, str] = field(default_factory=dict)  # option and model -> what was chosen by measurement, and why
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
     pace: Pace = field(default_factory=Pace)
+    _of_iteration: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)  # optimizers that stepped in it
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count a step of an optimizer."""
+        self.steps += 1
+        if optimizer in self._of_iteration:
+            self._of_iteration.clear()
+        self.iterations += not self._of_iteration
+        self._of_iteration.add(optimizer)
 
     def count(self, kind: str, size: int, times: int = 1) -> None:
         """Count one collective, or several, that carried ``size`` bytes."""

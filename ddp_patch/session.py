@@ -231,7 +231,7 @@ class Session:
         self.ledger.pace.stepped(profiles=self.options.report)
         self.replicas.backwards.after_step(optimizer)
         self.replicas.backwards.tuning.stepped(optimizer)
-        self.ledger.steps += 1
+        self.ledger.stepped(optimizer)
         self._greeting.stepped()
 
     def report(self) -> Report:

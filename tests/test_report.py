@@ -257,6 +257,56 @@ def test_the_report_says_what_part_of_the_work_is_split(said):
     assert "so at most 1." in matches
 
 
+class MatchesEarlier(Layer):
+    def forward(self, x):
+        return self.linear(x).cumsum(0)  # told
+
+
+class Fails(Layer):
+    def forward(self, x):
+        return self.linear(x) @ torch.ones(3, 3)
+
+
+def reported(kind, optimizers=1):
+    """Train a module with an optimizer for each of its parameters, as far as it goes; give what the report says."""
+    ddp_patch.disable()
+    ddp_patch.enable()
+    torch.manual_seed(0)
+    model = globals()[kind]()
+    parts = [[*model.parameters()]] if optimizers == 1 else [[parameter] for parameter in model.parameters()]
+    steps = [torch.optim.SGD(part, lr=0.01) for part in parts]
+    for (x,) in DataLoader(TensorDataset(torch.randn(8 * STEPS, 6)), 8):
+        try:
+            model(x).sum().backward()
+        except RuntimeError:
+            break
+        for optimizer in steps:
+            optimizer.step()
+    return str(ddp_patch.report())
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_a_step_is_what_all_optimizers_do(ranks, optimizers):
+    for text in ranks.call(reported, 2, "MatchesEarlier", optimizers).ok().results:
+        assert f"Tensor.cumsum at test_report.py:{line_told(MatchesEarlier)} gathers the batch 1.0 times a step" in text
+        several = ", counting those of several optimizers as one" * (optimizers > 1)
+        assert re.search(rf"gradient bucket: \d\.\d\d per optimizer step \({STEPS} steps{several}\)", text)
+        assert "nothing to change" not in text
+
+
+def test_what_costs_little_is_not_called_nothing(said):
+    text = said()["Annealed"][0]
+    assert "\n    nothing that costs much: of Annealed (42 parameters) only small parts run on batches" in text
+
+
+def test_a_forward_that_raises_is_not_said_to_mix_rows(ranks):
+    for text in ranks.call(reported, 2, "Fails").ok().results:
+        assert (
+            "to change: Fails (42 parameters) is computed whole by every rank: its forward raises RuntimeError" in text
+        )
+        assert text.count("to change") == 1
+
+
 # --- where the time goes ------------------------------------------------------------------------------------------------
 
 

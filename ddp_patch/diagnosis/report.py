@@ -78,15 +78,21 @@ def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     if faster is not None:
         advised = "" if faster > 1 else ": steps are too short to be shared; larger batches make them longer"
         lines.append(f"by the clock about {faster:.1f} times as fast as one process{advised}")
+    iterations = max(1, ledger.iterations)
     advice = [f"{name} is computed whole by every rank: {why}" for name, why in ledger.on_whole.items()]
     if not ledger.work or min(ledger.work.values()) < _NEARLY_ALL:
         advice += [f"{name} is not split as a whole: {why}" for name, why in ledger.on_batches.items()]
     often = [
-        (entry, place) for place, entry in ledger.gathers.items() if entry.collectives > _RARELY * max(1, ledger.steps)
+        (entry, place)
+        for place, entry in ledger.gathers.items()
+        if entry.collectives > _RARELY * iterations and ledger.iterations
     ]
     for entry, (function, line) in sorted(often, key=lambda item: -item[0].bytes):
-        times, sent = entry.collectives / max(1, ledger.steps), entry.bytes / max(1, entry.collectives)
+        times, sent = entry.collectives / iterations, entry.bytes / max(1, entry.collectives)
         advice.append(f"{function} at {line} gathers the batch {times:.1f} times a step, {sent:,.0f} bytes each")
+    if not advice and ledger.on_batches:
+        names = ", ".join(ledger.on_batches)
+        return [*lines, f"nothing that costs much: of {names} only small parts run on batches, as is said below"]
     if not advice:
         return [*lines, "nothing to change: no module is computed whole, no step gathers a batch"]
     left = [f"and {len(advice) - _MOST} more, below"] if len(advice) > _MOST else []
@@ -154,10 +160,11 @@ def _gathers(ledger: Ledger) -> list[str]:
 
 
 def _collectives(ledger: Ledger) -> list[str]:
-    per_step = f" per optimizer step ({ledger.steps} steps)" if ledger.steps else ""
-    steps = max(1, ledger.steps)
+    several = ", counting those of several optimizers as one" if ledger.steps != ledger.iterations else ""
+    per_step = f" per optimizer step ({ledger.iterations} steps{several})" if ledger.iterations else ""
+    iterations = max(1, ledger.iterations)
     return [
-        f"{kind}: {count / steps:.2f}{per_step}, {ledger.collective_bytes[kind] / steps:,.0f} bytes"
+        f"{kind}: {count / iterations:.2f}{per_step}, {ledger.collective_bytes[kind] / iterations:,.0f} bytes"
         for kind, count in sorted(ledger.collectives.items())
     ]
 

@@ -93,5 +93,5 @@ class LocalSession(Session):
         self.models.tuning.stepped(optimizer)
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)  # a group may be empty
         self.told.steps += self.models.trains(first)
-        self.ledger.steps += 1
+        self.ledger.stepped(optimizer)
         self._greeting.stepped()

@@ -19,7 +19,7 @@ def told(session: Any) -> dict[str, Any]:
         for (function, line), its in ledger.gathers.items()
     ]
     return {
-        "steps_of_job": ledger.steps,
+        "steps_of_job": ledger.iterations,
         "device": str(session.job.device),
         "replicas": list(ledger.replicas),
         "on_whole": dict(ledger.on_whole),

@@ -156,15 +156,25 @@ class Forwards:
         with writing_back(call.args, call.kwargs, given, []):
             return call.of(*given).as_written()
 
-    def on_whole(self, call: Call) -> Any:
-        """Run a forward as written, on plain tensors of all rows."""
+    def on_whole(self, call: Call, is_first: bool = False) -> Any:
+        """Run a forward as written, on plain tensors of all rows.
+
+        Args:
+            call: to carry out.
+            is_first: of its form, and it was tried on batches and on rows before.
+        """
         given = any(isinstance(leaf, (BatchTensor, PackedRows)) for _, leaf in leaves((call.args, call.kwargs)))
         with ExitStack() as around:
             around.enter_context(self.closed())
             if given:
                 around.enter_context(self._world.working_on_whole(f"the arguments of {described(call.module)}"))
             args, kwargs = whole_arguments(call.args, call.kwargs)
-            return call.run(*args, **kwargs)
+            try:
+                return call.run(*args, **kwargs)
+            except Exception as error:
+                if is_first:  # which is why neither batches nor rows would do
+                    self._world.ledger.on_whole[described(call.module)] = f"its forward raises {type(error).__name__}"
+                raise
 
     def unclear(self, call: Call, why: str) -> Any:
         """Run a call on batches, if a model makes it: attention masks, say, of texts as long as there are texts.

@@ -184,7 +184,8 @@ class Replicas:
         form = self.decisions.form(call, entry, held)
         decision = self.decisions.known(call, entry, form)
         how = self.recall.of(call.module) if self.recall.is_on else None
-        if how is None and decision is None:
+        is_first = how is None and decision is None
+        if is_first:
             first = self._first(call, entry, form)
             if first.ran:
                 return first.result
@@ -194,7 +195,7 @@ class Replicas:
             how = decision.how
         self.recall.note(call.module, how)
         if how is How.WHOLE:
-            return self.forwards.on_whole(call)
+            return self.forwards.on_whole(call, is_first)
         if how is How.BATCHES:
             return self.forwards.opened_up(call, entry)
         if how is How.OBSERVED:
