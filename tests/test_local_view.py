@@ -197,12 +197,64 @@ def one_backward_for_all_batches():
     optimizer.step()
 
 
-def test_batches_with_other_weights_in_one_backward_are_an_error(ranks):
-    outcome = ranks.call(one_backward_for_all_batches, 2, enable={"view": "local", "tail": "exact"})
+def leaves_the_last_step_out():
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step, (x, y) in enumerate(DataLoader(habits.rows(48), 12)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if ddp_patch.rank() == 0 or step < 3:
+            optimizer.step()
+
+
+def test_a_step_that_one_rank_leaves_out_in_the_last_epoch_is_told_at_the_end(ranks):
+    outcome = ranks.call(leaves_the_last_step_out, 2, enable={"view": "local"}).ok()
+    assert "optimizers made different numbers of steps: [4, 3], by rank" in outcome.stderr[0]
+
+
+def raises_between_two_backwards():
+    """Rank 1 does, when gradients wait for the second."""
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step, (x, y) in enumerate(DataLoader(habits.rows(96), 12)):
+        F.cross_entropy(model(x), y).backward()
+        if step == 4 and ddp_patch.rank() == 1:
+            raise ValueError("of rank 1")
+        if step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_rank_that_raises_while_gradients_wait_keeps_nobody_waiting(ranks):
+    outcome = ranks.call(raises_between_two_backwards, 2, enable={"view": "local"}, timeout=30)
+    assert not outcome.late
+    assert all(outcome.codes)
+    assert "ValueError: of rank 1" in outcome.stderr[1]
+
+
+def two_loaders_at_once(first=53, second=52):
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x, y), (z, _) in zip(DataLoader(habits.rows(first), 12), DataLoader(habits.rows(second), 12), strict=True):
+        optimizer.zero_grad()
+        (F.cross_entropy(model(x), y) + model(z).square().mean()).backward()
+        optimizer.step()
+    return habits.weights(model)
+
+
+def test_two_loaders_at_once_are_weighed_where_ranks_have_the_same_shares_of_both(ranks):
+    (alone,) = ranks.call(two_loaders_at_once, 1, 53, 53).ok().results
+    for found in ranks.call(two_loaders_at_once, 2, 53, 53, enable={"view": "local", "tail": "exact"}).ok().results:
+        same(found, alone)
+
+
+@pytest.mark.parametrize("script", [one_backward_for_all_batches, two_loaders_at_once], ids=lambda its: its.__name__)
+def test_batches_with_other_weights_in_one_backward_are_an_error(ranks, script):
+    outcome = ranks.call(script, 2, enable={"view": "local", "tail": "exact"})
     assert not outcome.late
     assert outcome.codes == [1, 1]
     assert "BatchError: test_local_view.py:" in "".join(outcome.stderr)
-    assert "Call backward for each batch, or write tail='pad'" in "".join(outcome.stderr)
+    assert "Call backward for each batch before the next one is fetched" in "".join(outcome.stderr)
 
 
 def says_what_it_lets_out():
@@ -407,25 +459,36 @@ def test_models_are_copied_and_saved_as_they_were_written(ranks):
         assert found == [["Sequential"] * 3, [True, True]]
 
 
-def validates_within_an_epoch():
+def validates_within_an_epoch(at, how):
     model = habits.mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    others = iter(DataLoader(habits.rows(31), 6))
     for _ in range(2):
         for step, (x, y) in enumerate(DataLoader(habits.rows(25), 12)):
+            if step == at:  # rows(25) have a last batch of one
+                with torch.set_grad_enabled(how == "whole, with gradients"):
+                    for a, _ in others if how == "one" else DataLoader(habits.rows(13), 6):
+                        model(a)
+                        if how != "whole, with gradients":
+                            break
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-            if step == 1:
-                with torch.no_grad():
-                    for a, _ in DataLoader(habits.rows(13), 6):
-                        model(a)
+    x, y = next(iter(DataLoader(habits.rows(7), 12)))
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
     return habits.weights(model)
 
 
-def test_an_exact_tail_survives_a_validation_before_it(ranks):
-    (alone,) = ranks.call(validates_within_an_epoch, 1).ok().results
-    for found in ranks.call(validates_within_an_epoch, 2, enable={"view": "local", "tail": "exact"}).ok().results:
-        same(found, alone)
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_exact_tail_survives_a_validation_before_it_and_beside_it(ranks, at, nproc):
+    for how in ("whole, with gradients", "a part", "one"):
+        (alone,) = ranks.call(validates_within_an_epoch, 1, at, how).ok().results
+        exact = {"view": "local", "tail": "exact"}
+        for found in ranks.call(validates_within_an_epoch, nproc, at, how, enable=exact).ok().results:
+            same(found, alone)
 
 
 def folds(how):

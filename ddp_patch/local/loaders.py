@@ -10,10 +10,8 @@ import contextlib
 import math
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe, Subset
 
 from ..batch.world import World
@@ -24,6 +22,7 @@ from ..loading.plan import is_distributed
 from ..options import Options
 from .epochs import Epochs
 from .models import Models
+from .rows import Rows, longest
 from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, checksum, is_torchs, share_of
 from .streams import Streams
 
@@ -124,7 +123,7 @@ class LocalLoaders:
         if is_distributed(loader):
             return wrapped()
         shadow = self._kept.get(loader) or self._shadow(loader)
-        return _longest(shadow)
+        return longest(shadow)
 
     def _shadow(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
@@ -190,126 +189,6 @@ class LocalLoaders:
                 f"so a batch of all ranks has {share * ranks}"
             )
         return f"each rank loads {share} rows of a batch, as torch's DistributedSampler deals them"
-
-
-class Rows:
-    """A loader's iterator: what it yields are this rank's rows."""
-
-    def __init__(
-        self,
-        iterator: Any,
-        shadow: DataLoader[Any],
-        world: World,
-        models: Models,
-        epoch: int,
-        surround: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        """Wrap torch's iterator.
-
-        Args:
-            iterator: of the shadow.
-            shadow: loader that reads this rank's rows.
-            world: the ranks.
-            models: that are trained on the batches.
-            epoch: of the loader, from 0.
-            surround: what fetches a batch.
-        """
-        self.iterator = iterator
-        self._surround = surround
-        self._epoch = epoch
-        self._length = None if length(iterator) is None else _longest(shadow)
-        self._batches = shadow.batch_sampler
-        self._sampler = shadow.sampler
-        self._world = world
-        self._models = models
-        self._count = 0
-        self._last: Any = None  # the batch before, kept where this rank may have one less than others
-        self._is_uneven = getattr(shadow.sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
-        self._backwards_before = models.backwards
-        models.weights.now = None
-
-    def __iter__(self) -> Rows:
-        """An iterator is its own iterator."""
-        return self
-
-    def __len__(self) -> int:
-        """Count the batches."""
-        return len(self.iterator) if self._length is None else self._length
-
-    def __next__(self) -> Any:
-        """Fetch this rank's rows of the next batch."""
-        began = self._world.ledger.pace.begin()
-        fetching = self._world.fetching.set(True)
-        try:
-            with self._surround():
-                data = next(self.iterator)
-        except StopIteration:
-            self._models.weights.now = None
-            if self._is_uneven and self._has_none_where_others_have():
-                return self._last
-            raise
-        finally:
-            self._world.fetching.reset(fetching)
-            self._world.ledger.pace.end("loading", began)
-        self._count += 1
-        self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
-        if self._is_uneven:
-            self._last = data
-            self._models.weights.now = self._weight(self._count)
-        return data
-
-    def _weight(self, number: int) -> float | None:
-        """What this rank's rows of a batch count in the mean of all ranks' rows, times the number of ranks."""
-        size, rank = self._world.size, self._world.rank
-        if isinstance(self._batches, TakenBatches):
-            lengths = self._batches.lengths[number - 1] if number <= len(self._batches.lengths) else []
-            rows, own = sum(lengths), sum(lengths[rank : rank + 1])
-        elif isinstance(self._batches, DealtBatches):
-            rows = self._batches.sizes[number - 1]
-            own = len(range(rank, rows, size))
-        else:
-            share: int = getattr(
-                self._batches, "batch_size", 1
-            )  # batch_size=None: what the dataset has counts as a row
-            total: int = self._sampler.total  # type: ignore[attr-defined]
-            rows = max(0, min(total - (number - 1) * share * size, share * size))
-            own = len(range(rank, rows, size))
-        return None if own * size == rows else own * size / rows
-
-    def _has_none_where_others_have(self) -> bool:
-        """Tell whether other ranks train on one more batch, which this one has to take part in without a row."""
-        if isinstance(self._batches, DealtBatches):  # every rank has as many batches
-            return False
-        has_trained = self._models.backwards > self._backwards_before and torch.is_grad_enabled()
-        if not has_trained or self._last is None:
-            return False
-        weight = self._weight(self._count + 1)
-        if weight is None or weight > 0:  # nobody has one
-            return False
-        self._count += 1
-        self._is_uneven = False
-        self._models.weights.now = 0.0
-        self._world.ledger.note(
-            "the last batch has fewer rows than there are ranks: those without one repeat their batch before, "
-            "whose gradients count nothing; what the script adds up of it does"
-        )
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass everything else on to torch's iterator."""
-        return getattr(self.iterator, name)
-
-
-def _longest(shadow: DataLoader[Any]) -> int:
-    """Count the batches of the rank that has most: what scripts step, accumulate and schedule by."""
-    if shadow.batch_sampler is None:
-        return shadow.sampler.longest() if isinstance(shadow.sampler, Dealt) else len(shadow.sampler)  # type: ignore[arg-type]
-    batches: Any = shadow.batch_sampler
-    dealt = getattr(batches, "sampler", None)
-    if isinstance(dealt, Dealt) and dealt.is_exact:
-        share: int = batches.batch_size
-        return -(-dealt.longest() // share)
-    return len(batches)
 
 
 def _chosen(dataset: Any) -> list[int]:

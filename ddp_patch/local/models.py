@@ -42,7 +42,7 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
-        self.backwards = 0  # that have run
+        self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.optimizers = 0  # that were made
         self._options = options
         self._job = job
@@ -117,6 +117,7 @@ class Models:
                 return run(*args, **kwargs)
             if self.tuning.is_on:
                 self._try(synced)
+            self.met += 1
             # In its second forward DDP exchanges its buckets' order.
             return self.weights.mark(self._met("a forward under DDP", synced.forward, (args, kwargs), {}))
         finally:
@@ -190,7 +191,7 @@ class Models:
             self._met("a backward", run, args, kwargs)
         finally:
             self.in_backward = self.weights.is_backward = False
-        self.backwards += 1
+        self.met += 1
         for synced in self._synced.values():
             synced.ended()
             self.unsettled.note(synced)

@@ -53,7 +53,7 @@ class LocalSession(Session):
         self.discovery.start()
 
     def _close_view(self, settle: bool, goes_on: bool) -> None:
-        self.models.close(settle)
+        self.models.close(settle and not self.ends_by_error)  # which other ranks may not have met
         if goes_on:
             self.stream.join()
             remember_used(self.job)

@@ -7,7 +7,8 @@ gives to a penalty is the gradient itself. Outputs keep the weight of their batc
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,21 @@ from ..ledger import script_line
 from ..structure import map_leaves
 
 
+class Share(NamedTuple):
+    """This rank's rows of a batch of which ranks have not equally many."""
+
+    own: int
+    rows: int  # of all ranks
+    ranks: int
+
+    @property
+    def weight(self) -> float:
+        """What they count, where the mean over the ranks is taken."""
+        return self.own * self.ranks / self.rows
+
+
 class Weights:
-    """The weights of batches; None where all ranks have equally many rows."""
+    """Which share of which batch the script works on; None where all ranks have equally many rows."""
 
     def __init__(self, is_used: bool) -> None:
         """Start without a batch.
@@ -27,9 +41,45 @@ class Weights:
             is_used: ranks may have one row more or less.
         """
         self.is_used = is_used
-        self.now: float | None = None  # of the batch that the script works on
-        self.begun: float | None = None  # of the backward that runs
+        self.begun: Share | None = None  # of the backward that runs
         self.is_backward = False
+        self._last: Share | None = None  # of the batch that was fetched last
+        self._held: weakref.WeakKeyDictionary[Any, Share | None] = weakref.WeakKeyDictionary()  # by iterator, in turn
+        self._unused: list[tuple[Any, Share | None]] = []  # of batches that no backward has followed, by iterator
+
+    @property
+    def now(self) -> Share | None:
+        """Of the batch that the script works on: the last one whose loader goes on, or else the very last.
+
+        Where neither is, it does no harm: of what depends on no batch, the ranks' weights make the mean.
+        """
+        return next(reversed([*self._held.values()]), self._last)
+
+    def fetched(self, iterator: Any, share: Share | None) -> None:
+        """A batch has come.
+
+        Args:
+            iterator: of its loader.
+            share: this rank's of it.
+        """
+        if not self.is_used or (not torch.is_grad_enabled() and self._goes_on_without(iterator)):
+            return  # a look at other data within a training
+        self._held.pop(iterator, None)
+        self._held[iterator] = self._last = share
+        self._unused.append((weakref.ref(iterator), share))
+
+    def ended(self, iterator: Any) -> None:
+        """A loader has no batch left: the script goes back to that of another one, if there is one.
+
+        Args:
+            iterator: of it.
+        """
+        if self._goes_on_without(iterator):
+            self._held.pop(iterator, None)
+            self._unused = [(it, share) for it, share in self._unused if it() is not iterator]
+
+    def _goes_on_without(self, iterator: Any) -> bool:
+        return any(other is not iterator for other in self._held)
 
     def mark(self, outputs: Any) -> Any:
         """Have a model's outputs keep the weight of their batch."""
@@ -41,14 +91,19 @@ class Weights:
         Args:
             args: of ``torch.autograd.backward``.
             kwargs: likewise.
+
+        Raises:
+            BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
-        self.begun = self.now
-        weight = self.now
-        if weight is None:
+        if len({share for _, share in self._unused}) > 1:
+            raise BatchError(_MIXED.format(script_line()))
+        self._unused.clear()
+        self.begun = share = self.now
+        if share is None:
             return args, kwargs
         given = args[0] if args else kwargs["tensors"]
         tensors = (given,) if isinstance(given, Tensor) else tuple(given)
-        weighed = tuple(_Weighed.apply(tensor, weight) for tensor in tensors)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)
+        weighed = tuple(_Weighed.apply(tensor, share.weight) for tensor in tensors)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)
         return (weighed, *args[1:]), {name: value for name, value in kwargs.items() if name != "tensors"}
 
     def _marked(self, leaf: Any) -> Any:
@@ -56,17 +111,20 @@ class Weights:
             return leaf
         return _Marked.apply(leaf, self, self.now)  # type: ignore[no-untyped-call]  # likewise
 
-    def meets(self, weight: float | None) -> None:
+    def meets(self, share: Share | None) -> None:
         """A backward has come to outputs of a batch.
 
         Raises:
-            BatchError: when they count otherwise than what it began with.
+            BatchError: when it is another share than it began with.
         """
-        if self.is_backward and weight != self.begun:
-            raise BatchError(
-                f"{script_line()}: a backward goes through batches of which the ranks have other shares, so that none "
-                "of them can be weighed by its rows. Call backward for each batch, or write tail='pad'."
-            )
+        if self.is_backward and share != self.begun:
+            raise BatchError(_MIXED.format(script_line()))
+
+
+_MIXED = (
+    "{}: a backward goes through batches of which the ranks have other shares, so that none of them can be weighed by "
+    "its rows. Call backward for each batch before the next one is fetched, or write tail='pad'."
+)
 
 
 class _Weighed(torch.autograd.Function):
@@ -86,11 +144,11 @@ class _Marked(torch.autograd.Function):
     """The same value, of a batch with a weight."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, weights: Weights, weight: float | None) -> Tensor:
-        ctx.weights, ctx.weight = weights, weight
+    def forward(ctx: Any, value: Tensor, weights: Weights, share: Share | None) -> Tensor:
+        ctx.weights, ctx.share = weights, share
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        ctx.weights.meets(ctx.weight)
+        ctx.weights.meets(ctx.share)
         return grads[0], None, None

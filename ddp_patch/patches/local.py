@@ -90,8 +90,8 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
     if not trained or session.models.in_backward:
         return result
     values = list(result)
-    weight = session.models.weights.now
-    own = [values[index] if weight is None or values[index] is None else values[index] * weight for index in trained]
+    now = session.models.weights.now
+    own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
     means = average([sources[index] for index in trained], own, session.world)
     for index, mean in zip(trained, means, strict=True):
         values[index] = mean

@@ -1,0 +1,134 @@
+"""A loader's iterator in the local view: what a rank reads of each batch, and what its rows count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..batch.world import World
+from ..diagnosis.lockstep import length
+from .models import Models
+from .samplers import Dealt, DealtBatches, TakenBatches
+from .weights import Share
+
+
+class Rows:
+    """A loader's iterator: what it yields are this rank's rows."""
+
+    def __init__(
+        self,
+        iterator: Any,
+        shadow: DataLoader[Any],
+        world: World,
+        models: Models,
+        epoch: int,
+        surround: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Wrap torch's iterator.
+
+        Args:
+            iterator: of the shadow.
+            shadow: loader that reads this rank's rows.
+            world: the ranks.
+            models: that are trained on the batches.
+            epoch: of the loader, from 0.
+            surround: what fetches a batch.
+        """
+        self.iterator = iterator
+        self._surround = surround
+        self._epoch = epoch
+        self._length = None if length(iterator) is None else longest(shadow)
+        self._batches = shadow.batch_sampler
+        self._sampler = shadow.sampler
+        self._world = world
+        self._models = models
+        self._count = 0
+        self._last: Any = None  # the batch before, kept where this rank may have one less than others
+        self._is_uneven = getattr(shadow.sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
+        self._met_before = models.met
+
+    def __iter__(self) -> Rows:
+        """An iterator is its own iterator."""
+        return self
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self.iterator) if self._length is None else self._length
+
+    def __next__(self) -> Any:
+        """Fetch this rank's rows of the next batch."""
+        began = self._world.ledger.pace.begin()
+        fetching = self._world.fetching.set(True)
+        try:
+            with self._surround():
+                data = next(self.iterator)
+        except StopIteration:
+            if self._is_uneven and self._has_none_where_others_have():
+                return self._last
+            self._models.weights.ended(self)
+            raise
+        finally:
+            self._world.fetching.reset(fetching)
+            self._world.ledger.pace.end("loading", began)
+        self._count += 1
+        self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
+        self._models.weights.fetched(self, self._share(self._count) if self._is_uneven else None)
+        self._last = data if self._is_uneven else None
+        return data
+
+    def _share(self, number: int) -> Share | None:
+        """Give this rank's rows of a batch, where ranks have not equally many."""
+        size, rank = self._world.size, self._world.rank
+        if isinstance(self._batches, TakenBatches):
+            lengths = self._batches.lengths[number - 1] if number <= len(self._batches.lengths) else []
+            rows, own = sum(lengths), sum(lengths[rank : rank + 1])
+        elif isinstance(self._batches, DealtBatches):
+            rows = self._batches.sizes[number - 1]
+            own = len(range(rank, rows, size))
+        else:
+            share: int = getattr(
+                self._batches, "batch_size", 1
+            )  # batch_size=None: what the dataset has counts as a row
+            total: int = self._sampler.total  # type: ignore[attr-defined]
+            rows = max(0, min(total - (number - 1) * share * size, share * size))
+            own = len(range(rank, rows, size))
+        return None if own * size == rows else Share(own, rows, size)
+
+    def _has_none_where_others_have(self) -> bool:
+        """Tell whether other ranks have models under DDP see one more batch, in which this one has no row."""
+        if isinstance(self._batches, DealtBatches):  # every rank has as many batches
+            return False
+        have_met = self._models.met > self._met_before and torch.is_grad_enabled()
+        if not have_met or self._last is None:
+            return False
+        share = self._share(self._count + 1)
+        if share is None or share.own > 0:  # nobody has one
+            return False
+        self._count += 1
+        self._is_uneven = False
+        self._models.weights.fetched(self, share)
+        self._world.ledger.note(
+            "the last batch has fewer rows than there are ranks: those without one repeat their batch before, "
+            "whose gradients count nothing; what the script adds up of it does"
+        )
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else on to torch's iterator."""
+        return getattr(self.iterator, name)
+
+
+def longest(shadow: DataLoader[Any]) -> int:
+    """Count the batches of the rank that has most: what scripts step, accumulate and schedule by."""
+    if shadow.batch_sampler is None:
+        return shadow.sampler.longest() if isinstance(shadow.sampler, Dealt) else len(shadow.sampler)  # type: ignore[arg-type]
+    batches: Any = shadow.batch_sampler
+    dealt = getattr(batches, "sampler", None)
+    if isinstance(dealt, Dealt) and dealt.is_exact:
+        share: int = batches.batch_size
+        return -(-dealt.longest() // share)
+    return len(batches)
