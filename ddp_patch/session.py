@@ -32,9 +32,9 @@ from .effects.files import Files
 from .effects.folders import Folders
 from .effects.looks import Looks
 from .effects.ownership import Ownership
+from .effects.rank_zero import RankZero
 from .effects.shared import ANY, Library, SharedObjects
 from .effects.system_random import SystemRandom
-from .effects.turns import Turns
 from .errors import PatchError
 from .gradients.drift import Drift
 from .job import hosts
@@ -85,16 +85,16 @@ class Session:
         self._patcher = Patcher(self, enabled=lambda: os.getpid() == own_process)
         self._make_view()
         self.device_map = DeviceMap(job.device)
-        self.turns = Turns(job.attendance, self.world)
+        self.rank_zero = RankZero(job.attendance, self.world)
         self.owners = Ownership()
-        self.disks = Disks(self.turns, self.world, job.sees_one_disk)
-        self.files = Files(self.turns, self.owners, self.disks)
-        self.looks = Looks(self.turns, self.owners, self.files, self.disks)
-        self.folders = Folders(self.turns, self.owners, self.files)
-        self.commands = Commands(self.turns, self.owners, self.files)
-        self.checkpoints = Checkpoints(self.world, self.turns, self.owners, self.files)
+        self.disks = Disks(self.rank_zero, self.world, job.sees_one_disk)
+        self.files = Files(self.rank_zero, self.owners, self.disks)
+        self.looks = Looks(self.rank_zero, self.owners, self.files, self.disks)
+        self.folders = Folders(self.rank_zero, self.owners, self.files)
+        self.commands = Commands(self.rank_zero, self.owners, self.files)
+        self.checkpoints = Checkpoints(self.world, self.rank_zero, self.owners, self.files)
         self.system_random = self._make_random()
-        self.console = Console(self.world, self.turns, job.crash, job.signals.alone)
+        self.console = Console(self.world, self.rank_zero, job.crash, job.signals.alone)
         self._shared: dict[Library, SharedObjects] = {}
         self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
 
@@ -130,7 +130,7 @@ class Session:
         return self.replicas.registry.modules()
 
     def _make_random(self) -> SystemRandom:
-        return SystemRandom(self.turns, self.owners)
+        return SystemRandom(self.rank_zero, self.owners)
 
     def _adopt(self, optimizer: Any) -> None:
         """Take over an optimizer, made before or now."""
@@ -169,7 +169,7 @@ class Session:
             self._adopt(existing)
         self._record()
         self.console.begin()
-        job.signals.begin(self.turns.alone)
+        job.signals.begin(self.rank_zero.alone)
         job.closing.append(self.stop)
         self._hide_ranks()
         job.crash.shows_own = self.options.traceback
@@ -188,7 +188,7 @@ class Session:
                     Recorder(str(self.options.trace), placement.rank, world_size=placement.world_size, **header)
                 )
 
-            with self.turns.alone():
+            with self.rank_zero.alone():
                 self.world.together(make)  # a folder that one rank cannot write to ends all of them
             self.job.watch.trail.recorder = made[0]
 
@@ -203,12 +203,12 @@ class Session:
     def shared(self, library: Library = ANY) -> SharedObjects:
         """Give what rank 0 has of a library's objects."""
         if library not in self._shared:
-            self._shared[library] = SharedObjects(self.turns, self.owners, library)
+            self._shared[library] = SharedObjects(self.rank_zero, self.owners, library)
         return self._shared[library]
 
     def agreed(self, own: Any) -> list[Any]:
         """Give what each rank measured, where all are at the same point; else this rank alone."""
-        return [given[0] for given in self.world.share([own])] if self.turns.are_taken() else [own]
+        return [given[0] for given in self.world.share([own])] if self.rank_zero.in_lockstep() else [own]
 
     def deal(self, data: Any, dim: int) -> Any:
         """Make batches of tensors that every rank holds whole."""
@@ -223,7 +223,7 @@ class Session:
     @contextlib.contextmanager
     def per_rank(self) -> Iterator[None]:
         """Let this rank speak and write for itself."""
-        with self.turns.alone(), self.console.heard():
+        with self.rank_zero.alone(), self.console.heard():
             yield
 
     def stepped(self, optimizer: Any) -> None:
@@ -280,12 +280,12 @@ class Session:
         """Write what is left to write; from now on, everything is done as it comes."""
         self.console.blame.stop()
         flush_all()
-        error = self.turns.pending
+        error = self.rank_zero.pending
         if error is not None and not self.job.crash.failed:
             self.job.crash(type(error), error, None)
-        with self.turns.alone():
+        with self.rank_zero.alone():
             self.files.close()
-        self.turns.stop()
+        self.rank_zero.stop()
 
 
 def _named(device: torch.device) -> str:

@@ -14,26 +14,26 @@ from ..batch.world import World
 from ..structure import leaves
 from .files import Files
 from .ownership import Ownership
+from .rank_zero import RankZero
 from .scratch import make_scratch, scratch_name, sweep
-from .turns import Turns
 
 
 class Checkpoints:
     """Writes what a function of the script's library would write."""
 
-    def __init__(self, world: World, turns: Turns, owners: Ownership, files: Files) -> None:
+    def __init__(self, world: World, rank_zero: RankZero, owners: Ownership, files: Files) -> None:
         """Start with nothing written.
 
         Args:
             world: the ranks.
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             owners: tells which files are a rank's own.
             files: of the script.
         """
         self.saves: Callable[[Any], None] = lambda held: None
         """Told what is saved where all ranks are in step."""
         self._world = world
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._owners = owners
         self._files = files
 
@@ -65,21 +65,21 @@ class Checkpoints:
         """
         target = Path(os.fsdecode(path))
         is_own = self._owners.is_temporary(target)
-        if self._turns.are_silent() and not is_own:
+        if self._rank_zero.is_silent() and not is_own:
             return
-        if self._turns.is_acting():
+        if self._rank_zero.is_acting():
             write_directly()
             return
-        if not self._turns.are_taken() or is_own:
+        if not self._rank_zero.in_lockstep() or is_own:
             self._write(target, write, write_directly, by_name)
             return
         self.saves(held)
         for _, leaf in leaves(held):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # gathered before anything can fail on one rank alone
-        self._turns.take(what, lambda: None, [os.path.abspath(target)])  # nobody reads the old one any more
-        with self._turns.alone():
-            if self._turns.is_leader:
+        self._rank_zero.barrier_call(what, lambda: None, [os.path.abspath(target)])  # nobody reads the old one any more
+        with self._rank_zero.alone():
+            if self._rank_zero.is_leader:
                 self._world.together(lambda: self._write(target, write, write_directly, by_name))
             else:
                 self._world.together(lambda: None if by_name or alone else write(Nowhere()))
@@ -100,11 +100,11 @@ class Checkpoints:
             Exception: on every rank, what it raises on rank 0.
         """
         is_own = self._owners.is_temporary(path)
-        if self._turns.are_silent() and not is_own:
+        if self._rank_zero.is_silent() and not is_own:
             return None
-        if is_own or not self._turns.are_taken():
+        if is_own or not self._rank_zero.in_lockstep():
             return write()
-        result = self._turns.take(what, write, [os.path.abspath(os.fsdecode(path))])
+        result = self._rank_zero.barrier_call(what, write, [os.path.abspath(os.fsdecode(path))])
         self._files.changed(path)
         return result
 
@@ -115,7 +115,7 @@ class Checkpoints:
     def _write(
         self, target: Path, write: Callable[[Any], None], write_directly: Callable[[], None], by_name: bool
     ) -> None:
-        with self._turns.alone():
+        with self._rank_zero.alone():
             write_atomically(target, write, write_directly, by_name=by_name)
 
 

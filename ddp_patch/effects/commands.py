@@ -12,22 +12,22 @@ from typing import Any
 from ..structure import map_leaves
 from .files import Files
 from .ownership import Ownership
-from .turns import Turns
+from .rank_zero import RankZero
 
 
 class Commands:
     """Runs commands for the script."""
 
-    def __init__(self, turns: Turns, ownership: Ownership, files: Files) -> None:
+    def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files) -> None:
         """Start with no command run.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             ownership: tells who is calling.
             files: of the script.
         """
         self._files = files
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._ownership = ownership
         self._pids: set[int] = set()  # of commands that all ranks hold
 
@@ -37,31 +37,31 @@ class Commands:
         Raises:
             Exception: on every rank, what rank 0 gets.
         """
-        is_silent = self._turns.are_silent()
-        if not (is_silent or self._turns.are_taken()) or not self._ownership.covers_calls("subprocess", "os"):
+        is_silent = self._rank_zero.is_silent()
+        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_calls("subprocess", "os"):
             return real(*args, **kwargs)
         if is_silent:
             return _nothing(what, args, kwargs)
         self._files.commanded()
-        return self._turns.take(what, lambda: real(*args, **kwargs))
+        return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
 
     def joined(self, what: str) -> None:
         """Wait until rank 0 has joined a thread of the script's as well: what it wrote is there."""
-        if self._turns.are_taken() and self._ownership.covers_calls("threading", "concurrent", "queue"):
-            self._turns.follow(what, lambda: None)
+        if self._rank_zero.in_lockstep() and self._ownership.covers_calls("threading", "concurrent", "queue"):
+            self._rank_zero.call(what, lambda: None)
 
     def lock(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Lock a file: rank 0 has the lock for all, which come to it and go on together."""
-        if self._turns.are_silent():
+        if self._rank_zero.is_silent():
             return None
-        if not self._turns.are_taken() or not self._ownership.covers_locks():
+        if not self._rank_zero.in_lockstep() or not self._ownership.covers_locks():
             return real(*args, **kwargs)
-        return self._turns.take(what, lambda: real(*args, **kwargs))
+        return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
 
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
-        is_silent = self._turns.are_silent()
-        if not (is_silent or self._turns.are_taken()) or not self._ownership.covers_calls("subprocess", "os"):
+        is_silent = self._rank_zero.is_silent()
+        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_calls("subprocess", "os"):
             real(*args, **kwargs)
             return
         if is_silent:  # a command that says nothing, with the pipes that were asked for
@@ -69,24 +69,26 @@ class Commands:
             return
         self._files.commanded()
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
-        if self._turns.is_leader:
-            shown: dict[str, Any] = self._turns.take("subprocess.Popen", lambda: _started(real, process, args, kwargs))
+        if self._rank_zero.is_leader:
+            shown: dict[str, Any] = self._rank_zero.barrier_call(
+                "subprocess.Popen", lambda: _started(real, process, args, kwargs)
+            )
         else:
             process._child_created = False  # subprocess.Popen.__del__ asks
-            shown = self._turns.take("subprocess.Popen", lambda: None)
+            shown = self._rank_zero.barrier_call("subprocess.Popen", lambda: None)
             vars(process).update(shown, returncode=None, stdin=None, stdout=None, stderr=None)
         vars(process)[_SHARED] = True
         self._pids.add(process.pid)
         for name in ("stdin", "stdout", "stderr"):
             if shown[name]:
-                setattr(process, name, Pipe(self._turns, getattr(process, name), name, bool(shown["text_mode"])))
+                setattr(process, name, Pipe(self._rank_zero, getattr(process, name), name, bool(shown["text_mode"])))
 
     def ask(self, what: str, real: Callable[..., Any], process: Any, args: Any, kwargs: Any) -> Any:
         """Ask, or tell, a command something."""
         if not vars(process).get(_SHARED):
             return real(*args, **kwargs)
-        if not self._turns.are_taken():
-            if self._turns.is_leader:
+        if not self._rank_zero.in_lockstep():
+            if self._rank_zero.is_leader:
                 return real(*args, **kwargs)
             return (None, None) if what == "communicate" else 0  # of a thread, that must not wait for ever
 
@@ -99,20 +101,20 @@ class Commands:
                 vars(process).update(pipes)
 
         self._files.commanded()
-        result, process.returncode = self._turns.follow(f"subprocess.Popen.{what}", leaders)
+        result, process.returncode = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
         return result
 
     def wait_for(self, real: Callable[[int, int], Any], pid: int, options: int) -> Any:
         """Wait for a process, as ``os.waitpid`` does: for a command that all ranks hold, rank 0 waits."""
-        if pid in self._pids and self._turns.are_taken():
-            return self._turns.follow("os.waitpid", lambda: real(pid, options))
+        if pid in self._pids and self._rank_zero.in_lockstep():
+            return self._rank_zero.call("os.waitpid", lambda: real(pid, options))
         return real(pid, options)
 
     def signal(self, what: str, real: Callable[[int, int], None], pid: int, number: int) -> None:
         """Send a signal: to a command that all ranks hold, once."""
-        if pid in self._pids and self._turns.are_taken():
-            self._turns.follow(what, lambda: real(pid, number))
-        elif pid not in self._pids or not self._turns.are_silent():
+        if pid in self._pids and self._rank_zero.in_lockstep():
+            self._rank_zero.call(what, lambda: real(pid, number))
+        elif pid not in self._pids or not self._rank_zero.is_silent():
             real(pid, number)
 
 
@@ -149,18 +151,18 @@ def _started(real: Callable[..., None], process: Any, args: Any, kwargs: Any) ->
 class Pipe:
     """A pipe to a command that runs on rank 0: what is read from it, every rank gets."""
 
-    def __init__(self, turns: Turns, real: Any, name: str, is_text: bool) -> None:
+    def __init__(self, rank_zero: RankZero, real: Any, name: str, is_text: bool) -> None:
         """Stand for rank 0's.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             real: rank 0's pipe; on other ranks anything.
             name: of the pipe.
             is_text: gives text, not bytes.
         """
         self.real = real
         self.closed = False
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._name = name
         self._is_text = is_text
 
@@ -231,11 +233,11 @@ class Pipe:
     tell = seek
 
     def _ask(self, what: str, *args: Any) -> Any:
-        if not self._turns.are_taken():
-            if self._turns.is_leader:
+        if not self._rank_zero.in_lockstep():
+            if self._rank_zero.is_leader:
                 return getattr(self.real, what)(*args)
             return "" if self._is_text else b""  # the end, for a thread
-        return self._turns.follow(f"{self._name}.{what}", lambda: getattr(self.real, what)(*args))
+        return self._rank_zero.call(f"{self._name}.{what}", lambda: getattr(self.real, what)(*args))
 
 
 FUNCTIONS = {

@@ -11,37 +11,37 @@ from ..job.crash import CrashHook
 from .blame import Blame
 from .debugger import Debugger
 from .prompts import Alone, Input, Prompts
+from .rank_zero import RankZero
 from .terminal import Terminal
-from .turns import Turns
 
 
 class Console:
     """Standard input, output and errors, warnings, prompts and debuggers."""
 
-    def __init__(self, world: World, turns: Turns, crash: CrashHook, alone: Alone) -> None:
+    def __init__(self, world: World, rank_zero: RankZero, crash: CrashHook, alone: Alone) -> None:
         """Prepare; nothing changes before ``begin``.
 
         Args:
             world: the ranks.
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             crash: writes what a failing rank says.
             alone: surrounds what rank 0 asks its user.
         """
         self._world = world
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._crash = crash
         self._terminal: Terminal | None = None
         self._input: Input | None = None
         self.blame = Blame(world.muted.get)
-        self.prompts = Prompts(turns, world, alone)
-        self.debugger = Debugger(turns, self.prompts)
+        self.prompts = Prompts(rank_zero, world, alone)
+        self.debugger = Debugger(rank_zero, self.prompts)
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
         self.blame.begin()
         self._terminal = Terminal(self._world, self._crash)
         if sys.stdin is not None:
-            self._input = Input(self.prompts, self._turns, sys.stdin, self._terminal.asks)
+            self._input = Input(self.prompts, self._rank_zero, sys.stdin, self._terminal.asks)
             sys.stdin = cast("TextIO", self._input)
         self.debugger.begin(self._world)
 

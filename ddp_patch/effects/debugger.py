@@ -22,7 +22,7 @@ from ..job import debugged
 from ..ledger import script_line
 from .ownership import frames, is_ours, kind
 from .prompts import Prompts
-from .turns import Turns
+from .rank_zero import RankZero
 
 _PROGRAM = str(Path(__file__).parent.parent / "__main__.py")
 _CALL = torch.nn.Module._wrapped_call_impl.__code__  # what ``module(x)`` runs (torch 2.13)
@@ -31,14 +31,14 @@ _CALL = torch.nn.Module._wrapped_call_impl.__code__  # what ``module(x)`` runs (
 class Debugger:
     """Where debuggers stop, and what they show."""
 
-    def __init__(self, turns: Turns, prompts: Prompts) -> None:
+    def __init__(self, rank_zero: RankZero, prompts: Prompts) -> None:
         """Let them stop wherever the ranks are in step.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             prompts: of the ranks.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._prompts = prompts
         self._left = debugged.handed_over()  # by the process before this one, until the script comes to enable()
         self._found: dict[tuple[str, Any], str] = {}
@@ -58,7 +58,7 @@ class Debugger:
         left, self._left = self._left, None
         if left is None:
             return
-        if self._turns.is_leader:
+        if self._rank_zero.is_leader:
             debugged.recall(left["history"])
         if left["debugger"] is not None:
             debugged.resume(left["debugger"])
@@ -127,7 +127,7 @@ class Debugger:
 
     def _may_stop(self) -> bool:
         stops = self._stops()
-        if not stops and self._left is None and not self._turns.are_silent():
+        if not stops and self._left is None and not self._rank_zero.is_silent():
             raise LockstepError(
                 f"{script_line()}: a debugger cannot stop in what one rank runs for itself (a dataset, a collate_fn, a "
                 "method that pickling calls): the other ranks are elsewhere, and one process would stop for their rows "
@@ -140,8 +140,8 @@ class Debugger:
         if self._left is not None:
             return False
         if script_thread.is_here():
-            return self._turns.are_taken()
-        return not self._turns.are_silent()
+            return self._rank_zero.in_lockstep()
+        return not self._rank_zero.is_silent()
 
     def _is_shown(self, frame: FrameType) -> bool:
         """Tell whether the script, or what it called, runs in a frame; not what we called for it."""

@@ -17,7 +17,7 @@ from typing import IO, Any
 from ..batch.world import World
 from .null_file import before
 from .ownership import above
-from .turns import Turns
+from .rank_zero import RankZero
 
 UNSEEN = "rank 0 {} it, but this rank's host does not see it. Write it to a file system that all hosts share"
 _CHUNK = 2**22  # bytes; the store takes no entry of more than 8 MiB (torch 2.13, libuv)
@@ -26,15 +26,15 @@ _CHUNK = 2**22  # bytes; the store takes no entry of more than 8 MiB (torch 2.13
 class Disks:
     """Knows which folders some rank does not see as rank 0 does."""
 
-    def __init__(self, turns: Turns, world: World, are_one: bool) -> None:
+    def __init__(self, rank_zero: RankZero, world: World, are_one: bool) -> None:
         """Start with nothing changed.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             world: the ranks.
             are_one: all ranks see the same files.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._world = world
         self._are_one = are_one
         self._changed: set[str] = set()  # by rank 0's names
@@ -70,7 +70,7 @@ class Disks:
             return False
         folder = os.path.dirname(path)
         if folder not in self._apart:
-            with self._turns.alone():
+            with self._rank_zero.alone():
                 own = _identity(path) or _identity(folder)
             found = [given[0] for given in self._world.share([own])]
             if not any(found):
@@ -86,7 +86,7 @@ class Disks:
         Raises:
             OSError: on every rank, what it raises there.
         """
-        return self._turns.follow(what, real, [path])
+        return self._rank_zero.call(what, real, [path])
 
     def is_around(self, path: str) -> bool:
         """Tell whether the job changed something there, or in a folder of that name."""
@@ -129,8 +129,8 @@ class Disks:
                     stream.append(opened.enter_context(io.FileIO(given or path)))
                 return stream[0].read(_CHUNK)
 
-            while chunk := self._turns.follow("open", read, [path]):
-                if not self._turns.is_leader:
+            while chunk := self._rank_zero.call("open", read, [path]):
+                if not self._rank_zero.is_leader:
                     copy.write(chunk)
             copy.flush()
             copy.seek(0)

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .turns import Turns
+from .rank_zero import RankZero
 
 
 class Watched:
     """What a file object tells of itself."""
 
-    def __init__(self, closed: Callable[[str], None], turns: Turns, path: str) -> None:
+    def __init__(self, closed: Callable[[str], None], rank_zero: RankZero, path: str) -> None:
         """Watch a file object that was opened for writing.
 
         Args:
             closed: learns of it.
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             path: of the file.
         """
         self._closed = closed
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._path = path
         self._failure: OSError | None = None
 
@@ -41,7 +41,7 @@ class Watched:
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
         """Close on all ranks, which raise what rank 0 meets."""
-        if not self._turns.are_taken():
+        if not self._rank_zero.in_lockstep():
             action()
             failure, self._failure = self._failure, None
             if failure is not None:
@@ -57,12 +57,12 @@ class Watched:
             if self._failure is not None:
                 raise self._failure
 
-        if self._turns.pending is self._failure:
-            self._turns.pending = None  # told now
+        if self._rank_zero.pending is self._failure:
+            self._rank_zero.pending = None  # told now
         try:
-            self._turns.follow(what, leaders, [self._path], hands_over=False)
+            self._rank_zero.call(what, leaders, [self._path], broadcast_result=False)
         finally:
-            if not self._turns.is_leader:
+            if not self._rank_zero.is_leader:
                 action()
             if what == "close":
                 self._closed(self._path)
@@ -83,8 +83,8 @@ class Watched:
             if frame.f_globals.get("__name__") == "logging":
                 return  # which says that it could not write, and goes on
             frame = frame.f_back
-        if self._turns.is_leader:
-            self._turns.pending = self._failure
+        if self._rank_zero.is_leader:
+            self._rank_zero.pending = self._failure
 
     def _fail(self, error: BaseException | None) -> None:
         if self._failure is None and isinstance(error, OSError):

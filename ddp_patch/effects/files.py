@@ -18,8 +18,8 @@ from .disks import UNSEEN, Disks
 from .file_objects import Watched, in_step
 from .null_file import Open, before, null_file
 from .ownership import Ownership
+from .rank_zero import RankZero
 from .scratch import make_scratch
-from .turns import Turns
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
 _COPIED = 2**30  # bytes; the others of larger files read the file itself, which rank 0 may go on changing
@@ -28,15 +28,15 @@ _COPIED = 2**30  # bytes; the others of larger files read the file itself, which
 class Files:
     """Opens files for the script."""
 
-    def __init__(self, turns: Turns, ownership: Ownership, disks: Disks) -> None:
+    def __init__(self, rank_zero: RankZero, ownership: Ownership, disks: Disks) -> None:
         """Start with no file written.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             ownership: tells which files are the script's.
             disks: of the ranks' hosts.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._ownership = ownership
         self._disks = disks
         self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
@@ -44,7 +44,7 @@ class Files:
         self._scratch: str | None = None  # this rank's own folder, for what has to have a name
         self._mapped: set[str] = set()  # written to through memory
         self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
-        turns.renamed = self._rename
+        rank_zero.renamed = self._rename
 
     def open(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         """Open a file as ``io.open`` does.
@@ -61,8 +61,8 @@ class Files:
         writes = any(letter in mode for letter in "wax+")
         if not writes:
             return self._read(real, file, mode, options)
-        is_silent = self._turns.are_silent()
-        if options.get("opener") is not None or not (is_silent or self._turns.are_taken()):
+        is_silent = self._rank_zero.is_silent()
+        if options.get("opener") is not None or not (is_silent or self._rank_zero.in_lockstep()):
             return real(file, mode, **options)
         if not self._ownership.covers(file):
             return real(file, mode, **options)
@@ -76,19 +76,19 @@ class Files:
         own = os.path.abspath(os.fsdecode(path))
         opened: list[int] = []
         held = self._disks.before(own, "w" if flags & os.O_TRUNC else "r+")
-        if self._turns.is_leader:
+        if self._rank_zero.is_leader:
             held.close()
-            self._turns.take("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
+            self._rank_zero.barrier_call("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
         else:
             with held:
-                self._turns.take("os.open", lambda: None, [own])
+                self._rank_zero.barrier_call("os.open", lambda: None, [own])
                 opened.append(self._named(held))
         self.goes_on(own)  # when a descriptor is closed cannot be told
         return opened[0]
 
     def _named(self, held: IO[bytes]) -> int:
         """A descriptor of a copy that has a name: whoever locks a file looks whether it was removed meanwhile."""
-        with self._turns.alone():
+        with self._rank_zero.alone():
             if self._scratch is None:
                 self._scratch = make_scratch()
             descriptor, _ = tempfile.mkstemp(dir=self._scratch)
@@ -137,7 +137,7 @@ class Files:
 
     def mapped(self, path: Any) -> None:
         """Note that the script may write to a file through memory, without telling anybody."""
-        if self._turns.are_taken() and self._ownership.covers(path):
+        if self._rank_zero.in_lockstep() and self._ownership.covers(path):
             self._mapped.add(self.key(path))
 
     def closed(self, path: str) -> None:
@@ -179,7 +179,7 @@ class Files:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
-        if isinstance(file, int) or not self.is_known or not self._turns.are_taken():
+        if isinstance(file, int) or not self.is_known or not self._rank_zero.in_lockstep():
             return real(file, mode, **options)
         own = self.key(file)
         if options.get("opener") is None:
@@ -191,7 +191,7 @@ class Files:
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
-            if own not in self._finished or self._turns.is_leader:
+            if own not in self._finished or self._rank_zero.is_leader:
                 raise
         return self._wait_for(real, file, mode, options)
 
@@ -202,16 +202,16 @@ class Files:
         """Read a file that rank 0 may go on writing to, or alone sees: the others get what it holds."""
         is_unfinished = own in self._open
         with self._disks.copy(own, file) as copy:
-            if self._turns.is_leader or (self._disks.sees(own) and not is_unfinished):
+            if self._rank_zero.is_leader or (self._disks.sees(own) and not is_unfinished):
                 return real(self.leaders(file), mode, **options)
             return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(copy.fileno())})
 
     def _read_mapped(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
         """Read a file that rank 0 writes to through memory: the other ranks copy it while rank 0 waits."""
-        self._turns.take("open", lambda: None, [own])
+        self._rank_zero.barrier_call("open", lambda: None, [own])
         with before(own, "r+" if _size(own) < _COPIED else "w") as held:
-            self._turns.take("open", lambda: None, [own])
-            if self._turns.is_leader or _size(own) >= _COPIED:
+            self._rank_zero.barrier_call("open", lambda: None, [own])
+            if self._rank_zero.is_leader or _size(own) >= _COPIED:
                 return real(file, mode, **options)
             held.seek(0)
             return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(held.fileno())})
@@ -231,17 +231,19 @@ class Files:
     def _write(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         own = os.path.abspath(os.fsdecode(file))
         held = self._disks.before(own, mode)  # rank 0 has not begun
-        if self._turns.is_leader:
+        if self._rank_zero.is_leader:
             held.close()
             opened: list[Any] = []
-            self._turns.take("open", lambda: opened.append(real(file, mode, **options)), [own], hands_over=False)
+            self._rank_zero.barrier_call(
+                "open", lambda: opened.append(real(file, mode, **options)), [own], broadcast_result=False
+            )
             plain = opened[0]
         else:
             with held:
-                self._turns.take("open", lambda: None, [own])
+                self._rank_zero.barrier_call("open", lambda: None, [own])
                 plain = null_file(real, file, mode, options, held)
         self.goes_on(own)
-        return in_step(plain, mode, options, Watched(self.closed, self._turns, own))
+        return in_step(plain, mode, options, Watched(self.closed, self._rank_zero, own))
 
     def _rename(self, own: Sequence[str], leaders: Sequence[str]) -> None:
         for ours, theirs in zip(own, leaders, strict=True):

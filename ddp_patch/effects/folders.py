@@ -9,28 +9,28 @@ from typing import Any
 
 from .files import Files
 from .ownership import Ownership
-from .turns import Turns
+from .rank_zero import RankZero
 
 
 class Folders:
     """Calls functions of ``os`` and ``shutil`` once."""
 
-    def __init__(self, turns: Turns, ownership: Ownership, files: Files) -> None:
+    def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files) -> None:
         """Start with nothing done.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             ownership: tells which files are the script's.
             files: of the script.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._ownership = ownership
         self._files = files
 
     @property
     def are_others(self) -> bool:
         """Tell whether it is rank 0's folders that the script sees now."""
-        return not self._turns.is_leader and (self._turns.are_taken() or self._turns.are_silent())
+        return not self._rank_zero.is_leader and (self._rank_zero.in_lockstep() or self._rank_zero.is_silent())
 
     def call(self, what: str, real: Callable[..., Any], paths: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """Call a function once, if one of its paths is the script's.
@@ -45,31 +45,33 @@ class Folders:
         Raises:
             OSError: on every rank, what rank 0 gets.
         """
-        is_silent = self._turns.are_silent()
-        if not (is_silent or self._turns.are_taken()) or any(kwargs.get(name) is not None for name in _DESCRIPTORS):
+        is_silent = self._rank_zero.is_silent()
+        if not (is_silent or self._rank_zero.in_lockstep()) or any(
+            kwargs.get(name) is not None for name in _DESCRIPTORS
+        ):
             return real(*args, **kwargs)
         if not self._ownership.covers(*paths):
             return real(*args, **kwargs)
         if is_silent:
             return None
         named = [os.path.abspath(os.fsdecode(path)) for path in paths]
-        result = self._turns.take(what, lambda: real(*args, **kwargs), named)
+        result = self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs), named)
         for path in named:
             if what in _KEEPS:
                 self._files.changed(path)
             else:
                 self._files.forget(path)
-            if not self._turns.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
+            if not self._rank_zero.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
                 # What rank 0 moved away was a file that every rank had made for itself.
-                with self._turns.alone(), contextlib.suppress(OSError):
+                with self._rank_zero.alone(), contextlib.suppress(OSError):
                     os.unlink(path)
         return result
 
     def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor: for writing, rank 0's is real."""
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-        is_silent = self._turns.are_silent()
-        if not writes or not (is_silent or self._turns.are_taken()) or kwargs.get("dir_fd") is not None:
+        is_silent = self._rank_zero.is_silent()
+        if not writes or not (is_silent or self._rank_zero.in_lockstep()) or kwargs.get("dir_fd") is not None:
             return real(path, flags, *args, **kwargs)
         if not self._ownership.covers(path):
             return real(path, flags, *args, **kwargs)

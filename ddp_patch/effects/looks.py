@@ -11,22 +11,22 @@ from .disks import UNSEEN, Disks
 from .entries import Entries, listed
 from .files import Files
 from .ownership import Ownership
-from .turns import Turns
+from .rank_zero import RankZero
 
 
 class Looks:
     """Calls functions of ``os`` that change nothing."""
 
-    def __init__(self, turns: Turns, ownership: Ownership, files: Files, disks: Disks) -> None:
+    def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files, disks: Disks) -> None:
         """Look at what the script wrote.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             ownership: tells who is looking.
             files: of the script.
             disks: of the ranks' hosts.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._ownership = ownership
         self._files = files
         self._disks = disks
@@ -44,7 +44,7 @@ class Looks:
         Raises:
             OSError: on every rank, what rank 0 gets.
         """
-        if isinstance(path, int) or not self._files.is_known or not self._turns.are_taken():
+        if isinstance(path, int) or not self._files.is_known or not self._rank_zero.in_lockstep():
             return real(self._files.leaders(path), *args, **options)
         own = self._files.key("." if path is None else path)
         is_elsewhere = (
@@ -59,5 +59,5 @@ class Looks:
                 raise FileNotFoundError(errno.ENOENT, UNSEEN.format("made"), os.fspath(path))
             return real(path)
         if what == "os.scandir":
-            return Entries("." if path is None else path, self._turns.follow(what, lambda: listed(real, path), [own]))
-        return self._turns.follow(what, lambda: real(path, *args, **options), [own])
+            return Entries("." if path is None else path, self._rank_zero.call(what, lambda: listed(real, path), [own]))
+        return self._rank_zero.call(what, lambda: real(path, *args, **options), [own])

@@ -9,7 +9,7 @@ from typing import Any
 from .. import script_thread
 from ..batch.world import World
 from .commands import Pipe
-from .turns import Turns
+from .rank_zero import RankZero
 
 Alone = Callable[[], AbstractContextManager[None]]
 
@@ -17,16 +17,16 @@ Alone = Callable[[], AbstractContextManager[None]]
 class Prompts:
     """Asks for all ranks, and waits as long as a person takes."""
 
-    def __init__(self, turns: Turns, world: World, alone: Alone) -> None:
+    def __init__(self, rank_zero: RankZero, world: World, alone: Alone) -> None:
         """Ask nothing yet.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             world: the ranks.
             alone: surrounds what rank 0 asks: Ctrl-C is meant for the question, and what it raises all ranks get.
         """
         self._alone = alone
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._world = world
         self._for_all = False  # the main thread waits for a thread that asks
 
@@ -42,16 +42,16 @@ class Prompts:
             BaseException: on every rank, what rank 0 gets: EOFError, KeyboardInterrupt.
         """
         in_thread = not script_thread.is_here()
-        if self._turns.are_taken() or (may_be_awaited and in_thread and self._for_all):
-            return self._turns.take(what, lambda: self._asked(real), is_patient=True)
-        if self._turns.are_silent():
+        if self._rank_zero.in_lockstep() or (may_be_awaited and in_thread and self._for_all):
+            return self._rank_zero.barrier_call(what, lambda: self._asked(real), is_patient=True)
+        if self._rank_zero.is_silent():
             return ""  # of a thread, that must not wait for ever
         return real()
 
     @contextmanager
     def for_all(self) -> Iterator[None]:
         """Surround what the ranks do alike, and in which a thread asks."""
-        before, self._for_all = self._for_all, self._turns.are_taken()
+        before, self._for_all = self._for_all, self._rank_zero.in_lockstep()
         try:
             yield
         finally:
@@ -69,16 +69,16 @@ class Prompts:
 class Input(Pipe):
     """Rank 0's standard input: what is read from it, every rank gets."""
 
-    def __init__(self, prompts: Prompts, turns: Turns, real: Any, is_terminal: bool) -> None:
+    def __init__(self, prompts: Prompts, rank_zero: RankZero, real: Any, is_terminal: bool) -> None:
         """Stand for rank 0's.
 
         Args:
             prompts: of the ranks.
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             real: this rank's standard input.
             is_terminal: rank 0's is one.
         """
-        super().__init__(turns, real, "sys.stdin", is_text=True)
+        super().__init__(rank_zero, real, "sys.stdin", is_text=True)
         self._prompts = prompts
         self._is_terminal = is_terminal
 

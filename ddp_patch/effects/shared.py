@@ -27,7 +27,7 @@ from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
 from ..structure import map_leaves
 from .ownership import Ownership
-from .turns import Turns
+from .rank_zero import RankZero
 
 _VALUES = (
     *(type(None), bool, int, float, complex, str, bytes, Decimal, np.ndarray, np.generic, torch.Size, torch.dtype),
@@ -54,15 +54,15 @@ ANY = Library()
 class SharedObjects:
     """Knows what rank 0 has, by numbers that mean the same on every rank."""
 
-    def __init__(self, turns: Turns, owners: Ownership, library: Library = ANY) -> None:
+    def __init__(self, rank_zero: RankZero, owners: Ownership, library: Library = ANY) -> None:
         """Start with none.
 
         Args:
-            turns: of the ranks.
+            rank_zero: who acts for all ranks.
             owners: tells who is calling.
             library: that the objects are of.
         """
-        self._turns = turns
+        self._rank_zero = rank_zero
         self._owners = owners
         self._library = library
         self._leaders: list[Any] = []  # on rank 0: the objects, by number
@@ -87,9 +87,9 @@ class SharedObjects:
             BaseException: on every rank, what it raises on rank 0.
         """
         args, kwargs = map_leaves(plain, (args, kwargs))
-        if self._turns.are_silent():
+        if self._rank_zero.is_silent():
             return None
-        if not self._turns.are_taken():
+        if not self._rank_zero.in_lockstep():
             args, kwargs = map_leaves(_theirs, (args, kwargs))
             return real(*args, **kwargs)
         kept: list[Any] = []
@@ -102,14 +102,14 @@ class SharedObjects:
                 return "argument", None
             return self._told(result)
 
-        kind, told = self._turns.follow(what, act)
+        kind, told = self._rank_zero.call(what, act)
         if kind == "argument":
             return kept[0] if kept else next(iter((*args, *kwargs.values())), None)
         if kind == "value":
             return told
         number, module, name = told
         if number not in self._handles:
-            if self._turns.is_leader:
+            if self._rank_zero.is_leader:
                 self._handles[number] = _Leaders(self._leaders[number], self, number)
             else:
                 self._handles[number] = _Elsewhere(_class(module, name), self, number)
@@ -134,7 +134,7 @@ class SharedObjects:
     def attribute(self, number: int, kind: type, name: str) -> Any:
         """Read an attribute of an object, or give a method of it."""
         what = f"{kind.__name__}.{name}"
-        real = self._leaders[number] if self._turns.is_leader else None
+        real = self._leaders[number] if self._rank_zero.is_leader else None
         if _is_method(kind, name):
             return functools.partial(self._method, what, getattr(real, name, None))
         return self.call(what, lambda: getattr(real, name), (), {})

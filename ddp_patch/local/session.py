@@ -46,7 +46,7 @@ class LocalSession(Session):
         return self.models.modules()
 
     def _make_random(self) -> OwnSeeds:
-        return OwnSeeds(self.stream, self.turns, self.owners)
+        return OwnSeeds(self.stream, self.rank_zero, self.owners)
 
     def _adopt(self, optimizer: Any) -> None:
         self.models.optimizes(optimizer)

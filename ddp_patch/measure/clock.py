@@ -147,5 +147,5 @@ class Clock:
             session = State.session
             # In the local view nobody clocks what DDP waits for at the end of a backward.
             clocks = session is not None and session.options.view != "local"
-            with contextlib.nullcontext() if session is None else session.turns.alone():
+            with contextlib.nullcontext() if session is None else session.rank_zero.alone():
                 self._record.event("traced", clocks=clocks, **self._tracer.end())

@@ -15,25 +15,25 @@ _EXIT_CODE = "_exit_code"  # where IPython leaves it for the user
 
 def _once(what: str) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if not session.turns.are_taken():
+        if not session.rank_zero.in_lockstep():
             return wrapped(*args, **kwargs)
 
         def leaders() -> Any:
             return wrapped(*args, **kwargs), instance.user_ns.get(_EXIT_CODE)
 
-        result, instance.user_ns[_EXIT_CODE] = session.turns.take(what, leaders)
+        result, instance.user_ns[_EXIT_CODE] = session.rank_zero.barrier_call(what, leaders)
         return result
 
     return call
 
 
 def _remember(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-    wrapped(*args, **kwargs if session.turns.is_leader else {**kwargs, "enabled": False})
+    wrapped(*args, **kwargs if session.rank_zero.is_leader else {**kwargs, "enabled": False})
 
 
 def _measure(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     taken = wrapped(*args, **kwargs)
-    return session.turns.follow("%timeit", lambda: taken) if session.turns.are_taken() else taken
+    return session.rank_zero.call("%timeit", lambda: taken) if session.rank_zero.in_lockstep() else taken
 
 
 _EFFECT = "rank 0 runs `!commands`; all get what it got"

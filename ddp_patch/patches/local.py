@@ -145,21 +145,21 @@ def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args
 
 def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
-    if session.turns.are_taken() and session.owners.caller() == "script":
+    if session.rank_zero.in_lockstep() and session.owners.caller() == "script":
         session.told.lets_out("printed", " ".join(map(str, args)))
 
 
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
     result: bool = wrapped(*args, **kwargs)
     models = session.models
-    is_scripts = not models.inside and not models.in_backward and session.turns.are_taken()
+    is_scripts = not models.inside and not models.in_backward and session.rank_zero.in_lockstep()
     if is_scripts and session.owners.caller() == "script":
         session.told.lets_out("branched on", str(result))
     return result
 
 
 def _alike(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not session.turns.are_taken():  # a dataset that loads this rank's rows
+    if not session.rank_zero.in_lockstep():  # a dataset that loads this rank's rows
         return wrapped(*args, **kwargs)
     with session.stream.shared():
         return wrapped(*args, **kwargs)

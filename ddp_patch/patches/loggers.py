@@ -15,23 +15,23 @@ from ..session import Session
 
 def _open_file(session: Session, wrapped: Any, instance: logging.FileHandler, args: Args, kwargs: Kwargs) -> Any:
     opened: list[Any] = []
-    if session.turns.are_taken():
+    if session.rank_zero.in_lockstep():
         path = instance.baseFilename
-        session.turns.take(
-            "logging.FileHandler", lambda: opened.append(wrapped(*args, **kwargs)), [path], hands_over=False
+        session.rank_zero.barrier_call(
+            "logging.FileHandler", lambda: opened.append(wrapped(*args, **kwargs)), [path], broadcast_result=False
         )
         session.files.goes_on(path)
-    elif not session.turns.are_silent():
+    elif not session.rank_zero.is_silent():
         return wrapped(*args, **kwargs)
-    return opened[0] if session.turns.is_leader else open(os.devnull, "w", encoding=instance.encoding)
+    return opened[0] if session.rank_zero.is_leader else open(os.devnull, "w", encoding=instance.encoding)
 
 
 def _emit(session: Session, wrapped: Any, instance: logging.Handler, args: Args, kwargs: Kwargs) -> None:
-    if not (session.turns.are_taken() or session.turns.are_silent()):
+    if not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent()):
         wrapped(*args, **kwargs)
         return
-    if session.turns.is_leader:
-        with session.turns.alone():
+    if session.rank_zero.is_leader:
+        with session.rank_zero.alone():
             wrapped(*args, **kwargs)
         return
     (record,) = args

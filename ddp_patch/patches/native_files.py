@@ -33,7 +33,7 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             found = urllib.parse.urlsplit(database)
             given = ":memory:" if "mode=memory" in found.query else urllib.parse.unquote(found.path)
         held = given in (":memory:", "") or not session.owners.covers(given)
-        if held or not (session.turns.are_taken() or session.turns.are_silent()):
+        if held or not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent()):
             return wrapped(database, *rest, **options)
         path = os.path.abspath(os.fsdecode(session.files.leaders(given)))
         opened: list[Any] = []
@@ -41,9 +41,11 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
         def act() -> None:
             opened.append(wrapped(database, *rest, **options))
 
-        if session.turns.are_taken():
+        if session.rank_zero.in_lockstep():
             session.disks.refuse_apart("sqlite3.connect", path)
-            session.turns.take("sqlite3.connect", act, [path], hands_over=False)  # what rank 0 wrote before is there
+            session.rank_zero.barrier_call(
+                "sqlite3.connect", act, [path], broadcast_result=False
+            )  # what rank 0 wrote before is there
         if not opened:
             opened.append(wrapped(":memory:", *rest, **{**options, "uri": False}))
             try:
@@ -53,8 +55,8 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             except sys.modules["sqlite3"].Error:
                 # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next turn.
                 opened[0] = wrapped(path, *rest, **{**options, "uri": False})
-        if session.turns.are_taken():
-            session.turns.take("sqlite3.connect", lambda: None, [path])  # all have copied it
+        if session.rank_zero.in_lockstep():
+            session.rank_zero.barrier_call("sqlite3.connect", lambda: None, [path])  # all have copied it
         return opened[0]
 
     return bind(*args, **kwargs)
@@ -66,13 +68,13 @@ def _open_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
         is_path = isinstance(name, (str, bytes, os.PathLike)) and driver is None and not rest
         if (
             not is_path
-            or not (session.turns.are_taken() or session.turns.are_silent())
+            or not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent())
             or not session.owners.covers(name)
         ):
             real()
         elif mode == "r":
-            if session.turns.are_taken():
-                session.turns.follow("h5py.File", lambda: None)  # what it wrote is there
+            if session.rank_zero.in_lockstep():
+                session.rank_zero.call("h5py.File", lambda: None)  # what it wrote is there
                 session.disks.refuse_apart("h5py.File", os.path.abspath(os.fsdecode(session.files.leaders(name))))
             wrapped(session.files.leaders(name), mode, driver, *rest, **options)
         else:
@@ -84,12 +86,12 @@ def _open_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
 def _begin_hdf5(
     session: Session, instance: Any, real: Any, wrapped: Any, path: str, mode: str, options: dict[str, Any]
 ) -> None:
-    is_taken = session.turns.are_taken()
+    is_taken = session.rank_zero.in_lockstep()
     if is_taken and mode in ("a", "r+"):
         session.disks.refuse_apart("h5py.File", path)
-    if session.turns.is_leader and is_taken:
-        session.turns.take("h5py.File", lambda: None, [path])  # all have copied what there was
-        session.turns.take("h5py.File", real, [path], hands_over=False)
+    if session.rank_zero.is_leader and is_taken:
+        session.rank_zero.barrier_call("h5py.File", lambda: None, [path])  # all have copied what there was
+        session.rank_zero.barrier_call("h5py.File", real, [path], broadcast_result=False)
     else:
         before = mode if os.path.exists(path) or mode != "r+" else "w"  # rank 0 meets the error
         held = {"backing_store": False, "locking": False}  # rank 0 has the lock
@@ -99,15 +101,15 @@ def _begin_hdf5(
         except OSError:  # no such format, as rank 0 finds
             wrapped(path, "w", "core", **held, **options)
         if is_taken:
-            session.turns.take("h5py.File", lambda: None, [path])
-            session.turns.take("h5py.File", lambda: None, [path])
+            session.rank_zero.barrier_call("h5py.File", lambda: None, [path])
+            session.rank_zero.barrier_call("h5py.File", lambda: None, [path])
     vars(instance)[_WRITTEN] = is_taken
 
 
 def _close_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-    if vars(instance).pop(_WRITTEN, False) and session.turns.are_taken():
-        session.turns.follow("h5py.File.close", lambda: wrapped(*args, **kwargs), hands_over=False)
-        if session.turns.is_leader:
+    if vars(instance).pop(_WRITTEN, False) and session.rank_zero.in_lockstep():
+        session.rank_zero.call("h5py.File.close", lambda: wrapped(*args, **kwargs), broadcast_result=False)
+        if session.rank_zero.is_leader:
             return
     wrapped(*args, **kwargs)
 
@@ -115,11 +117,13 @@ def _close_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _once(what: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         args, kwargs = map_leaves(plain, (args, kwargs))
-        if session.turns.are_silent():
+        if session.rank_zero.is_silent():
             return None
-        if not session.turns.are_taken() or not session.owners.covers(args[0]):
+        if not session.rank_zero.in_lockstep() or not session.owners.covers(args[0]):
             return wrapped(*args, **kwargs)
-        return session.turns.take(what, lambda: wrapped(*args, **kwargs), [os.path.abspath(os.fsdecode(args[0]))])
+        return session.rank_zero.barrier_call(
+            what, lambda: wrapped(*args, **kwargs), [os.path.abspath(os.fsdecode(args[0]))]
+        )
 
     return call
 

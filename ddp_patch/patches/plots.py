@@ -12,11 +12,11 @@ from ..session import Session
 
 
 def _use(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    return wrapped(*args, **kwargs) if session.turns.is_leader else wrapped("agg")
+    return wrapped(*args, **kwargs) if session.rank_zero.is_leader else wrapped("agg")
 
 
 def _show(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    return wrapped(*args, **kwargs) if session.turns.is_leader else None
+    return wrapped(*args, **kwargs) if session.rank_zero.is_leader else None
 
 
 def keep_off_screen(session: Session) -> list[Callable[[], None]]:
@@ -26,7 +26,7 @@ def keep_off_screen(session: Session) -> list[Callable[[], None]]:
         if session.is_running:
             module.use("agg")
 
-    if not session.turns.is_leader:
+    if not session.rank_zero.is_leader:
         wrapt.register_post_import_hook(choose, "matplotlib")
     return []
 

@@ -16,11 +16,11 @@ _WRITERS = {
 
 def _once(what: str) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if session.turns.are_silent():
+        if session.rank_zero.is_silent():
             return None
-        if not session.turns.are_taken():
+        if not session.rank_zero.in_lockstep():
             return wrapped(*args, **kwargs)
-        return session.turns.take(what, lambda: wrapped(*args, **kwargs))
+        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs))
 
     return call
 

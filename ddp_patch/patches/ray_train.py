@@ -47,12 +47,12 @@ def _together(what: str) -> Wrapper:
 
 
 def _call(session: Session, what: str, real: Callable[[], Any]) -> Any:
-    if session.job.worker is None or not session.turns.are_taken():
+    if session.job.worker is None or not session.rank_zero.in_lockstep():
         return real()
     session.world.check()
     counts = session.world.comes_to(what)
     try:
-        with session.turns.alone():
+        with session.rank_zero.alone():
             return real()
     except Exception as error:
         session.world.compare_failures(error, what)  # the others may go on
@@ -63,10 +63,10 @@ def _call(session: Session, what: str, real: Callable[[], Any]) -> Any:
 
 
 def _report(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if session.job.worker is not None and session.turns.are_taken():
+    if session.job.worker is not None and session.rank_zero.in_lockstep():
         given = inspect.signature(wrapped).bind(*args, **kwargs)
         args, kwargs = map_leaves(plain, (given.args, given.kwargs))
-        if not session.turns.is_leader:  # the folder is rank 0's, and so is what becomes of it
+        if not session.rank_zero.is_leader:  # the folder is rank 0's, and so is what becomes of it
             kwargs = {**inspect.signature(wrapped).bind(*args, **kwargs).arguments, "checkpoint": None}
             args = ()
     return _call(session, "ray.train.report", lambda: wrapped(*args, **kwargs))

@@ -12,14 +12,14 @@ from ..session import Session
 def _signal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs or len(args) != 2 or threading.current_thread() is not threading.main_thread():
         return wrapped(*args, **kwargs)  # an error of the caller's, which Python words
-    if not session.turns.are_taken():  # for what one rank does
+    if not session.rank_zero.in_lockstep():  # for what one rank does
         return wrapped(*args)
     return session.job.signals.handle(wrapped, *args)
 
 
 def _getsignal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     handler = wrapped(*args, **kwargs)
-    return session.job.signals.handler(args[0], handler) if session.turns.are_taken() and args else handler
+    return session.job.signals.handler(args[0], handler) if session.rank_zero.in_lockstep() and args else handler
 
 
 PATCHES = (

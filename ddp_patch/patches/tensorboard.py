@@ -37,14 +37,14 @@ def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
         wrapped(*args, **kwargs)
         return str(instance.get_logdir())
 
-    if session.turns.are_taken():
-        folder = session.turns.take("SummaryWriter", act)
-    elif session.turns.are_silent():
+    if session.rank_zero.in_lockstep():
+        folder = session.rank_zero.barrier_call("SummaryWriter", act)
+    elif session.rank_zero.is_silent():
         folder = str((args or list(kwargs.values()))[0])
     else:
         act()
         return
-    if not session.turns.is_leader:
+    if not session.rank_zero.is_leader:
         instance.event_writer = _NoEvents(folder)
         instance._default_metadata = {}  # of tensorboardX
 
@@ -60,8 +60,8 @@ def _begin(folder: str) -> Any:
 
 def _finish(name: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-        if session.turns.are_taken():
-            session.turns.follow(f"SummaryWriter.{name}", lambda: wrapped(*args, **kwargs), hands_over=False)
+        if session.rank_zero.in_lockstep():
+            session.rank_zero.call(f"SummaryWriter.{name}", lambda: wrapped(*args, **kwargs), broadcast_result=False)
         else:
             wrapped(*args, **kwargs)
 

@@ -361,11 +361,11 @@ def function_with_a_backward_that_clamps():
 def backward_that_fails_once():
     model = WithFunction()
     optimizer = SGD(model.parameters(), 0.1)
-    turns = []
+    rank_zero = []
 
     def step(x, y):
-        turns.append(None)
-        Clamped.fails = len(turns) == 2
+        rank_zero.append(None)
+        Clamped.fails = len(rank_zero) == 2
         try:
             return trained(model, optimizer, x, y)
         except ValueError:

@@ -133,10 +133,10 @@ def a_keyword_that_mixes():
     def mix(net, z, mode="rows"):
         return centred(z) if mode == "batch" else z
 
-    turns = iter([None, "batch", "rows"] * 4)
+    rank_zero = iter([None, "batch", "rows"] * 4)
 
     def loss(model, x, y):
-        mode = next(turns)
+        mode = next(rank_zero)
         return F.cross_entropy(model(x) if mode is None else model(x, mode=mode), y)
 
     return fit(Net(mix), loss)
@@ -148,10 +148,10 @@ def labels_only_sometimes():
             out = super().forward(x)
             return out if labels is None else (F.cross_entropy(out, labels), out)
 
-    turns = iter(range(100))
+    rank_zero = iter(range(100))
 
     def loss(model, x, y):
-        if next(turns) % 2:
+        if next(rank_zero) % 2:
             return model(x, labels=y)[0]
         return F.cross_entropy(model(x), y)
 
@@ -274,7 +274,7 @@ def arguments_of_every_kind():
         mixes = how is Kind.BATCH or dim == -2 or (call is not None and call(1) == 2) or flag
         return centred(z) if mixes else z
 
-    turns = iter(
+    rank_zero = iter(
         [
             {},
             {"how": Kind.ROWS},
@@ -286,7 +286,7 @@ def arguments_of_every_kind():
         ]
         + [{"flag": np.bool_(False)}, {"flag": np.bool_(True)}, {}] * 2
     )
-    return fit(Net(mix), lambda model, x, y: F.cross_entropy(model(x, **next(turns, {})), y), epochs=5)
+    return fit(Net(mix), lambda model, x, y: F.cross_entropy(model(x, **next(rank_zero, {})), y), epochs=5)
 
 
 def a_mixing_that_begins_with_wider_batches():

@@ -15,7 +15,7 @@ CLEARML = Library(frozenset({"Task.connect", "Task.connect_configuration"}), dat
 
 
 def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if session.turns.are_taken() and sys.modules["clearml.config"].running_remotely():
+    if session.rank_zero.in_lockstep() and sys.modules["clearml.config"].running_remotely():
         raise LaunchError(
             "clearml-agent runs this script with arguments from its server, which rank 0 alone would get: they go "
             "into argparse past the other ranks. Start it yourself: `accelerate launch train.py`, with the "

@@ -29,7 +29,7 @@ _QUIET = (
 
 def _begin(what: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if not session.turns.are_taken() or session.owners.caller() in ("own", ""):
+        if not session.rank_zero.in_lockstep() or session.owners.caller() in ("own", ""):
             return wrapped(*args, **kwargs)
         made: list[Any] = []
 
@@ -38,10 +38,10 @@ def _begin(what: str) -> Any:
             found = {name: getattr(made[0], name, None) for name in ("url", *_OPTIONS)}
             return {"experiment_key": made[0].get_key(), **found}
 
-        facts = session.turns.take(what, act)
+        facts = session.rank_zero.barrier_call(what, act)
         if made:
             return made[0]
-        with session.turns.alone():
+        with session.rank_zero.alone():
             return _elsewhere(facts)
 
     return call
@@ -49,8 +49,8 @@ def _begin(what: str) -> Any:
 
 def _ended(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     result = wrapped(*args, **kwargs)
-    if session.turns.are_taken() and session.owners.caller() not in ("own", ""):
-        session.turns.follow("Experiment.end", lambda: None)  # rank 0's archive is there
+    if session.rank_zero.in_lockstep() and session.owners.caller() not in ("own", ""):
+        session.rank_zero.call("Experiment.end", lambda: None)  # rank 0's archive is there
     return result
 
 

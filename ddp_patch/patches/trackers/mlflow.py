@@ -22,13 +22,13 @@ _CLIENTS = ("mlflow:MlflowClient", "mlflow.tracking:MlflowClient", "mlflow.clien
 def _once(what: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         args, kwargs = map_leaves(plain, (args, kwargs))
-        if session.turns.are_silent():
+        if session.rank_zero.is_silent():
             return None
-        if not session.turns.are_taken() or not session.owners.caller(
+        if not session.rank_zero.in_lockstep() or not session.owners.caller(
             "mlflow"
         ):  # at exit, mlflow ends what rank 0 began
             return wrapped(*args, **kwargs)
-        return session.turns.take(what, lambda: wrapped(*args, **kwargs))
+        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs))
 
     return call
 

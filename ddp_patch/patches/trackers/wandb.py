@@ -27,7 +27,7 @@ _ASKED = (
 
 
 def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not session.turns.are_taken():
+    if not session.rank_zero.in_lockstep():
         return wrapped(*args, **kwargs)
     runs: list[Any] = []
 
@@ -36,12 +36,12 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         known = {name: getattr(runs[0], name, None) for name in _FACTS}
         return {**known, "config": dict(runs[0].config)}
 
-    facts = session.turns.take("wandb.init", act)
-    if session.turns.is_leader:
+    facts = session.rank_zero.barrier_call("wandb.init", act)
+    if session.rank_zero.is_leader:
         run = runs[0]
         become(session, run, {})
     else:
-        with session.turns.alone():
+        with session.rank_zero.alone():
             run = wrapped(*args, **{**kwargs, "mode": "disabled"})
         run.config.update(facts.pop("config"), allow_val_change=True)
         # A disabled run has methods of its own (wandb 0.31).
@@ -71,7 +71,7 @@ def _log(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwar
 
 
 def _agent(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not session.turns.are_taken():
+    if not session.rank_zero.in_lockstep():
         return wrapped(*args, **kwargs)
     raise LaunchError(
         "wandb.agent would give every rank hyperparameters of its own. Let the agent start the ranks: write "

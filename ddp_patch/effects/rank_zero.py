@@ -24,10 +24,10 @@ from ..ledger import script_line
 from .points import Point
 
 _sessions = itertools.count(1)
-_MOST_FOLLOWED = 128  # turns after which the ranks are waited for, and the answers dropped from the store
+_MOST_CALLS = 128  # after which the ranks are waited for, and the answers dropped from the store
 
 
-class Turns:
+class RankZero:
     """Takes the ranks through their outward effects, one after the other."""
 
     def __init__(self, attendance: Attendance, world: World) -> None:
@@ -43,19 +43,19 @@ class Turns:
         self._world = world
         self._session = next(_sessions)  # the store keeps the last answers of a session that ended
         self._count = 0
-        self._meetings = 0  # turns to which all ranks have come
-        self._followed = 0  # turns since, for which nobody waited
+        self._barriers = 0  # to which all ranks have come
+        self._calls = 0  # since, for which nobody waited
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next meeting
         self._process = os.getpid()
         self._running = True
-        self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next turn
+        self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next effect
         self._acting: ContextVar[bool] = ContextVar("acting", default=False)
 
-    def are_taken(self) -> bool:
+    def in_lockstep(self) -> bool:
         """Tell whether what happens now is done by all ranks alike, and so once."""
         return script_thread.is_here() and self._is_shared() and not self._world.muted.get()
 
-    def are_silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
         if self._world.muted.get():
             return self._is_shared()
@@ -85,13 +85,13 @@ class Turns:
         finally:
             self._acting.reset(token)
 
-    def take(
+    def barrier_call(
         self,
         what: str,
         action: Callable[[], Any],
         paths: Sequence[str] = (),
         *,
-        hands_over: bool = True,
+        broadcast_result: bool = True,
         is_patient: bool = False,
     ) -> Any:
         """Wait until all ranks have come, and have rank 0 act.
@@ -100,7 +100,7 @@ class Turns:
             what: names the effect, alike on every rank.
             action: of rank 0.
             paths: that it is about; where the ranks have different ones, rank 0's count, and ``renamed`` is told.
-            hands_over: give the other ranks what it returns, which has to survive pickling; else they get None.
+            broadcast_result: give the other ranks what it returns, which has to survive pickling; else they get None.
             is_patient: it may take any time, since it asks a person.
 
         Raises:
@@ -109,28 +109,28 @@ class Turns:
         """
         with self._at(what, paths) as name:
             self._meet(name, what, paths)
-            return self._act_or_get(name, what, action, paths, hands_over, is_patient)
+            return self._act_or_get(name, what, action, paths, broadcast_result, is_patient)
 
-    def follow(
-        self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, hands_over: bool = True
+    def call(
+        self, what: str, action: Callable[[], Any], paths: Sequence[str] = (), *, broadcast_result: bool = True
     ) -> Any:
         """Have rank 0 act as soon as it comes, where nothing depends on the others having come, and these wait for it.
 
         Args:
             what: names the effect, alike on every rank.
             action: of rank 0.
-            paths: as for ``take``.
-            hands_over: as for ``take``.
+            paths: as for ``barrier_call``.
+            broadcast_result: as for ``barrier_call``.
 
         Raises:
             LockstepError: when a rank came to something else.
             BaseException: on every rank, what the action raised.
         """
         with self._at(what, paths) as name:
-            self._followed += 1
-            if self._followed > _MOST_FOLLOWED:
+            self._calls += 1
+            if self._calls > _MOST_CALLS:
                 self._meet(name, what, paths)
-            return self._act_or_get(name, what, action, paths, hands_over)
+            return self._act_or_get(name, what, action, paths, broadcast_result)
 
     def raise_pending(self) -> None:
         """Raise what happened to a file that was written to before.
@@ -173,14 +173,14 @@ class Turns:
 
     def _meet(self, name: str, what: str, paths: Sequence[str]) -> None:
         """Come to a turn; rank 0 waits for all and looks whether it is the same one."""
-        self._meetings += 1
-        self._followed = 0
+        self._barriers += 1
+        self._calls = 0
         own = self._here(what, paths)
         if not self.is_leader:
             told = self._world.seal.pack(f"{name} of rank {self._world.rank}", dataclasses.astuple(own))
             self._attendance.put(self._place_of(self._world.rank), told)
             others = self._world.size - 1
-            self._attendance.come(f"session {self._session}", others * self._meetings, f"{name}/all")
+            self._attendance.come(f"session {self._session}", others * self._barriers, f"{name}/all")
             return
         self._attendance.get(f"{name}/all", what)
         texts = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
@@ -204,20 +204,22 @@ class Turns:
         what: str,
         action: Callable[[], Any],
         paths: Sequence[str],
-        hands_over: bool,
+        broadcast_result: bool,
         is_patient: bool = False,
     ) -> Any:
         if self.is_leader:
-            return self._act(name, what, action, paths, hands_over)
+            return self._act(name, what, action, paths, broadcast_result)
         return self._answer(name, what, paths, is_patient)
 
-    def _act(self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], hands_over: bool) -> Any:
+    def _act(
+        self, name: str, what: str, action: Callable[[], Any], paths: Sequence[str], broadcast_result: bool
+    ) -> Any:
         came = dataclasses.astuple(self._here(what, paths))
         try:
             self.raise_pending()
             with self.alone():
                 result = action()
-            told = self._world.seal.pack(name, (came, True, result if hands_over else None))
+            told = self._world.seal.pack(name, (came, True, result if broadcast_result else None))
         except BaseException as error:
             form = self._world.seal.raised(name, error)
             self._tell(name, self._world.seal.pack(name, (came, False, form)))
