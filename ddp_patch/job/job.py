@@ -274,7 +274,7 @@ class Job:
             self.one_process.destroy()
 
     def _share_generators(self) -> None:
-        """Start the script stream from rank 0's generators, whether or not the script seeded them already."""
+        """Start the global generators from rank 0's, whether or not the script seeded them already."""
         self._own_generators = states()
         what = "the generators of rank 0"
         own = self.seal.pack(what, self._own_generators) if self.placement.rank == 0 else b""

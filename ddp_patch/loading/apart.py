@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import script_thread
 from ..batch.world import World
-from ..calling.streams import RankStream
+from ..calling.per_rank_generators import PerRankGenerators
 from .batches import as_batch, as_dealt
 from .sampler import DealtBatches
 
@@ -25,7 +25,7 @@ class Apart:
         iterator: Any,
         sampler: DealtBatches,
         world: World,
-        stream: RankStream,
+        stream: PerRankGenerators,
         name: str,
         described: str,
         collate: Callable[[list[Any]], Any] | None = None,
@@ -71,7 +71,7 @@ class Apart:
                 self._stream.leave()
         rows, layout = self._sampler.sizes.popleft()
         if layout is None and self._has_workers:
-            # Fewer rows than ranks: all hold all of them, but their workers draw from streams of their own.
+            # Fewer rows than ranks: all hold all of them, but their workers draw from generators of their own.
             data = self._leaders(data)
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]

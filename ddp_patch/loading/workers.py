@@ -1,4 +1,4 @@
-"""DataLoader workers: divided among the ranks of a host, drawing from streams of their own."""
+"""DataLoader workers: divided among the ranks of a host, drawing from generators of their own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..calling.streams import rank_seed
+from ..calling.per_rank_generators import rank_seed
 
 
 class RankSeeds:
-    """A worker_init_fn that moves a worker's generators to the rank's stream, then calls the script's own."""
+    """A worker_init_fn that moves a worker's generators to the rank's own, then calls the script's own."""
 
     def __init__(self, rank: int, then: Callable[[int], None] | None) -> None:
         """Keep what spawned workers can unpickle."""

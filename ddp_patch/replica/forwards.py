@@ -18,9 +18,9 @@ from ..calling.census import Held
 from ..calling.compiled import Compiling
 from ..calling.entry import Entry, plain_targets
 from ..calling.how import How
+from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.rows import as_batches, leave, whole_arguments, writing_back
-from ..calling.streams import RankStream
 from ..deciding.probe import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
@@ -35,7 +35,7 @@ ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
 class Forwards:
     """Carries out calls, and knows where among them this rank is."""
 
-    def __init__(self, world: World, stream: RankStream, recall: Recall, syncs_norms: bool) -> None:
+    def __init__(self, world: World, stream: PerRankGenerators, recall: Recall, syncs_norms: bool) -> None:
         """Start outside of any call.
 
         Args:

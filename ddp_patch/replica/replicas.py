@@ -22,8 +22,8 @@ from ..calling.census import Census, Held
 from ..calling.entry import Entry
 from ..calling.how import How
 from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
+from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
-from ..calling.streams import RankStream
 from ..deciding.decisions import First, SplitDecisions
 from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
@@ -51,7 +51,7 @@ class Replicas:
         """Start without any replica."""
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
-        self.stream = RankStream(world.rank, world.device)
+        self.stream = PerRankGenerators(world.rank, world.device)
         tuning = Tuning(options, world, compiled.is_used)
         self.backwards = Backwards(world, lambda: job.one_process.group, tuning)
         self.hooks = module_hooks.HookCensus()

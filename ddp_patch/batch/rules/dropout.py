@@ -1,4 +1,4 @@
-"""Dropout: the mask is drawn whole, from the script's stream, as one process would; each rank keeps its rows of it."""
+"""Dropout: the mask is drawn whole, from the global generator, as one process would; each rank keeps its rows of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New tensors shaped like a batch. Random ones are drawn whole, from the script's stream, as one process would."""
+"""New tensors shaped like a batch. Random ones are drawn whole, from the global generator, as one process would."""
 
 from __future__ import annotations
 

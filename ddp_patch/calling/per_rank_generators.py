@@ -1,4 +1,4 @@
-"""Random numbers for rows come from a stream of this rank's own, so that the script's stream stays in step.
+"""Random numbers for rows come from generators of this rank's own, so that the global ones stay alike on all ranks.
 
 Dropout and augmentation draw as many numbers as a rank has rows. Drawn from the generators that the script seeds,
 they would leave the ranks with different shuffles; drawn from equal seeds, with the same masks.
@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 _MASK = (1 << 64) - 1
 
 
-class RankStream:
+class PerRankGenerators:
     """This rank's torch (CPU and accelerator), numpy and random generators, swapped in where rows are worked on.
 
     Seeded from the script's torch seed and the rank: reproducible, and independent of what other ranks draw.
@@ -35,7 +35,7 @@ class RankStream:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Draw from the rank's stream inside; reentrant."""
+        """Draw from them inside; reentrant."""
         outermost = self.enter()
         try:
             yield
