@@ -85,7 +85,7 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
     assert sorted(path.name for path in train.parent.iterdir()) == ["ddp_patch-scale", "train.py"]
     line = out.splitlines()[-1].split()
     assert line[:4] == ["python", "-m", "ddp_patch", "plan"]
-    assert plan.command([*line[4:6], "--ranks", "2"]) == 0
+    assert plan.command(line[4:]) == 0
     assert "Held against what was measured" in capsys.readouterr().out
 
 
@@ -97,7 +97,7 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
         (["--rank", "2", "train.py"], "unknown option --rank. Did you mean '--ranks'?"),
         (["train.py", "--rank", "2"], "--rank behind train.py is no option of ours. Did you mean '--ranks'?"),
         (["train.py", "--ranks"], "--ranks needs a value"),
-        (["train.py", "--ranks", "0"], "--ranks 0: '0' is no number of ranks above 0. Write --ranks 2"),
+        (["train.py", "--ranks", "0"], "--ranks 0: '0' is no number of ranks from 1 to 99,999. Write --ranks 2"),
         (["train.py", "--ranks", "1,x"], "--ranks 1,x: 'x' is no number"),
         (["train.py", "--ranks", "1"], "--ranks 1 leaves nothing to compare. Write --ranks 1,2"),
         (["train.py", "--steps", "1"], "--steps 1 is no whole number of at least 2. Write --steps 30"),
@@ -127,9 +127,15 @@ def test_without_matplotlib_nothing_is_run(train, monkeypatch, capsys):
         ("print('nothing is trained')", [], "train.py alone ended without two steps of an optimizer"),
         ("raise ValueError('a mistake')", [], "train.py alone failed (exit code 1)"),
         ("import time; time.sleep(60)", ["--timeout", "2"], "was not done after 2 seconds. Write a longer --timeout"),
-        (TRAIN.replace("int(sys.argv[1])", "3"), [], "ended after 15 steps, and 10 to warm up and 30 to measure"),
+        (
+            TRAIN.replace("int(sys.argv[1])", "3"),
+            [],
+            "ended after 15 steps, and 10 to warm up and 30 to measure need some 46. Let it train longer, or write "
+            "--warmup 3 --steps 6\n",
+        ),
+        (TRAIN.replace("int(sys.argv[1])", "2"), [], "ended after 10 steps, and 10 to warm up and 30 to measure need"),
     ],
-    ids=["no steps", "fails", "late", "too early"],
+    ids=["no steps", "fails", "late", "too early", "far too early"],
 )
 def test_a_script_that_cannot_be_measured_is_1_with_the_reason(train, capsys, script, more, said):
     train.write_text(script)
@@ -138,6 +144,14 @@ def test_a_script_that_cannot_be_measured_is_1_with_the_reason(train, capsys, sc
     assert out == ""
     assert said in err
     assert "a mistake" not in script or "  | ValueError: a mistake" in err
+    assert "10 steps" not in err or "Let it train longer\n" in err  # fewer steps would not be enough either
+
+
+def test_as_many_steps_as_are_proposed_are_enough(train, capsys):
+    train.write_text(TRAIN.replace("int(sys.argv[1])", "3"))
+    assert command(["train.py", "--no-plot", "--scaling", "strong"]) == 1
+    proposed = capsys.readouterr().err.partition("or write ")[2].split()
+    assert command(["train.py", "--no-plot", "--scaling", "strong", *proposed]) == 0
 
 
 def test_options_stand_before_the_script_or_right_behind_it(train):
@@ -192,6 +206,26 @@ def test_what_is_lost_is_said():
     assert "4 ranks share 2 cores here" in told
     assert "Other programs had 30% of the cores meanwhile" in told
     assert 0 <= Cores.look().share() <= 1
+
+
+def test_losses_are_said_also_where_each_is_small_and_rows_that_stay_do_not_get_fewer():
+    small = {"waiting": 0.006, "optimizer": 0.005, "loading": 0.005}
+    for its, said in (
+        (run(2, 0.07, **small), "of its 70.0 ms it loses 10.0 ms to ddp_patch's own Python and 6.00 ms to waiting"),
+        (run(2, 0.14, grows=True), "of its 140 ms it loses 30.0 ms to computing as many rows as alone, which takes"),
+    ):
+        told = written(
+            points([run(1, 0.1), its]),
+            name="a.py",
+            parameters=7,
+            gradients=28,
+            threads="1",
+            cores=2,
+            repeat=1,
+            busy=0.1,
+        )
+        assert f"Below 80% from 2 ranks on: {said}" in " ".join(told.split())
+        assert "Other programs" not in told
 
 
 def test_the_link_is_the_one_whose_ring_takes_what_was_measured():

@@ -120,7 +120,7 @@ def ranks(flag: str, text: str, accelerators: int) -> tuple[int, ...]:
     found = set()
     for part in text.split(","):
         if not re.fullmatch(r"\d{1,5}", part.strip()) or int(part) < 1:
-            raise OptionError(f"{flag} {text}: {part!r} is no number of ranks above 0. Write {flag} 2")
+            raise OptionError(f"{flag} {text}: {part!r} is no number of ranks from 1 to 99,999. Write {flag} 2")
         found.add(int(part))
     if accelerators and max(found) > accelerators:
         raise OptionError(

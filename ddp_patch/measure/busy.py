@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _COUNTERS = Path("/proc/stat")
+_MUCH = 0.1  # of the cores
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Cores:
             return 0.0
         seconds = (time.monotonic() - self.began) * (os.cpu_count() or 1)
         return min(max((now - self.others) / seconds, 0.0), 1.0)
+
+
+def said(share: float) -> str:
+    """Give the sentence that says so; nothing where it is not much."""
+    if share <= _MUCH:
+        return ""
+    return f"Other programs had {share:.0%} of the cores meanwhile: measure when they have not."
 
 
 def _others() -> float | None:

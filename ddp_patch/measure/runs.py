@@ -18,6 +18,7 @@ from .wanted import PROFILED, Wanted
 
 Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], Ended]
 _SHOWN = 12  # lines of what a script that failed wrote
+_LEAST_WARM, _LEAST_STEPS = 3, 2  # that are proposed where a script takes few steps
 
 
 class MeasureError(RuntimeError):
@@ -141,10 +142,12 @@ def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeo
                 f"{spec.name} ended without two steps of an optimizer, and a step is what is measured. Name the script "
                 "that trains, with the arguments with which it does"
             )
-        more = spec.warmup + spec.steps + spec.traced + PROFILED + 2
+        further = spec.traced + PROFILED + 2
+        room = taken + 1 - further - _LEAST_WARM
+        instead = f", or write --warmup {_LEAST_WARM} --steps {min(room, spec.steps)}" if room >= _LEAST_STEPS else ""
         raise MeasureError(
             f"{spec.name} ended after {taken + 1} steps, and {spec.warmup} to warm up and {spec.steps} to measure need "
-            f"some {more}. Let it train longer, or write --warmup 3 --steps {max(2, taken - 6)}"
+            f"some {spec.warmup + spec.steps + further}. Let it train longer{instead}"
         )
 
 

@@ -56,8 +56,10 @@ def _scale(argv: Sequence[str]) -> int:
     if request.draws:
         draw(found, request.script.name, request.out / "scale.png")
         drawn = f", as a picture in {request.out / 'scale.png'}"
-    sys.stdout.write(f"\nMeasured numbers are in {path}{drawn}. What more ranks would bring:\n")
-    sys.stdout.write(f"  python -m ddp_patch plan --profile {path} --ranks 2..{2 * max(request.ranks)}\n")
+    sys.stdout.write(f"\nMeasured numbers are in {path}{drawn}. What more ranks would bring on one host:\n")
+    most = 2 * max(request.ranks)
+    devices = max(accelerators, most)  # of one host: how fast hosts reach each other was not measured
+    sys.stdout.write(f"  python -m ddp_patch plan --profile {path} --devices {devices} --ranks 2..{most}\n")
     return 0
 
 

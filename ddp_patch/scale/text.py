@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..measure.busy import said
 from ..plan.text import columns, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .points import Point
 
 _ENOUGH = 0.8  # efficiency
-_BUSY = 0.1  # of the cores
-_NEAR = 0.1  # of a step: parts below are not worth a word
+_NEAR = 0.15  # of what is lost: parts below are not worth a word; one of six is above
 _HEAD = ["ranks", "step", "spread", "waits", "rows/s", "times as fast", "efficiency"]
 _HEADINGS = (
     "The batch stays, {rows} rows in a step (strong scaling; what ddp_patch does with your batch_size)",
@@ -22,8 +22,9 @@ _WORDS = {
     "effects": "effects: files, folders, commands",
     "optimizer": "the optimizer, which every rank steps whole",
     "python": "ddp_patch's own Python",
-    "computing": "computing, which did not get shorter with the rows",
+    "computing": "computing, which got shorter by less than the rows did",
 }
+_LONGER = "computing as many rows as alone, which takes longer beside other ranks"  # where the batch grows
 
 
 def written(
@@ -63,11 +64,8 @@ def written(
     most = max(its.ranks for its in found)
     if cores and most > cores:
         lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
-    if busy > _BUSY:
-        lines += [
-            "",
-            *wrapped(f"Other programs had {busy:.0%} of the cores meanwhile: measure when they have not."),
-        ]
+    if said(busy):
+        lines += ["", *wrapped(said(busy))]
     spread = "least and largest median of the runs" if repeat > 1 else "quartiles of the steps"
     lines += ["", *wrapped(f"step: median. spread: {spread}. waits: for other ranks. efficiency: 100% is N times.")]
     return "\n".join(lines) + "\n"
@@ -96,9 +94,11 @@ def _why(points: Sequence[Point]) -> list[str]:
     if its is None:
         return [f"  Never below {_ENOUGH:.0%}."]
     lost = sorted(lost_to(its, base).items(), key=lambda item: -item[1])
-    worth = [f"{shown_seconds(part)} to {_WORDS[name]}" for name, part in lost[:2] if part > _NEAR * its.step]
-    because = f": of its {shown_seconds(its.step)} it loses {' and '.join(worth)}" if worth else ""
-    return wrapped(f"Below {_ENOUGH:.0%} from {its.ranks} ranks on{because}.", "  ")
+    words = {**_WORDS, "computing": _LONGER} if its.grows else _WORDS
+    near = _NEAR * sum(part for _, part in lost)
+    worth = [f"{shown_seconds(part)} to {words[name]}" for name, part in lost[:2] if part > near]
+    because = f"of its {shown_seconds(its.step)} it loses {' and '.join(worth)}"
+    return wrapped(f"Below {_ENOUGH:.0%} from {its.ranks} ranks on: {because}.", "  ")
 
 
 def lost_to(its: Point, base: Point) -> dict[str, float]:
