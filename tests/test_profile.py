@@ -19,7 +19,7 @@ from ddp_patch.profile.advice import advice
 from ddp_patch.profile.found import Bucket, Found, Rank, found
 from ddp_patch.profile.page import page
 from ddp_patch.profile.text import written
-from ddp_patch.profile.timeline import Timeline, overlap, union
+from ddp_patch.profile.timeline import Collective, Step, Timeline, overlap, union
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
@@ -153,6 +153,7 @@ CASES = {
             *TOGETHER, buckets=[Bucket(MANY, 0.1, 0.9, 0.3)], network={"few": 0.01, "many": 0.2}, meetings={"sum": 2}
         ),
         [
+            "Gradients wait for ranks that come late",
             "(without ranks that come late it would be 200 ms)",
             "for each step.",
             "Ranks meet besides",
@@ -161,7 +162,11 @@ CASES = {
     ),
     "in order": (
         profile({"loading": 0.2, "optimizer": 0.3, "python": 0.4, "effects": 0.1}),
-        ["1. Steps are short", "2. Every rank steps", "3. A step waits for its batch"],
+        ["1. Steps are short", "2. The optimizer's step is long", "where it has it. 3. A step waits for its batch"],
+    ),
+    "optimizer": (
+        profile(*[{"computing": 0.7, "optimizer": 0.3}] * 2),
+        ["Every rank steps the whole optimizer: 30% (300 ms)", "ZeroRedundancyOptimizer"],
     ),
     "nothing": (profile({"computing": 1.0}), ["Nothing to change", "costs most is Net.<a> (Linear): 2.00 s in the"]),
 }
@@ -190,6 +195,27 @@ def test_ranks_have_the_same_parts_also_where_pythons_cost_on_one_is_too_small_t
     first, second = found(run, [Timeline([], {})] * 2).ranks
     assert first.parts == pytest.approx({**dict.fromkeys(KINDS, 0.0), "computing": 0.9, "python": 0.1})
     assert second.parts == pytest.approx({**dict.fromkeys(KINDS, 0.0), "computing": 1.0, "python": 0.0})
+
+
+def test_few_gradients_are_no_other_meeting():
+    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "waiting": 0.4, "backward": 0.4, "rows": 4.0}
+    noted = [[*[took] * 4, {"kind": "told"}]] * 2
+    facts = {"parameters": 5, "gradient_bytes": 20}
+    run = SimpleNamespace(
+        by_rank=noted, steps=[took], spec=SimpleNamespace(script=Path("a.py"), ranks=2), facts=facts, network={}
+    )
+    sums = [Collective("all_reduce", size, 0.0, 4e5, 1e5) for size in (4, 92)]
+
+    def its(collectives):
+        return found(run, [Timeline([Step(1e6, collectives, 0.0, 0.0, [])], {})] * 2, busy=0.3)
+
+    assert [each.bytes for each in its(sums).buckets] == [92]
+    assert its(sums).meetings == {"all_reduce": 1}
+    text = " ".join(written(its(sums[1:])).split())
+    assert "besides for gradients" not in text
+    assert "92 bytes in 1 bucket" in text
+    assert "Other programs had 30% of the cores meanwhile" in text
+    assert "Other programs had 30%" in page(its(sums), {}, 20, 3)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -99,13 +99,13 @@ def _effects(its: Found) -> Iterator[Advice]:
 def _waiting(its: Found) -> Iterator[Advice]:
     waiting = its.mean("waiting")
     own = [rank.step - rank.parts["waiting"] for rank in its.ranks]
-    late = max(own) - statistics.mean(own)
-    if len(own) > 1 and late > waiting / 2:
+    behind = max(own) - statistics.mean(own)
+    if len(own) > 1 and behind > waiting / 2:
         slowest = own.index(max(own))
         yield Advice(
-            late,
+            behind,
             f"The other ranks wait for rank {slowest}",
-            f"it has {shown_seconds(late)} more to do in a step than the mean of all ranks",
+            f"it has {shown_seconds(behind)} more to do in a step than the mean of all ranks",
             "nothing in the script, if another program or a slower device is the reason: look at rank "
             f"{slowest}'s host (nvidia-smi, top); else deal rows of like cost",
         )
@@ -117,14 +117,17 @@ def _waiting(its: Found) -> Iterator[Advice]:
     by_bytes = alone > gradients / 2
     instead = "" if by_bytes else f" (without ranks that come late it would be {shown_seconds(alone)})"
     fewer = '; half the bytes: ddp_patch.enable(comm_hook="bf16")' if by_bytes else ""
+    what = "travel longer than the backward hides them" if by_bytes else "wait for ranks that come late"
+    late = "" if by_bytes else "nothing in the script, if other programs have the cores meanwhile; else "
     yield Advice(
         gradients,
-        "Gradients travel longer than the backward hides them",
+        f"Gradients {what}",
         f"{shown_bytes(size)} in {count} bucket{'s' if count > 1 else ''}, {shown_seconds(took)} together{instead}, of "
         f"which {shown_seconds(hidden)} are hidden",
-        f"more rows in a batch, or several backwards for each step{fewer}",
+        f"{late}more rows in a batch, or several backwards for each step{fewer}",
     )
-    yield _meeting(its, waiting - gradients)
+    if its.meetings or not its.buckets:  # else they wait for gradients alone
+        yield _meeting(its, waiting - gradients)
 
 
 def _seconds(its: Found, size: int, count: int) -> float:
@@ -160,11 +163,13 @@ def _fixed(its: Found) -> Iterator[Advice]:
         f"{_share(its, 'python')} of a step; it is the same however many rows there are",
         "a larger batch_size, if the learning rate may change (python -m ddp_patch plan says how)",
     )
+    several = len(its.ranks) > 1
+    shared = "; ZeroRedundancyOptimizer shares the work" if several else ""
     yield Advice(
         its.mean("optimizer"),
-        "Every rank steps the whole optimizer",
+        "Every rank steps the whole optimizer" if several else "The optimizer's step is long",
         f"{_share(its, 'optimizer')} of a step",
-        "fused=True for the optimizer, where it has it; ZeroRedundancyOptimizer shares the work",
+        f"fused=True for the optimizer, where it has it{shared}",
     )
 
 

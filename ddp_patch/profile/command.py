@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..job.hosts import accelerator_count
+from ..measure.busy import Cores
 from ..measure.parts import as_run, profile
 from ..measure.runs import Measured, Spec, noted_of, perform
 from ..measure.session import guarded, scratch
@@ -40,11 +41,13 @@ def _profile(argv: Sequence[str]) -> int:
         traced=request.traced,
         goes_on=request.goes_on,
     )
+    clock = Cores.look()
     with scratch() as root:
         run = perform(spec, root, Path.cwd(), request.timeout, threads, shows=True)
+        busy = clock.share()
         traces = [json.loads((run.records / f"trace.{rank}.json").read_text("utf-8")) for rank in range(request.ranks)]
     noted = [noted_of(its, "traced")[0] for its in run.by_rank]
-    its = found(run, [timeline.read(*pair) for pair in zip(traces, noted, strict=True)])
+    its = found(run, [timeline.read(*pair) for pair in zip(traces, noted, strict=True)], busy)
     _leave(request, run, its, chrome.joined(traces, noted), accelerators or request.ranks)
     sys.stderr.write(written(its))
     sys.stderr.write(

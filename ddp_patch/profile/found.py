@@ -12,7 +12,7 @@ from ..measure.parts import parts, rows_of
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
-_FEW = 4096  # bytes; what is smaller is no bucket of gradients
+_FEW = 4096  # bytes; what is smaller is no bucket of gradients, but where all gradients are
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Found:
     buckets: list[Bucket] = field(default_factory=list)  # in their order
     meetings: dict[str, float] = field(default_factory=dict)  # collectives of a step that are no buckets
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)  # seconds of forward and backward, on rank 0
+    busy: float = 0.0  # part of the cores that other programs had meanwhile
 
     @property
     def step(self) -> float:
@@ -60,16 +61,18 @@ class Found:
         return statistics.mean(rank.parts[part] for rank in self.ranks)
 
 
-def found(run: Measured, timelines: Sequence[Timeline]) -> Found:
+def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Found:
     """Put it together.
 
     Args:
         run: that was measured.
         timelines: of its ranks.
+        busy: part of the cores that other programs had meanwhile.
     """
     size = run.spec.ranks
     ranks = [_rank(noted, timeline, size) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
     told = noted_of(run.by_rank[0], "told")[0]
+    least = min(run.facts.get("gradient_bytes", _FEW), _FEW)
     layers = {name: (its[0] / 1e6, its[1] / 1e6) for name, its in timelines[0].layers.items()}
     return Found(
         name=run.spec.script.name,
@@ -78,9 +81,10 @@ def found(run: Measured, timelines: Sequence[Timeline]) -> Found:
         told=told,
         ranks=ranks,
         network=run.network,
-        buckets=_buckets(timelines),
-        meetings=_meetings(timelines),
+        buckets=_buckets(timelines, least),
+        meetings=_meetings(timelines, least),
         layers=layers,
+        busy=busy,
     )
 
 
@@ -98,9 +102,10 @@ def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int) -> Rank:
     return Rank(median, parts(steps, own, median, ranks), hidden, dict(lines), timeline)
 
 
-def _buckets(timelines: Sequence[Timeline]) -> list[Bucket]:
+def _buckets(timelines: Sequence[Timeline], least: int) -> list[Bucket]:
     """Give the all-reduces of a step that are large enough, by their order in it."""
-    steps = [[its for its in step.collectives if _is_bucket(its)] for timeline in timelines for step in timeline.steps]
+    every = [step for timeline in timelines for step in timeline.steps]
+    steps = [[its for its in step.collectives if _is_bucket(its, least)] for step in every]
     usual = statistics.mode(len(its) for its in steps) if steps else 0
     of_order = zip(*(its for its in steps if len(its) == usual), strict=True) if usual else ()
     return [
@@ -114,11 +119,11 @@ def _buckets(timelines: Sequence[Timeline]) -> list[Bucket]:
     ]
 
 
-def _meetings(timelines: Sequence[Timeline]) -> dict[str, float]:
+def _meetings(timelines: Sequence[Timeline], least: int) -> dict[str, float]:
     steps = [step for timeline in timelines for step in timeline.steps]
-    names = Counter(its.name for step in steps for its in step.collectives if not _is_bucket(its))
+    names = Counter(its.name for step in steps for its in step.collectives if not _is_bucket(its, least))
     return {name: count / len(steps) for name, count in names.most_common()}
 
 
-def _is_bucket(its: Collective) -> bool:
-    return "reduce" in its.name.lower() and its.bytes >= _FEW
+def _is_bucket(its: Collective, least: int) -> bool:
+    return "reduce" in its.name.lower() and its.bytes >= least

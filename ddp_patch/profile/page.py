@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ..measure.busy import said
 from ..plan.units import shown_seconds
 from .advice import advice, costliest
 from .found import Found
@@ -31,7 +32,7 @@ def page(its: Found, pictures: Mapping[str, str], clocked: int, traced: int) -> 
     """
     parts = [
         f"<h1>{escape(its.name)}</h1>",
-        f"<p>{escape(headline(its))}</p>",
+        f"<p>{escape(' '.join(filter(None, (headline(its), said(its.busy)))))}</p>",
         "<h2>What to change</h2>",
         *_advice(its),
     ]

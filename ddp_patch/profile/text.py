@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..measure.busy import said
 from ..plan.text import columns, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .advice import advice, costliest
@@ -29,6 +30,8 @@ def written(its: Found) -> str:
         lines += ["", "Layers on rank 0, with torch's profiler on"]
         lines += [f"  {line}" for line in columns(layers_table(its))]
     lines += ["", *to_change(its)]
+    if said(its.busy):
+        lines += ["", *wrapped(said(its.busy))]
     return "\n".join(lines) + "\n"
 
 
