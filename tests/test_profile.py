@@ -127,8 +127,12 @@ LOADER = {"loaders": {"DataLoader(D, 9 rows, batch_size=3, num_workers=0)": "row
 CASES = {
     "loader": (profile({"computing": 0.5, "loading": 0.5}, told=LOADER), ["num_workers=2"]),
     "workers": (
-        profile({"computing": 0.5, "loading": 0.5}, told={"loaders": {"L(num_workers=4)": ""}}),
+        profile({"computing": 0.5, "loading": 0.5}, told={"loaders": {"L(num_workers=4)": "", **LOADER["loaders"]}}),
         ["more workers"],
+    ),
+    "quick": (
+        profile({"computing": 0.003, "loading": 0.001}, told=LOADER),
+        ["less work in the dataset's __getitem__; a worker takes as long"],
     ),
     "effects": (profile({"computing": 0.8, "effects": 0.2}, lines={("effects", "a.py:9"): 0.2}), ["a.py:9"]),
     "a late rank": (profile({"computing": 1.0}, {"computing": 0.6, "waiting": 0.4}), ["wait for rank 0"]),
