@@ -628,12 +628,16 @@ def test_what_was_measured_on_ranks_is_held_against_the_plan(tmp_path, capsys):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**PROFILE, "runs": runs}))
     assert command(["--profile", str(path), "--json"]) == 0
-    (held,) = json.loads(capsys.readouterr().out)["measured"]
+    alone, held = json.loads(capsys.readouterr().out)["measured"]
+    assert (alone["ranks"], alone["measured_seconds"]) == (1, RUN["step_seconds"])
     assert held["measured_seconds"] == 0.13
     assert held["error"] == pytest.approx(held["predicted_seconds"] / 0.13 - 1, abs=1e-5)
     assert command(["--profile", str(path)]) == 0
     shown = capsys.readouterr().out.partition("Held against what was measured")[2]
     assert re.search(r"2 +32 +130 ms +\d+ ms +[+-]\d+%", shown), shown
+    path.write_text(json.dumps(PROFILE))  # the plan is made of it, and cannot be held against it
+    assert command(["--profile", str(path)]) == 0
+    assert "Held against" not in capsys.readouterr().out
 
 
 def changed_profile(**more):

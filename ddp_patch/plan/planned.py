@@ -49,7 +49,7 @@ def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Seque
                 for name in scalings
             },
             "learning_rate": {name: _rates(job, those) for name, those in points.items()},
-            "measured": [_held(job, run) for run in job.runs if run.ranks > 1],
+            "measured": [_held(job, run) for run in job.runs if run.ranks > 1 or len(job.runs) > 1],
         }
     )
 
