@@ -699,6 +699,15 @@ def test_a_profile_that_is_none_is_an_error_that_says_why(tmp_path, capsys, text
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
+
+def test_without_the_way_to_other_hosts_one_host_is_planned_and_said_to_be(capsys):
+    assert command(GIVEN.replace("--bandwidth 25e9", "").split()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "one host (--bandwidth, the bytes/s that it reaches to others, is not known)" in out
+    assert " 1 x 8 " in out
+    assert " 2 x 8 " not in out
+
+
 GIVEN = "--parameters 124e6 --step 0.18 --batch 32 --devices 8 --bandwidth-within 300e9 --bandwidth 25e9"
 
 
@@ -739,11 +748,15 @@ def says(capsys, given):
         (f"{GIVEN} --ranks 16 --hosts 4", "16 ranks are 2 hosts of 8 devices, and --hosts is 4. Write one of"),
         (f"{GIVEN} --ranks 1", "there is one rank, and nothing to plan. Write --hosts"),
         (f"{GIVEN} --hosts 0..4", "Write --hosts 1..128 or --hosts 2,4,8"),
-        (f"{GIVEN} --hosts 4..1", "Write --hosts 1..128"),
+        (f"{GIVEN} --hosts 4..1", "from more to fewer. Write --hosts 1..4"),
         (f"{GIVEN} --hosts a..b", "Write --hosts 1..128"),
         (f"{GIVEN} --hosts 1..2..3", "Write --hosts 1..128"),
         (f"{GIVEN} --hosts 65536", "Write fewer --hosts"),
-        (GIVEN.replace("--bandwidth 25e9", ""), "--bandwidth is missing: bytes/s that a host reaches to others. Write"),
+        (
+            GIVEN.replace("--bandwidth 25e9", "--ranks 8,16"),
+            "--bandwidth is missing: bytes/s that a host reaches to others. Write --bandwidth 25e9, or --devices 16 for",
+        ),
+        (f"{GIVEN} --ranks 8..2", "--ranks is 8..2, from more to fewer. Write --ranks 2..8"),
         ("--parameters 1e6 --step 1 --batch 8", "--bandwidth is missing"),
         (f"{GIVEN} --profile nowhere.json", "nowhere.json cannot be read: No such file or directory. Write --profile"),
         (f"{GIVEN} --plot plan", "plan has no ending that says which kind of picture it is. Write --plot plan.png"),

@@ -187,7 +187,7 @@ def ranks_of(given: Mapping[str, Any], its: Job) -> list[int]:
                     f"{given['hosts']}. Write one of --ranks and --hosts"
                 )
     else:
-        hosts = hosts or _doubling(1, max(_USUAL // devices, 1))
+        hosts = hosts or (_doubling(1, max(_USUAL // devices, 1)) if its.knows_between else [1])
         ranks = [*(below if 1 in hosts else []), *(each * devices for each in hosts)]
     ranks = sorted({each for each in ranks if each > 1})
     if not ranks:
@@ -195,7 +195,8 @@ def ranks_of(given: Mapping[str, Any], its: Job) -> list[int]:
     most = max([its.placed(ranks[-1])[0], *(run.hosts for run in its.runs)])
     if not its.knows_between and most > 1:
         raise PlanError(
-            "--bandwidth is missing: bytes/s that a host reaches to others. Write --bandwidth 25e9, or --hosts 1"
+            "--bandwidth is missing: bytes/s that a host reaches to others. Write --bandwidth 25e9, or --devices "
+            f"{ranks[-1]} for one host"
         )
     if ranks[-1] > _MOST:
         raise PlanError(f"{ranks[-1]} ranks are more than {_MOST:,}. Write fewer --hosts")
@@ -204,6 +205,7 @@ def ranks_of(given: Mapping[str, Any], its: Job) -> list[int]:
 
 def _several(flag: str, text: str) -> list[int]:
     """Read 1..128 as numbers that double, 1,2,3 as they are."""
+    first = last = 0
     try:
         if ".." in text:
             first, last = map(int, text.split(".."))
@@ -215,6 +217,8 @@ def _several(flag: str, text: str) -> list[int]:
                 return found
     except ValueError:
         pass
+    if 1 <= last < first:
+        raise PlanError(f"{flag} is {text}, from more to fewer. Write {flag} {last}..{first}")
     raise PlanError(f"{flag} is {text}, and has to be numbers above 0. Write {flag} 1..128 or {flag} 2,4,8")
 
 

@@ -25,6 +25,8 @@ def command(argv: Sequence[str]) -> int:
     try:
         profile = read(given["profile"]) if given["profile"] else {}
         its, assumed = job(given, profile)
+        if not its.knows_between and given["ranks"] is None and given["hosts"] is None:
+            assumed.append("one host (--bandwidth, the bytes/s that it reaches to others, is not known)")
         found = plan(its, ranks_of(given, its), _scalings(given["scaling"]), assumed)
         if given["plot"]:
             draw(found, given["plot"])
