@@ -552,6 +552,10 @@ def class_losses(r):
     weighted = r.random() < 0.5
     if name != "module" and r.random() < 0.3:
         kwargs.update(of_before_torch_1_0(r))
+    if name == "cross_entropy" and r.random() < 0.2:  # of one sample
+        kwargs.pop("ignore_index", None)
+        one, chances = logits.flatten(1)[:, 0], torch.rand(b, generator=generator(r))
+        return Call(lambda x, t: F.cross_entropy(x, t, **kwargs), [(one, 0), (chances, 0)], local=False)
     if name == "cross_entropy" or name == "module":
         kwargs["label_smoothing"] = r.choice([0.0, 0.1])
     if name == "probabilities":
@@ -583,7 +587,7 @@ def class_losses(r):
 
 def of_before_torch_1_0(r):
     name = r.choice(["size_average", "reduce", "both"])
-    return {each: r.random() < 0.5 for each in ("size_average", "reduce") if name in (each, "both")}
+    return {each: r.choice([True, False, 0, 1]) for each in ("size_average", "reduce") if name in (each, "both")}
 
 
 def element_losses(r):
@@ -598,8 +602,12 @@ def element_losses(r):
         kwargs["log_target"] = r.random() < 0.5
     if name == "smooth_l1_loss":
         kwargs["beta"] = 0.2
+    if name == "mse_loss" and r.random() < 0.3:  # in half precision and another
+        return Call(lambda x, t: F.mse_loss(x.half(), t, **kwargs), [(x, dim), (target, at)], grads=False)
     if name != "huber_loss" and r.random() < 0.3:
         kwargs.update(of_before_torch_1_0(r))
+        if kwargs["reduction"] == "batchmean":  # torch divides by the batch once more
+            return Call(lambda x, t: F.kl_div(x, t, **kwargs), [(x, dim), (target, at)], local=False)
     inputs = [(x, dim), (target, at)]
     if name.startswith("binary") and r.random() < 0.6:
         inputs.append(other(r, x, dim, kind=r.choice(["batch", "global", "row"]), low=0.1))

@@ -35,8 +35,8 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
             return NotImplemented  # torch warns, or fails, naming both shapes
         tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
         layout = common_layout(tensors)
-        if layout is None:
-            return NotImplemented
+        if layout is None or (given["reduction"] == "batchmean" and _is_of_old(given)):
+            return NotImplemented  # kl_div divides by the batch once more, whatever the old arguments say (torch 2.13)
         given = _with_reduction(func, given)
         cut = cutter(layout, broadcast_dims(tensors))
         local = {name: cut(value) if name in operands else value for name, value in given.items()}
@@ -60,8 +60,8 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``cross_entropy`` and ``nll_loss``, whose mean is over the weights of the classes that are not ignored."""
     given = bound(func, args, kwargs)
     layout = _row_layout(given["input"], given["target"])
-    if layout is None:
-        return NotImplemented
+    if layout is None or given["input"].dim() == 1:
+        return NotImplemented  # of one sample, the batch are the classes
     given = _with_reduction(func, given)
     local = {**given, "input": _rows(given["input"], layout), "target": _rows(given["target"], layout)}
     weight = given["weight"]
@@ -69,7 +69,7 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         local["weight"] = replicate(weight)
     if given["reduction"] == "none":
         return BatchTensor.from_local(func(**local), layout)
-    narrow = _widen(local, ("input", "weight"))
+    narrow = _widen(local, _WEIGHTED)
     if given["reduction"] == "sum":
         return promised(func(**local), 1, dtype=narrow)
     if given["reduction"] != "mean":
@@ -101,12 +101,11 @@ def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
 def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
     """Compute half-precision losses in float, since the sum of a batch overflows; gives the dtype to go back to."""
     narrow = local["input"].dtype
-    if not narrow.is_floating_point or narrow.itemsize >= 4:
-        return None
-    for name in names:
-        value = local.get(name)
-        if isinstance(value, Tensor) and value.dtype == narrow:
-            local[name] = value.float()
+    operands = {name: local[name] for name in names if isinstance(local.get(name), Tensor)}
+    floats = {name: value for name, value in operands.items() if value.is_floating_point()}
+    if narrow.itemsize >= 4 or "input" not in floats or {value.dtype for value in floats.values()} != {narrow}:
+        return None  # of several dtypes torch makes a wider one, or fails
+    local.update({name: value.float() for name, value in floats.items()})
     # Autocast has all of these in float32, and gives it back.
     return None if torch.is_autocast_enabled(local["input"].device.type) else narrow
 
@@ -124,14 +123,19 @@ def _with_reduction(func: Callable[..., Any], given: dict[str, Any]) -> dict[str
     """Put ``reduction`` in the place of what stood for it before torch 1.0, of which torch warns."""
     averages, reduces = given.get("size_average"), given.get("reduce")
     rest = {name: value for name, value in given.items() if name not in ("size_average", "reduce")}
-    if averages is None and reduces is None:
+    if not _is_of_old(given):
         if func is F.kl_div and given["reduction"] == "mean":
             func(torch.zeros(0), torch.zeros(0))  # it warns of its mean (torch 2.13)
         return rest
     x, target = given["input"], given["target"]
     without_rows = [torch.zeros((0, *t.shape[1:]), dtype=t.dtype, device=t.device) for t in (x, target)]
     func(*without_rows, size_average=averages, reduce=reduces)
-    return {**rest, "reduction": "none" if reduces is False else "sum" if averages is False else "mean"}
+    is_none, is_mean = not (reduces is None or reduces), averages is None or averages  # 0 is as good as False
+    return {**rest, "reduction": "none" if is_none else "mean" if is_mean else "sum"}
+
+
+def _is_of_old(given: dict[str, Any]) -> bool:
+    return given.get("size_average") is not None or given.get("reduce") is not None
 
 
 def _is_missing(value: Any) -> bool:
