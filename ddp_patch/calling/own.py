@@ -6,6 +6,7 @@ import argparse
 import functools
 import sys
 import sysconfig
+import threading
 import types
 from pathlib import Path
 
@@ -13,7 +14,7 @@ _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = ("site-packages", "dist-packages")
 OURS = str(Path(__file__).parents[1])
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local)
 
 
 def is_own(kind: type) -> bool:

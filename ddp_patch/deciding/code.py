@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
 import itertools
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .standing import MISSING
 
@@ -26,25 +27,48 @@ def slots_of(kind: type) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else [name for name in slots if name[:2] != "__"]
 
 
+class Names(NamedTuple):
+    """What a function and those inside it name."""
+
+    looked_up: tuple[str, ...]  # in its module
+    imported: tuple[str, ...]  # modules, relative ones with their dots
+    mentioned: frozenset[str]  # of attributes, and any other
+
+
 @functools.lru_cache(maxsize=4096)
-def names_in(code: types.CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Names that a function and those inside it look up in its module, and all that they mention.
+def names_in(code: types.CodeType) -> Names:
+    """Find the names in a function and those inside it.
 
     ``self.step`` mentions ``step``, and does not look it up: a script may well count in a variable of that name.
     """
     codes = [code]
     for inner in codes:
         codes += [constant for constant in inner.co_consts if isinstance(constant, types.CodeType)]
-    looked_up = dict.fromkeys(
-        step.argval for inner in codes for step in dis.get_instructions(inner) if step.opname in _LOOKS_UP
-    )
-    names = itertools.chain.from_iterable(inner.co_names for inner in codes)
-    texts = (constant for inner in codes for constant in inner.co_consts if isinstance(constant, str))
-    return tuple(looked_up), frozenset(names) | frozenset(text for text in texts if text.isidentifier())
+    steps = [step for inner in codes for step in dis.get_instructions(inner) if step.opname != "EXTENDED_ARG"]
+    looked_up = dict.fromkeys(step.argval for step in steps if step.opname in _LOOKS_UP)
+    # Two steps before stands the number of dots.
+    imports = (i for i, step in enumerate(steps) if step.opname == "IMPORT_NAME")
+    imported = dict.fromkeys("." * steps[i - 2].argval + steps[i].argval for i in imports)
+    names = frozenset(itertools.chain.from_iterable(inner.co_names for inner in codes))
+    texts = [constant for inner in codes for constant in inner.co_consts if isinstance(constant, str)]
+    mentioned = names | {text for text in texts if text.isidentifier()}
+    if not _BY_TEXT.isdisjoint(looked_up) or not _MODULES.isdisjoint(names) or {"sys", "modules"} <= names:
+        looked_up |= dict.fromkeys(sorted(mentioned))  # any of them, as in globals()["flag"]
+        imported |= dict.fromkeys(text for text in texts if all(map(str.isidentifier, text.split("."))))
+    return Names(tuple(looked_up), tuple(imported), mentioned)
 
 
-# Instructions of CPython 3.10 to 3.14: in functions, in bodies of classes, and of what is imported again.
-_LOOKS_UP = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "IMPORT_NAME"}
+# Instructions of CPython 3.10 to 3.14: in functions and in bodies of classes.
+_LOOKS_UP = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_BY_TEXT, _MODULES = {"globals", "eval", "exec", "modules"}, {"__globals__", "import_module", "getmodule"}
+
+
+def resolved(name: str, function: types.FunctionType) -> str:
+    """The full name of a module that a function imports."""
+    try:
+        return importlib.util.resolve_name(name, function.__globals__.get("__package__"))
+    except ImportError:  # which the function will say
+        return name
 
 
 def difference(before: Any, after: Any, name: str = "") -> str:

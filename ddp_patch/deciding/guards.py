@@ -8,12 +8,15 @@ script's own code is followed as far as it goes, that of installed packages one 
 
 from __future__ import annotations
 
+import builtins
 import collections
+import contextvars
 import enum
 import functools
 import itertools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -23,7 +26,7 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
-from .code import content_of, names_in, slots_of
+from .code import content_of, names_in, resolved, slots_of
 from .standing import MISSING, Standing
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -89,9 +92,7 @@ class Guards:
             for buffer in layer._buffers.values():
                 if buffer is not None:
                     self._standing.flag(buffer)
-            for kind in type(layer).__mro__:  # with the class that stands for the author's, which a script may write to
-                if not kind.__module__.startswith("torch.") and kind is not object:
-                    content.append(self._walk(kind, 0))
+            content += self._kinds(layer, 0)
         self.content = tuple(filter(None, content))
 
     # --- the walk ---------------------------------------------------------------------------------------------------
@@ -132,17 +133,27 @@ class Guards:
             held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
                 held += [(n, self._held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
+            held += self._kinds(layer, depth)
         return tuple(held)
+
+    def _kinds(self, layer: nn.Module, depth: int) -> list[Any]:
+        """Walk the classes of a layer, with the one that stands for the author's, which a script may write to."""
+        kinds = (kind for kind in type(layer).__mro__ if kind is not object)
+        return [self._walk(kind, depth) for kind in kinds if not kind.__module__.startswith("torch.")]
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
             self._standing.container(thing, type(thing)(thing) if isinstance(thing, (list, set)) else list(thing))
         items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
-        return type(thing).__name__, tuple(self._walk(item, depth) for item in items)
+        held = type(thing).__name__, tuple(self._walk(item, depth) for item in items)
+        return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
         self._standing.container(thing, dict(thing))
-        return tuple((self._walk(key, depth), self._walk(item, depth)) for key, item in thing.items())
+        held = tuple((self._walk(key, depth), self._walk(item, depth)) for key, item in thing.items())
+        if isinstance(thing, collections.defaultdict):
+            held = (*held, self._walk(thing.default_factory, depth))
+        return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
 
     def _endless(self, thing: Any, depth: int) -> Any:
         self._standing.is_endless = True
@@ -155,14 +166,16 @@ class Guards:
         code = thing.__code__
         if code.co_filename.startswith(OURS):
             return None
-        names, attributes = names_in(code)
+        names = names_in(code)
         held = [self._number(code)]
         own = is_own_file(code.co_filename)
         if own:
-            self._names |= attributes
-        for name in names:
-            if name in thing.__globals__:
+            self._names |= names.mentioned
+        for name in names.looked_up:
+            if name in thing.__globals__ or (own and not hasattr(builtins, name)):  # it may be there later
                 held.append((name, self._held(thing.__globals__, name, depth, own)))
+        for name in names.imported if own else ():
+            held.append((name, self._held(sys.modules, resolved(name, thing), depth)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
             self._standing.place(functools.partial(content_of, cell), name, value)
@@ -173,6 +186,9 @@ class Guards:
             held.append(self._walk(thing.__defaults__, depth))
             held.append(self._walk(thing.__kwdefaults__, depth))
             held.append(self._own_attributes(thing, depth))
+        else:
+            forms = getattr(thing, "registry", None)  # of functools.singledispatch
+            held += [self._walk(form, depth) for form in (forms.values() if isinstance(forms, _FORMS) else ())]
         return tuple(held)
 
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
@@ -186,9 +202,17 @@ class Guards:
         return self._followed(value, depth, follow)
 
     def _followed(self, value: Any, depth: int, follow: bool) -> Any:
-        if follow or type(value) in PLAIN or type(value) in (list, dict):
+        if follow or type(value) in PLAIN or type(value) in (list, dict) or _is_own_function(value):
             return self._walk(value, depth)
         return None
+
+    def _variable(self, thing: contextvars.ContextVar[Any], depth: int) -> Any:
+        value = thing.get(MISSING)
+        self._standing.place(lambda *_: thing.get(MISSING), thing.name, value)
+        return self._walk(value, depth)
+
+    def _referred(self, thing: weakref.ref[Any], depth: int) -> Any:
+        return self._walk(thing(), depth)
 
     def _bound(self, thing: types.MethodType, depth: int) -> Any:
         return self._walk(thing.__func__, depth), self._walk(thing.__self__, depth)
@@ -217,7 +241,7 @@ class Guards:
             else:
                 self._standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
-        above = [self._walk(base, depth) for base in bases]
+        above = [self._walk(base, depth) for base in (*bases, *([type(thing)] if is_own(type(thing)) else ()))]
         return (*(content for content in held if not _is_empty(content)), *above)
 
     def _file(self, thing: types.ModuleType, depth: int) -> Any:
@@ -258,8 +282,16 @@ _WALKS: list[tuple[Any, Callable[[Guards, Any, int], Any]]] = [
     (type, Guards._class),
     (types.ModuleType, Guards._file),
     (_ENDLESS, Guards._endless),
+    (contextvars.ContextVar, Guards._variable),
+    (weakref.ref, Guards._referred),
 ]
+_FORMS = types.MappingProxyType
 _WRITTEN_IN_C = (object, type, nn.Module)
+
+
+def _is_own_function(value: Any) -> bool:
+    """Tell what the script has a decorator of an installed package on, such as ``torch.no_grad()``."""
+    return isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename)
 
 
 def _is_empty(content: Any) -> bool:

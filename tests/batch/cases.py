@@ -383,6 +383,7 @@ def lookups(r):
             [(one, 0), (table[:1].repeat(len(one), 1), None)],
             local=False,
         ),
+        Call(lambda i, t: t.detach().to_sparse().index_select(0, i).to_dense(), [(one, 0), (table, None)], local=False),
         Call(lambda i, t: t[:, i % d], [(one, 0), (table, None)], local=False),
         Call(lambda i, t: t[i, i % d], [(index, dim), (table, None)]),
         Call(lambda i, t: t[i, 0] + t[0, i % d], [(index, dim), (table, None)]),

@@ -1,11 +1,17 @@
 """Forwards that keep rows apart when they are first seen, and tie them together when something elsewhere changes."""
 
 import collections
+import contextlib
+import contextvars
 import dataclasses
 import functools
+import importlib
 import itertools
 import random
+import sys
+import threading
 import types
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -143,6 +149,129 @@ def globals_behind_decorators_and_properties():
         globals()["MIX"] = step > 2
 
     return fit(Decorated(), before=before)
+
+
+def _set_mix(on):
+    globals()["MIX"] = on
+
+
+def globals_by_other_ways():
+    def by_import(net):
+        from parity.branch_habits import MIX as mix
+
+        return mix
+
+    def by_another_name(net):
+        import parity.branch_habits as habits
+
+        return habits.MIX
+
+    def late(net):
+        try:
+            return LATE
+        except NameError:
+            return False
+
+    asks = [
+        by_import,
+        by_another_name,
+        lambda net: sys.modules[__name__].MIX,
+        lambda net: globals()["MIX"],
+        lambda net: importlib.import_module("parity.branch_habits").MIX,
+    ]
+    said = []
+    for ask in asks:
+        _set_mix(False)
+        said += of(ask, lambda net: _set_mix(True))
+    _set_mix(False)
+    globals().pop("LATE", None)
+    return said + of(late, lambda net: globals().update(LATE=True))
+
+
+@torch.no_grad()
+def under_no_grad(net):
+    return MIX
+
+
+@contextlib.contextmanager
+def as_context(net):
+    yield MIX
+
+
+@functools.singledispatch
+def by_type(value):
+    return False
+
+
+@by_type.register
+def _(value: int):
+    return MIX
+
+
+def globals_behind_the_decorators_of_packages():
+    def in_context(net):
+        with as_context(net) as on:
+            return on
+
+    said = []
+    for ask in (under_no_grad, in_context, lambda net: by_type(3)):
+        _set_mix(False)
+        said += of(ask, lambda net: _set_mix(True))
+    _set_mix(False)
+    return said
+
+
+class Pair(NamedTuple):
+    first: int
+
+    def mix(self):
+        return MIX
+
+
+class Defaults(dict):
+    def __missing__(self, key):
+        return MIX
+
+
+class Meta(type):
+    @property
+    def mix(cls):
+        return MIX
+
+
+class Classed(metaclass=Meta):
+    pass
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        return x * MIX
+
+
+PAIR, DEFAULTS, LAZY, LAYER = Pair(1), Defaults(), collections.defaultdict(lambda: MIX), Asks()
+VARIABLE, OF_THREAD = contextvars.ContextVar("mix", default=False), threading.local()
+
+
+def globals_in_classes_of_every_kind():
+    asks = [
+        lambda net: PAIR.mix(),
+        lambda net: DEFAULTS["mix"],
+        lambda net: LAZY.default_factory(),
+        lambda net: Classed.mix,
+        lambda net: LAYER(1),
+    ]
+    said = []
+    for ask in asks:
+        _set_mix(False)
+        said += of(ask, lambda net: _set_mix(True))
+    _set_mix(False)
+    return said
+
+
+def variables_of_contexts_and_threads():
+    OF_THREAD.mix = False
+    said = of(lambda net: OF_THREAD.mix, lambda net: setattr(OF_THREAD, "mix", True))
+    return said + contextvars.copy_context().run(of, lambda net: VARIABLE.get(), lambda net: VARIABLE.set(True))
 
 
 def defaults_and_arguments():

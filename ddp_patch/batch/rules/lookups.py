@@ -52,7 +52,9 @@ def take(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_lookup(table: Any, index: Any) -> bool:
-    return isinstance(index, BatchTensor) and isinstance(table, Tensor) and not isinstance(table, BatchTensor)
+    if not isinstance(index, BatchTensor) or not isinstance(table, Tensor) or isinstance(table, BatchTensor):
+        return False
+    return table.layout is torch.strided  # rows of a sparse one would be sparse
 
 
 def _picks(item: Any) -> bool:
