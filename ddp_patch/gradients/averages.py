@@ -40,30 +40,46 @@ def average_flat(parameters: list[nn.Parameter], world: World) -> None:
 
 
 def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
-    """Average gradients of ``nn.Embedding(sparse=True)``: every rank gets all ranks' entries."""
-    if not parameters:
-        return
-    found = [_entries(grad_of(parameter)) for parameter in parameters]
+    """Average gradients of ``nn.Embedding(sparse=True)``, which are dense where the weight serves elsewhere as well."""
+    means = _means_of_entries(list(parameters), [grad_of(parameter) for parameter in parameters], world)
+    for parameter, mean in zip(parameters, means, strict=True):
+        if mean is not None:  # on no rank: one process would have left it None
+            set_grad(parameter, mean)
+
+
+_NONE, _DENSE = -1, -2
+
+
+def _means_of_entries(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World) -> list[Tensor | None]:
+    """Average sparse gradients: every rank gets all ranks' entries. One that is dense on some rank is so on all."""
+    if not sources:
+        return []
+    found = [value.coalesce() if value is not None and value.is_sparse else value for value in values]
     counts = torch.zeros(len(found), world.size, dtype=torch.long, device=world.device)
-    counts[:, world.rank] = torch.tensor([-1 if own is None else own._nnz() for own in found])
-    for parameter, own, of_ranks in zip(parameters, found, world.all_reduce(counts).tolist(), strict=True):
-        if max(of_ranks) < 0:
-            continue  # on no rank: one process would have left it None
+    counts[:, world.rank] = torch.tensor([_entries_in(value) for value in found])
+    means: list[Tensor | None] = []
+    for source, own, of_ranks in zip(sources, found, world.all_reduce(counts).tolist(), strict=True):
+        if _DENSE in of_ranks:
+            part = torch.zeros_like(source) if own is None else own.to_dense()
+            means.append(world.all_reduce(part.detach().contiguous()) / world.size)
+            continue
+        if max(of_ranks) == _NONE:
+            means.append(None)
+            continue
         layout = Layout(tuple(max(0, count) for count in of_ranks), 0, sum(max(0, count) for count in of_ranks))
         if own is None:
-            nowhere = torch.zeros(1, 0, dtype=torch.long, device=parameter.device)
-            own = torch.sparse_coo_tensor(nowhere, parameter.new_zeros(0, *parameter.shape[1:]), parameter.shape)
-            own = own.coalesce()
-        if layout.total == 0:
-            set_grad(parameter, own)
-            continue
-        indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
-        values = world.all_gather_rows(own.values(), layout) / world.size
-        set_grad(parameter, torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce())
+            nowhere = torch.zeros(1, 0, dtype=torch.long, device=source.device)
+            own = torch.sparse_coo_tensor(nowhere, source.new_zeros(0, *source.shape[1:]), source.shape).coalesce()
+        if layout.total > 0:
+            indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
+            entries = world.all_gather_rows(own.values(), layout) / world.size
+            own = torch.sparse_coo_tensor(indices, entries, source.shape).coalesce()
+        means.append(own.detach())
+    return means
 
 
-def _entries(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else (grad if grad.is_sparse else grad.to_sparse(1)).coalesce()
+def _entries_in(grad: Tensor | None) -> int:
+    return _NONE if grad is None else grad._nnz() if grad.is_sparse else _DENSE
 
 
 def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: World) -> list[Tensor | None]:
@@ -74,10 +90,14 @@ def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: W
         values: this rank's gradients.
         world: the ranks.
     """
-    flags = torch.tensor([float(value is not None) for value in values], device=world.device)
-    used = world.all_reduce(flags).tolist()
+    kinds = [(value is not None, value is not None and value.is_sparse) for value in values]
+    used = world.all_reduce(torch.tensor(kinds, dtype=torch.float, device=world.device)).tolist() if kinds else []
     means: list[Tensor | None] = [None] * len(sources)
-    indices = [index for index, anywhere in enumerate(used) if anywhere]
+    in_entries = [index for index, (_, is_sparse) in enumerate(used) if is_sparse]
+    entries = _means_of_entries([sources[i] for i in in_entries], [values[i] for i in in_entries], world)
+    for index, mean in zip(in_entries, entries, strict=True):
+        means[index] = mean
+    indices = [index for index, (anywhere, is_sparse) in enumerate(used) if anywhere and not is_sparse]
     parts = [values[index] for index in indices]
     wanted = [torch.zeros_like(sources[i]) if part is None else part for i, part in zip(indices, parts, strict=True)]
     for index, mean in zip(indices, means_of(wanted, world, recorded=True), strict=True):

@@ -1098,6 +1098,23 @@ def sparse_gradients():
     return said + everything(model, sparse)
 
 
+def sparse_gradients_beside_dense_ones():
+    """Of a weight that serves elsewhere as well, and by ``torch.autograd.grad``."""
+    model = Bag()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for step, (x, y) in enumerate(data()):
+        words = (x.abs() * 7).long().clamp(max=19)
+        loss = F.cross_entropy(model(words, True), y) + F.embedding(y, model.words.weight, sparse=True).pow(2).sum()
+        if step % 2:
+            loss = loss + F.embedding(y + 2, model.words.weight).exp().mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        descend(loss, optimizer)
+        for gradient, parameter in zip(gradients, model.parameters(), strict=True):
+            said += [float(gradient.is_sparse), *both(gradient), float(parameter.grad.is_sparse), *both(parameter.grad)]
+    return said
+
+
 def jacobian_rows_at_once():
     model = mlp()
     optimizer = SGD(model.parameters(), 0.3)
