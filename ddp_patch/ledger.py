@@ -55,15 +55,16 @@ class Ledger:
     choices: dict[str, str] = field(default_factory=dict)  # option and model -> what was chosen by measurement, and why
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
     pace: Pace = field(default_factory=Pace)
-    _of_iteration: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)  # optimizers that stepped in it
+    # Optimizers that stepped in it, by identity.
+    _of_iteration: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step of an optimizer."""
         self.steps += 1
-        if optimizer in self._of_iteration:
+        if id(optimizer) in self._of_iteration:
             self._of_iteration.clear()
         self.iterations += not self._of_iteration
-        self._of_iteration.add(optimizer)
+        self._of_iteration[id(optimizer)] = optimizer
 
     def count(self, kind: str, size: int, times: int = 1) -> None:
         """Count one collective, or several, that carried ``size`` bytes."""

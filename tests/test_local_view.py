@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 import ddp_patch
 from ddp_patch.local.streams import Streams
+from ddp_patch.replica.trained import Trained
 
 CASES = [
     "shuffled",
@@ -119,6 +120,17 @@ def test_accelerators_are_seeded_once_with_torchs_generator():
     streams.reseeded()
     assert streams.seed("torch.cuda.manual_seed_all", 6) == 7  # by the script
     streams.join()
+
+
+def test_what_optimizers_train_has_one_order_on_all_ranks():
+    """Sets go by identity, which differs from process to process; what is averaged together must not."""
+    trained, kept = Trained(), []
+    for size in range(40):
+        kept.append([bytearray(64) for _ in range(size)])
+        kept.append(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))
+        trained.add(kept[-1])
+    wanted = [optimizer.param_groups[0]["params"][0] for optimizer in kept[1::2]]
+    assert [*map(id, trained.parameters())] == [*map(id, wanted)]
 
 
 # --- what would be wrong is said ----------------------------------------------------------------------------------------

@@ -11,30 +11,26 @@ class Trained:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        # By identity, in turn: sets have another order on every rank.
+        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
 
     def knows(self, optimizer: Any) -> bool:
         """Tell whether an optimizer was added."""
-        return optimizer in self._optimizers
+        return self._optimizers.get(id(optimizer)) is optimizer
 
     def add(self, optimizer: Any) -> None:
         """Remember an optimizer, or look at its groups anew."""
-        self._optimizers.add(optimizer)
+        self._optimizers[id(optimizer)] = optimizer
         self._ids = None
 
     def parameters(self) -> list[Any]:
-        """The parameters, in their order."""
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        """The parameters, in their order and that of the optimizers."""
+        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
 
     def ids(self) -> set[int]:
         """Identities of the parameters."""
         if self._ids is None:
-            self._ids = {
-                id(parameter)
-                for optimizer in self._optimizers
-                for group in optimizer.param_groups
-                for parameter in group["params"]
-            }
+            self._ids = set(map(id, self.parameters()))
         return self._ids
