@@ -85,8 +85,8 @@ def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     backwards = Backwards(world, lambda: None, Tuning(Options(), world, lambda: False))
     sync = SimpleNamespace(may_be_scaled=lambda source: True, parameters=[])
     backwards._syncs.append(sync)
-    promise = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
-    assert backwards._assume(promise) is (None if accelerated else sync)
+    reduction = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
+    assert backwards._assume(reduction) is (None if accelerated else sync)
 
 
 def below_overrides():

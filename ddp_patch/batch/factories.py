@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..patch import Args, Kwargs, Wrapper
 from ..structure import map_leaves
 from .forms import full_tensor
-from .promised import PromisedTensor, arrive
+from .pending_tensor import PendingTensor, wait_for
 from .tensor import BatchTensor
 from .world import World
 
@@ -76,8 +76,8 @@ def counts(indices: Any, total: int) -> bool:
 
 def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     """Read a loss before it becomes a tensor of a class that does not know that it has to wait."""
-    if isinstance(instance, PromisedTensor):
-        arrive(instance)
+    if isinstance(instance, PendingTensor):
+        wait_for(instance)
     if isinstance(instance, BatchTensor):
         with World.get().working_on_whole("Tensor.as_subclass"):
             return full_tensor(instance).as_subclass(*args, **kwargs)

@@ -17,7 +17,7 @@ from ..errors import BatchError
 from .forms import version
 from .layout import Layout
 from .observation import Observation
-from .promised import PromisedTensor
+from .pending_tensor import PendingTensor
 from .tensor import BatchTensor
 from .world import World
 
@@ -85,7 +85,7 @@ def _observed(
         return function(*args, **kwargs)
     with seen.reducing():
         result = function(*args, **kwargs)
-    if not isinstance(result, PromisedTensor):
+    if not isinstance(result, PendingTensor):
         if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
             reduction = Reduction(name, {})
         else:

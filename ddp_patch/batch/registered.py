@@ -16,7 +16,7 @@ from .crossings import all_reduce, replicate, shard
 from .forms import to_local
 from .layout import Layout
 from .nodes import name_of, named_after
-from .promised import PromisedTensor, arrive, promised
+from .pending_tensor import PendingTensor, pending_reduction, wait_for
 from .reductions import reduced
 from .tensor import RULES, BatchTensor
 from .world import World
@@ -99,8 +99,8 @@ def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout
 def _own(value: Any, dim: Any, layout: Layout) -> Any:
     if isinstance(value, BatchTensor):
         return to_local(value)
-    if isinstance(value, PromisedTensor):
-        arrive(value)  # an extension reads its memory
+    if isinstance(value, PendingTensor):
+        wait_for(value)  # an extension reads its memory
     if not isinstance(value, Tensor):
         return value
     if isinstance(dim, int):
@@ -155,7 +155,7 @@ def _reduced(rule: Rule, result: Any, layout: Layout) -> Any:
             f"{rule.name} was registered as a reduction, and gave {type(result).__name__}. A reduction gives a tensor."
         )
     if rule.kind == "sum":
-        return all_reduce(result) if result.dim() else promised(result, 1)
+        return all_reduce(result) if result.dim() else pending_reduction(result, 1)
     part = result * layout.counts[World.get().rank]
     node = name_of(result)
-    return all_reduce(part, layout.total, node=node) if part.dim() else promised(part, layout.total, node=node)
+    return all_reduce(part, layout.total, node=node) if part.dim() else pending_reduction(part, layout.total, node=node)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import to_local
-from ..batch.promised import PromisedTensor
+from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .own import is_own
@@ -43,7 +43,7 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
             if not same_value(left, right):
                 return None
             continue
-        if isinstance(left, PromisedTensor) and isinstance(right, PromisedTensor):
+        if isinstance(left, PendingTensor) and isinstance(right, PendingTensor):
             if not close(left.part, right.part):  # of the same rows
                 return None
             dims[path] = None

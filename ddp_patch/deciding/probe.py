@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..batch.observation import Observation
-from ..batch.promised import PromisedTensor
+from ..batch.pending_tensor import PendingTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -219,7 +219,7 @@ def _same_values(mine: Any, other: Any) -> bool:
     if [path for path, _ in left] != [path for path, _ in right]:
         return False
     for (_, a), (_, b) in zip(left, right, strict=True):
-        if isinstance(a, PromisedTensor) and isinstance(b, PromisedTensor):
+        if isinstance(a, PendingTensor) and isinstance(b, PendingTensor):
             a, b = a.part, b.part  # of the same rows
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=1e-6, equal_nan=True):

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import wrapt
 
-from ..batch.promised import PromisedTensor
+from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
 from ..structure import map_leaves
@@ -191,7 +191,7 @@ class _Elsewhere:
 
 def plain(leaf: Any) -> Any:
     """Give a batch as a tensor that any library takes."""
-    if isinstance(leaf, (BatchTensor, PromisedTensor)):
+    if isinstance(leaf, (BatchTensor, PendingTensor)):
         return torch.as_tensor(leaf.detach().cpu().numpy())
     return leaf
 

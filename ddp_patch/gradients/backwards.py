@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..batch.promise import Derived, Promise, meet
+from ..batch.pending import Derived, PendingReduction, meet
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
 from .averages import align
@@ -68,13 +68,15 @@ class Backwards:
     # --- backwards --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def backward(self, everywhere: bool, recorded: bool, promise: Promise | Derived | None = None) -> Iterator[None]:
+    def backward(
+        self, everywhere: bool, recorded: bool, reduction: PendingReduction | Derived | None = None
+    ) -> Iterator[None]:
         """Surround a backward of the script; one inside another belongs to it.
 
         Args:
             everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
             recorded: with ``create_graph``.
-            promise: the loss that it starts from, if that was not summed yet.
+            reduction: the loss that it starts from, if that was not summed yet.
         """
         if self._running:
             yield
@@ -82,17 +84,17 @@ class Backwards:
         self.tuning.begin()
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.parameters)
-            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, promise)
+            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, reduction)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
-        counted = None if promise is None else promise.multiple_of
+        counted = None if reduction is None else reduction.multiple_of
         if (
-            promise is not None
+            reduction is not None
             and counted is None
-            and any(part.has_count and part.is_open for part in promise.promises)
+            and any(part.has_count and part.is_open for part in reduction.reductions)
         ):
-            meet(promise.promises)  # each would be waited for, one by one
+            meet(reduction.reductions)  # each would be waited for, one by one
         assumed = self._assume(counted) if counted is not None and everywhere else None
-        source = None if promise is None else promise.source
+        source = None if reduction is None else reduction.source
         self._running, failed = True, True
         self._count += 1
         begun = self._collectives()
@@ -120,8 +122,8 @@ class Backwards:
                 counted.assumed = False
         if assumed is not None and counted is not None:
             self._correct(assumed, counted, source)
-        if promise is not None:
-            promise.let_go()
+        if reduction is not None:
+            reduction.let_go()
         self.tuning.end()
 
     @contextmanager
@@ -133,21 +135,21 @@ class Backwards:
         finally:
             self.hooks.passing = before
 
-    def _assume(self, promise: Promise) -> GradientSync | None:
+    def _assume(self, reduction: PendingReduction) -> GradientSync | None:
         """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
-        if not (self._world.may_assume and promise.has_count and promise.expected == promise.expected):
+        if not (self._world.may_assume and reduction.has_count and reduction.expected == reduction.expected):
             return None
         if self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in self._syncs:
-            if sync.may_be_scaled(promise.source) and not self.hooks.on_any(sync.parameters):
-                promise.assumed = True
+            if sync.may_be_scaled(reduction.source) and not self.hooks.on_any(sync.parameters):
+                reduction.assumed = True
                 return sync
         return None
 
-    def _correct(self, sync: GradientSync, promise: Promise, source: Any) -> None:
-        true = float(promise.divisor)
-        if true == promise.expected:
+    def _correct(self, sync: GradientSync, reduction: PendingReduction, source: Any) -> None:
+        true = float(reduction.divisor)
+        if true == reduction.expected:
             return
         # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
         self._world.may_assume = False
@@ -157,7 +159,7 @@ class Backwards:
                 "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
             )
         if true:
-            sync.scale(float(promise.expected) / true)
+            sync.scale(float(reduction.expected) / true)
 
     def _collectives(self) -> int:
         """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.promise import Derived, Promise
+from ..batch.pending import Derived, PendingReduction
 from ..batch.world import World
 from .watch import grad_of, set_grad, with_grad
 
@@ -37,7 +37,7 @@ class Flags:
         self._world = world
         self._lacks = False  # some parameter had no gradient on this rank
         self._total: Tensor | None = None  # over all ranks
-        self._rider: tuple[Promise | Derived, Tensor] | None = None  # a loss that travels with them, its part
+        self._loss: tuple[PendingReduction | Derived, Tensor] | None = None  # which travels with them, and its part
         dtype, device = torch.float32, world.device
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
@@ -47,16 +47,16 @@ class Flags:
         if with_buckets:
             self.parameter = nn.Parameter(torch.zeros_like(self._all_used))
 
-    def send(self, rider: Promise | Derived | None) -> bool:
+    def send(self, loss: PendingReduction | Derived | None) -> bool:
         """Tell the other ranks, at the end of a backward.
 
         Args:
-            rider: the loss that it began from, if that was not summed yet.
+            loss: that it began from, if that was not summed yet.
 
         Returns:
             whether DDP has reduced all of its buckets with that.
         """
-        self._rider = None
+        self._loss = None
         used = with_grad(self._parameters)
         self._lacks = not all(used)
         own = self._all_used.clone()
@@ -65,10 +65,10 @@ class Flags:
         if self.parameter is None:
             self._total = self._world.all_reduce(own)
             return False
-        if rider is not None and rider.is_open:
-            part = rider.part
+        if loss is not None and loss.is_open:
+            part = loss.part
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
-                self._rider = rider, part
+                self._loss = loss, part
                 own[len(used) : len(used) + part.numel()] = part * self._world.size  # DDP averages
         set_grad(self.parameter, None)
         _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)
@@ -77,12 +77,12 @@ class Flags:
 
     def arrived(self) -> list[nn.Parameter]:
         """Take what the ranks told, and name the parameters that have a gradient on none."""
-        total, riding, count = self._total, self._rider, len(self._parameters)
-        self._total = self._rider = None
+        total, riding, count = self._total, self._loss, len(self._parameters)
+        self._total = self._loss = None
         assert total is not None
         if riding is not None:
-            rider, part = riding
-            rider.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
+            loss, part = riding
+            loss.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
         # What had a gradient here had one somewhere; looking at the flags waits for a device.
         if not self._lacks:
             return []

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.promise import Derived, Promise
+from ..batch.pending import Derived, PendingReduction
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
@@ -70,7 +70,7 @@ class GradientSync:
         self._may_arm = self._armed = self._reached = self._reduced = False
         self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
-        self._rider: Promise | Derived | None = None
+        self._loss: PendingReduction | Derived | None = None
 
     def anchored(self, output: Any, only_parameters: bool = False) -> Any:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
@@ -101,16 +101,16 @@ class GradientSync:
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
-    def begin(self, may_arm: bool, must_reduce: bool, promise: Promise | Derived | None) -> None:
+    def begin(self, may_arm: bool, must_reduce: bool, reduction: PendingReduction | Derived | None) -> None:
         """A backward of the script begins.
 
         Args:
             may_arm: it accumulates into every leaf it reaches, and is not recorded.
             must_reduce: it is known that somebody looks at the gradients right away.
-            promise: the loss that it starts from, if that was not summed yet.
+            reduction: the loss that it starts from, if that was not summed yet.
         """
         # Only if the backward is sure to come by this replica, on every rank.
-        self._rider = promise if promise is not None and getattr(promise.source, "sync", None) is self else None
+        self._loss = reduction if reduction is not None and getattr(reduction.source, "sync", None) is self else None
         self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
@@ -167,7 +167,7 @@ class GradientSync:
                 self.pending = True
                 if not self._may_wait:
                     self.settle()
-        self._before, self._rider = _IDLE, None
+        self._before, self._loss = _IDLE, None
         self._may_arm = self._armed = False
 
     def _reduce(self) -> None:
@@ -175,7 +175,7 @@ class GradientSync:
         pace = self._world.ledger.pace
         began = pace.begin()
         try:
-            has_reduced = self._flags.send(self._rider)
+            has_reduced = self._flags.send(self._loss)
         finally:
             pace.end("waiting", began)
         if has_reduced:

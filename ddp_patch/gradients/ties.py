@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.promised import PromisedTensor, passed_on
+from ..batch.pending_tensor import PendingTensor, passed_on
 from ..batch.tensor import BatchTensor
 from .anchors import tie
 
@@ -25,10 +25,10 @@ class Ties:
             forms: of those that want a gradient.
         """
         held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
-        with torch._C.DisableTorchFunctionSubclass():  # a loss stays a promise
+        with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
             tied = tie(sync, anchor, only_parameters, *held.values()) if held else ()
             for form, node in zip(held.values(), tied, strict=True):
-                if isinstance(form, PromisedTensor):
+                if isinstance(form, PendingTensor):
                     passed_on(form, node)
         if tied and anchor.grad_fn is not None and tied[0].grad_fn is not None:
             # Backward visits what was made last first: the anchor goes before the rest of this forward, so that a

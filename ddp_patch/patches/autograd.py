@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor, to_local
-from ..batch.promised import promise_of, root_of
+from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
@@ -47,7 +47,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
     roots = given.pop("tensors")
     roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
-    promise = promise_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
+    reduction = reduction_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
     recorded = bool(given.get("create_graph"))
     if given.get("inputs") is not None:
         inputs = given["inputs"]
@@ -57,7 +57,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     scale = session.replicas.backwards.loss_scale
     if scale.active and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
-    with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else promise):
+    with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
         wrapped(roots, **given)
 
 

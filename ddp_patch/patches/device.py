@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..batch.factories import as_subclass, of_batches
-from ..batch.promised import PromisedTensor, arrive
+from ..batch.pending_tensor import PendingTensor, wait_for
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -29,8 +29,8 @@ _NEW = ("new_tensor", "new_zeros", "new_ones", "new_empty", "new_full", "new_emp
 
 def _with_device(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     for value in (*args, *kwargs.values()):
-        if isinstance(value, PromisedTensor):  # read below torch's overrides, as a number
-            arrive(value)
+        if isinstance(value, PendingTensor):  # read below torch's overrides, as a number
+            wait_for(value)
     if "device" in kwargs:
         kwargs["device"] = session.device_map.of(kwargs["device"])  # wrapt made the dict for this call
     return wrapped(*args, **kwargs)

@@ -8,7 +8,7 @@ import torch
 from torch.jit import _builtins
 
 from ..batch.forms import full_tensor
-from ..batch.promised import PromisedTensor, arrive
+from ..batch.pending_tensor import PendingTensor, wait_for
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..planted import Planted
@@ -33,8 +33,8 @@ def _find(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 def _call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     given = [leaf for _, leaf in leaves((args, kwargs))]
     for leaf in given:
-        if isinstance(leaf, PromisedTensor):
-            arrive(leaf)
+        if isinstance(leaf, PendingTensor):
+            wait_for(leaf)
     if not any(isinstance(leaf, BatchTensor) for leaf in given):
         return wrapped(*args, **kwargs)
 

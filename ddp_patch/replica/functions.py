@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from ..batch.packed import PackedRows
-from ..batch.promised import PromisedTensor
+from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.compiled import Compiling, stance
 from ..structure import leaves
 from .replicas import Replicas
 
-_BATCHES = (BatchTensor, PackedRows, PromisedTensor)
+_BATCHES = (BatchTensor, PackedRows, PendingTensor)
 
 
 class Functions:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..crossings import all_reduce, replicate, shard
 from ..forms import known_whole, to_local
 from ..layout import Layout
-from ..promised import promised
+from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
 from .elementwise import broadcast_dims, common_layout, cutter
 
@@ -47,11 +47,11 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         if reduction == "mean":
             shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
             loss = func(**{**local, "reduction": "sum"})
-            return promised(loss, shape.numel(), rows=local["input"], dtype=narrow)
+            return pending_reduction(loss, shape.numel(), rows=local["input"], dtype=narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
             loss = func(**{**local, "reduction": "sum"})
-            return promised(loss, given["input"].shape[0], dtype=narrow, node="DivBackward0")
-        return promised(func(**local), 1, dtype=narrow) if reduction == "sum" else NotImplemented
+            return pending_reduction(loss, given["input"].shape[0], dtype=narrow, node="DivBackward0")
+        return pending_reduction(func(**local), 1, dtype=narrow) if reduction == "sum" else NotImplemented
 
     return rule
 
@@ -71,22 +71,24 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return BatchTensor.from_local(func(**local), layout)
     narrow = _widen(local, _WEIGHTED)
     if given["reduction"] == "sum":
-        return promised(func(**local), 1, dtype=narrow)
+        return pending_reduction(func(**local), 1, dtype=narrow)
     if given["reduction"] != "mean":
         return NotImplemented
     loss = func(**{**local, "reduction": "sum"})
     target: Tensor = local["target"]
     if target.is_floating_point():  # class probabilities: the mean is over the batch
-        return promised(loss, given["target"].numel() // given["target"].shape[1], dtype=narrow, node="DivBackward1")
+        return pending_reduction(
+            loss, given["target"].numel() // given["target"].shape[1], dtype=narrow, node="DivBackward1"
+        )
     whole = known_whole(given["target"]) if isinstance(given["target"], BatchTensor) else given["target"]
     if whole is not None and not (weight is not None and weight.requires_grad):  # every rank can count them
         count = _counted(whole, given["ignore_index"], weight).to(loss.dtype)
-        return promised(loss, count, rows=local["input"], dtype=narrow)
+        return pending_reduction(loss, count, rows=local["input"], dtype=narrow)
     count = _counted(target, given["ignore_index"], local["weight"]).to(loss.dtype)
     if weight is None:
-        return promised(loss, given["target"].numel(), count, local["input"], dtype=narrow)
+        return pending_reduction(loss, given["target"].numel(), count, local["input"], dtype=narrow)
     if not weight.requires_grad:
-        return promised(loss, math.nan, count, dtype=narrow)
+        return pending_reduction(loss, math.nan, count, dtype=narrow)
     both = all_reduce(torch.stack([loss, count]))
     mean = both[0] / both[1]
     return mean if narrow is None else mean.to(narrow)

@@ -9,7 +9,7 @@ import torch
 
 from ..crossings import all_reduce
 from ..forms import to_local
-from ..promised import promised
+from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
 from .dims import along, named_dims
 
@@ -31,7 +31,7 @@ def over(name: str) -> Rule:
             return NotImplemented
         if name == "sum":
             partial = func(to_local(batch), *args[1:], **kwargs)
-            return all_reduce(partial) if partial.dim() else promised(partial, 1, rows=to_local(batch))
+            return all_reduce(partial) if partial.dim() else pending_reduction(partial, 1, rows=to_local(batch))
         rows = to_local(batch)
         dtype = kwargs.get("dtype") or rows.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
@@ -42,6 +42,6 @@ def over(name: str) -> Rule:
         partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
             return all_reduce(partial, reduced, dtype)
-        return promised(partial, reduced, rows=rows, dtype=dtype)
+        return pending_reduction(partial, reduced, rows=rows, dtype=dtype)
 
     return rule

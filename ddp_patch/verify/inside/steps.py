@@ -131,10 +131,10 @@ class Steps:
     def _settle(self, may_wait: bool = True) -> None:
         held, self._open = self._open, []
         for line, root, weight in held:
-            promise = getattr(root, "_promise", None)  # of the sum of all ranks' losses
-            if promise is not None and promise.is_open and not may_wait:
+            reduction = getattr(root, "_reduction", None)  # of the sum of all ranks' losses
+            if reduction is not None and reduction.is_open and not may_wait:
                 continue
-            value = (root if promise is None else promise.wait()).detach()
+            value = (root if reduction is None else reduction.wait()).detach()
             if weight is not None:
                 value = (value * weight.detach()).sum()
             dtype = str(root.dtype).removeprefix("torch.")

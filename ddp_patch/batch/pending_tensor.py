@@ -1,6 +1,6 @@
-"""Losses whose sum over the ranks nobody has asked for yet: 0-dim tensors that stand for promises.
+"""Losses whose sum over the ranks nobody has asked for yet: 0-dim tensors that stand for reductions.
 
-What becomes of one by numbers, and of several by addition, is promised as well: ``(loss_a + 0.1 * loss_b) / 2`` travels
+What becomes of one by numbers, and of several by addition, is pending as well: ``(loss_a + 0.1 * loss_b) / 2`` travels
 with the gradients of its backward.
 """
 
@@ -16,34 +16,34 @@ from torch import Tensor
 from .crossings import replicate
 from .likeness import LikeTensor
 from .nodes import named_after
-from .promise import Derived, Promise, distinct, meet
+from .pending import Derived, PendingReduction, distinct, meet
 from .world import World
 
 
-class _Promised(torch.autograd.Function):
+class _Pending(torch.autograd.Function):
     """The crossing of DESIGN.md section 3, from partial sums to a mean: the gradient times N, over the divisor."""
 
     @staticmethod
-    def forward(ctx: Any, partial: Tensor, promise: Promise) -> Tensor:
-        ctx.promise, ctx.dtype = promise, partial.dtype
+    def forward(ctx: Any, partial: Tensor, reduction: PendingReduction) -> Tensor:
+        ctx.reduction, ctx.dtype = reduction, partial.dtype
         if not partial.is_floating_point():
             return partial.new_empty(())
-        return partial.new_full((), torch.nan, dtype=promise.dtype)  # taken for a number below torch's functions
+        return partial.new_full((), torch.nan, dtype=reduction.dtype)  # taken for a number below torch's functions
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return replicate(grads[0]).to(ctx.dtype) * World.get().size / ctx.promise.divisor, None
+        return replicate(grads[0]).to(ctx.dtype) * World.get().size / ctx.reduction.divisor, None
 
 
-class PromisedTensor(Tensor, metaclass=LikeTensor):
+class PendingTensor(Tensor, metaclass=LikeTensor):
     """A 0-dim tensor whose value is summed when somebody looks at it."""
 
-    _promise: Promise | Derived
+    _reduction: PendingReduction | Derived
 
     @property
     def part(self) -> Tensor:
         """What this rank gives to the sum."""
-        return self._promise.part
+        return self._reduction.part
 
     @classmethod
     def __torch_function__(
@@ -68,13 +68,13 @@ class PromisedTensor(Tensor, metaclass=LikeTensor):
             item
             for value in (*args, *kwargs.values())
             for item in (value if isinstance(value, (list, tuple)) else (value,))
-            if isinstance(item, PromisedTensor)
+            if isinstance(item, PendingTensor)
         ]
         if len(losses) > 1:
-            meet(distinct(loss._promise.promises for loss in losses))
+            meet(distinct(loss._reduction.reductions for loss in losses))
         for loss in losses:
-            if isinstance(loss, PromisedTensor):  # given twice, it has arrived
-                arrive(loss)
+            if isinstance(loss, PendingTensor):  # given twice, it has arrived
+                wait_for(loss)
         return func(*args, **kwargs)
 
 
@@ -104,7 +104,7 @@ _DEEPEST = 64  # computations that wait for one sum
 
 def _is_multiple(value: Any, *others: Any) -> bool:
     """Tell a loss and a number, or a scale such as ``GradScaler``'s."""
-    if not isinstance(value, PromisedTensor) or len(others) > 1 or value._promise.depth >= _DEEPEST:
+    if not isinstance(value, PendingTensor) or len(others) > 1 or value._reduction.depth >= _DEEPEST:
         return False
     if others and type(others[0]) is Tensor:
         scale = others[0]
@@ -118,35 +118,35 @@ def _is_sum(func: Any, first: Any, *others: Any) -> bool:
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     return (
         len(others) == 1
-        and (isinstance(first, PromisedTensor) or func not in _IN_PLACE)
-        and all(type(operand) in (Tensor, PromisedTensor, int, float) for operand in operands)
+        and (isinstance(first, PendingTensor) or func not in _IN_PLACE)
+        and all(type(operand) in (Tensor, PendingTensor, int, float) for operand in operands)
         and all(tensor.dim() == 0 for tensor in tensors)
         and len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
-        and all(tensor._promise.depth < _DEEPEST for tensor in tensors if isinstance(tensor, PromisedTensor))
+        and all(tensor._reduction.depth < _DEEPEST for tensor in tensors if isinstance(tensor, PendingTensor))
     )
 
 
 def _derived(func: Any, operands: tuple[Any, ...], is_multiple: bool) -> Tensor:
     computed = (_MULTIPLES if is_multiple else _SUMS)[func]
-    promise = Derived(computed, [_kept(operand) for operand in operands], is_multiple)
+    reduction = Derived(computed, [_kept(operand) for operand in operands], is_multiple)
     with torch._C.DisableTorchFunctionSubclass():
-        return _stands_for(func(*operands), promise)
+        return _stands_for(func(*operands), reduction)
 
 
 def _kept(operand: Any) -> Any:
-    if isinstance(operand, PromisedTensor):
-        return operand._promise
+    if isinstance(operand, PendingTensor):
+        return operand._reduction
     # A scale, say, may be written to before the sum arrives.
     return operand.detach().clone() if isinstance(operand, Tensor) else operand
 
 
-def _stands_for(value: Tensor, promise: Promise | Derived) -> Tensor:
-    value.__class__ = PromisedTensor
-    value._promise = promise  # type: ignore[attr-defined]
+def _stands_for(value: Tensor, reduction: PendingReduction | Derived) -> Tensor:
+    value.__class__ = PendingTensor
+    value._reduction = reduction  # type: ignore[attr-defined]
     return value
 
 
-def promised(
+def pending_reduction(
     partial: Tensor,
     divisor: float | Tensor,
     count: Tensor | None = None,
@@ -167,16 +167,16 @@ def promised(
     seen = World.get().observation
     if seen is not None:
         seen.crossed()
-    promise = Promise(partial, count, divisor, dtype)
+    reduction = PendingReduction(partial, count, divisor, dtype)
     if not partial.is_floating_point() and seen is None and not World.get().alone:
-        return promise.wait()  # a count, which torch's functions may take for a size without a word
-    promise.rows = rows
+        return reduction.wait()  # a count, which torch's functions may take for a size without a word
+    reduction.rows = rows
     is_sum = isinstance(divisor, int) and divisor == 1
-    value: Tensor = named_after(partial, _Promised, is_mean=not is_sum, instead=node)(partial, promise)
+    value: Tensor = named_after(partial, _Pending, is_mean=not is_sum, instead=node)(partial, reduction)
     if _in_compiled_code():
-        value.detach().copy_(promise.wait())
+        value.detach().copy_(reduction.wait())
         return value
-    return _stands_for(value, promise)
+    return _stands_for(value, reduction)
 
 
 def _in_compiled_code() -> bool:
@@ -184,33 +184,35 @@ def _in_compiled_code() -> bool:
     return "torch._dynamo" in sys.modules and callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
-def passed_on(value: PromisedTensor, tied: Tensor) -> None:
-    """Let a tensor stand for the same promise, which shares the memory of another that stands for it."""
-    _stands_for(tied, value._promise)
-    value._promise.leave_through(tied.grad_fn)
+def passed_on(value: PendingTensor, tied: Tensor) -> None:
+    """Let a tensor stand for the same reduction, which shares the memory of another that stands for it."""
+    _stands_for(tied, value._reduction)
+    value._reduction.leave_through(tied.grad_fn)
 
 
-def arrive(value: Tensor) -> None:
-    """Turn a promise into the plain tensor it stands for."""
-    promise: Promise | Derived = value.__dict__.pop("_promise")
+def wait_for(value: Tensor) -> None:
+    """Turn a pending tensor into the plain one that it stands for."""
+    reduction: PendingReduction | Derived = value.__dict__.pop("_reduction")
     value.__class__ = Tensor
     seen = None if World.current is None else World.current.observation
     with torch.inference_mode(value.is_inference()), nullcontext() if seen is None else seen.paused():
         # Nobody has saved the tensor for a backward: every function waits before it looks.
-        value.detach().copy_(promise.wait())
+        value.detach().copy_(reduction.wait())
 
 
 def root_of(value: Any) -> Any:
     """Give a plain tensor to start a backward from, which does not need the value."""
-    if not isinstance(value, PromisedTensor):
+    if not isinstance(value, PendingTensor):
         return value
     with torch._C.DisableTorchFunctionSubclass():
         root = value.view(())
-    root._promise = value._promise  # type: ignore[attr-defined]
+    root._reduction = value._reduction  # type: ignore[attr-defined]
     return root
 
 
-def promise_of(root: Any) -> Promise | Derived | None:
-    """The promise that a backward's only root stands for, if its sum is not known yet."""
-    promise: Promise | Derived | None = getattr(root, "_promise", None) if isinstance(root, Tensor) else None
-    return promise if promise is not None and promise.is_open else None
+def reduction_of(root: Any) -> PendingReduction | Derived | None:
+    """The reduction that a backward's only root stands for, if its sum is not known yet."""
+    reduction: PendingReduction | Derived | None = (
+        getattr(root, "_reduction", None) if isinstance(root, Tensor) else None
+    )
+    return reduction if reduction is not None and reduction.is_open else None

@@ -18,7 +18,7 @@ from .world import World
 _LONGEST = 64  # functions between what a model returned and a loss
 
 
-class Promise:
+class PendingReduction:
     """A sum over the ranks, and the mean that it becomes."""
 
     depth = 0
@@ -50,13 +50,13 @@ class Promise:
         self.let_go()
 
     @property
-    def promises(self) -> list[Promise]:
+    def reductions(self) -> list[PendingReduction]:
         """Itself; what is derived has several."""
         return [self]
 
     @property
-    def multiple_of(self) -> Promise:
-        """Itself: the promise that all gradients of a backward from it are proportional to."""
+    def multiple_of(self) -> PendingReduction:
+        """Itself: the reduction that all gradients of a backward from it are proportional to."""
         return self
 
     def let_go(self) -> None:
@@ -108,58 +108,60 @@ class Promise:
 
 
 class Derived:
-    """What became of promises by numbers and by addition: ``(loss_a + 0.1 * loss_b) / 2``."""
+    """What became of reductions by numbers and by addition: ``(loss_a + 0.1 * loss_b) / 2``."""
 
     def __init__(self, func: Any, operands: list[Any], is_multiple: bool) -> None:
         """Keep what to compute when the sums are known.
 
         Args:
             func: that was called.
-            operands: promises, numbers, and tensors that every rank has.
+            operands: reductions, numbers, and tensors that every rank has.
             is_multiple: the first one, times a number.
         """
         self._func = func
         self._operands = operands
-        self._sent: list[Promise] = []
-        made_of = [operand for operand in operands if isinstance(operand, (Promise, Derived))]
-        self.promises: list[Promise] = distinct(operand.promises for operand in made_of)
+        self._sent: list[PendingReduction] = []
+        made_of = [operand for operand in operands if isinstance(operand, (PendingReduction, Derived))]
+        self.reductions: list[PendingReduction] = distinct(operand.reductions for operand in made_of)
         self.depth: int = 1 + max(operand.depth for operand in made_of)
-        self.multiple_of: Promise | None = made_of[0].multiple_of if is_multiple else None
+        self.multiple_of: PendingReduction | None = made_of[0].multiple_of if is_multiple else None
 
     @property
     def part(self) -> Tensor:
         """What this rank gives to the sums that are not known yet."""
-        self._sent = [promise for promise in self.promises if promise.is_open]
-        return torch.cat([promise.part for promise in self._sent])
+        self._sent = [reduction for reduction in self.reductions if reduction.is_open]
+        return torch.cat([reduction.part for reduction in self._sent])
 
     @property
     def is_open(self) -> bool:
         """Tell whether some sum is not known yet."""
-        return any(promise.is_open for promise in self.promises)
+        return any(reduction.is_open for reduction in self.reductions)
 
     @property
     def source(self) -> Any:
         """A node that a backward from it comes by, before it comes to any parameter."""
-        return next((promise.source for promise in self.promises if promise.source is not None), None)
+        return next((reduction.source for reduction in self.reductions if reduction.source is not None), None)
 
     def arrived(self, total: Tensor) -> None:
         """Take the sums of all ranks' parts."""
-        for promise, own in zip(self._sent, total.split([len(promise.part) for promise in self._sent]), strict=True):
-            promise.arrived(own)
+        for reduction, own in zip(
+            self._sent, total.split([len(reduction.part) for reduction in self._sent]), strict=True
+        ):
+            reduction.arrived(own)
 
     def let_go(self) -> None:
         """Keep the graph no longer."""
-        for promise in self.promises:
-            promise.let_go()
+        for reduction in self.reductions:
+            reduction.let_go()
 
     def leave_through(self, node: Any) -> None:
         """It leaves a model, through a node of the graph."""
-        for promise in self.promises:
-            promise.leave_through(node)
+        for reduction in self.reductions:
+            reduction.leave_through(node)
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
-        meet(self.promises)
+        meet(self.reductions)
         value: Tensor = self._func(*map(_known, self._operands))
         return value
 
@@ -176,20 +178,24 @@ def _way_of(node: Any) -> Any:
     return node
 
 
-def distinct(promises: Iterable[list[Promise]]) -> list[Promise]:
-    """Name each promise of several lists once, in their order."""
-    return list({id(promise): promise for some in promises for promise in some}.values())
+def distinct(reductions: Iterable[list[PendingReduction]]) -> list[PendingReduction]:
+    """Name each reduction of several lists once, in their order."""
+    return list({id(reduction): reduction for some in reductions for reduction in some}.values())
 
 
-def meet(promises: list[Promise]) -> None:
-    """Wait for several promises with one all_reduce, if they are of one kind."""
-    left = [promise for promise in promises if promise.is_open]
-    if len(left) < 2 or World.get().alone or len({(promise.part.dtype, promise.part.device) for promise in left}) > 1:
+def meet(reductions: list[PendingReduction]) -> None:
+    """Wait for several reductions with one all_reduce, if they are of one kind."""
+    left = [reduction for reduction in reductions if reduction.is_open]
+    if (
+        len(left) < 2
+        or World.get().alone
+        or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1
+    ):
         return
-    total = World.get().all_reduce(torch.cat([promise.part for promise in left]))
-    for promise, own in zip(left, total.split([len(promise.part) for promise in left]), strict=True):
-        promise.arrived(own)
+    total = World.get().all_reduce(torch.cat([reduction.part for reduction in left]))
+    for reduction, own in zip(left, total.split([len(reduction.part) for reduction in left]), strict=True):
+        reduction.arrived(own)
 
 
 def _known(operand: Any) -> Any:
-    return operand.wait() if isinstance(operand, (Promise, Derived)) else operand
+    return operand.wait() if isinstance(operand, (PendingReduction, Derived)) else operand
