@@ -1,6 +1,8 @@
 """A training whose step takes a few hundred milliseconds on one core: what ``scale`` measures and ``plan`` is held to.
 
     python -m ddp_patch scale benchmarks/residual_mlp.py --ranks 1,2 --repeat 3
+
+The figures are in docs/plan.md.
 """
 
 from __future__ import annotations

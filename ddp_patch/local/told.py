@@ -19,11 +19,6 @@ from ..ledger import script_line
 from ..structure import leaves
 
 _ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
-_LEFT_OUT = (
-    "optimizers made different numbers of steps: {}, by rank, so that the ranks' models are not the same any more. "
-    "Ranks leave a step out by a number of their own rows, as in `if loss.isnan(): continue`. Decide by "
-    "`ddp_patch.mean(loss)`."
-)
 _ends = itertools.count(1)
 _FIRST = 64  # numbers of a tensor that are looked at
 _MOST = 200  # lines that are remembered
@@ -58,7 +53,7 @@ class Told:
         told = [given[0] for given in self._world.share([(self.steps, self._taken())])]
         steps = [its[0] for its in told]
         if len(set(steps)) > 1:
-            raise LockstepError(f"{script_line()}: {_LEFT_OUT.format(steps)}")
+            raise _left_out(steps)
         self._compare([its[1] for its in told])
 
     def compare_at_the_end(self) -> None:
@@ -68,7 +63,7 @@ class Told:
         told = [json.loads(its) for its in self._world.collect(name)]
         steps = [its[0] for its in told]
         if len(set(steps)) > 1:
-            self._world.ledger.warn(_LEFT_OUT.format(steps)[:-1])
+            self._world.ledger.warn(str(_left_out(steps)).removesuffix("."))
         self._compare([its[1] for its in told])
 
     def _taken(self) -> list[tuple[str, str, int]]:
@@ -81,6 +76,14 @@ class Told:
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
                 self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")
+
+
+def _left_out(steps: list[int]) -> LockstepError:
+    return LockstepError(
+        f"{script_line()}: optimizers made different numbers of steps: {steps}, by rank, so that the ranks' models are "
+        "not the same any more. Ranks leave a step out by a number of their own rows, as in `if loss.isnan(): "
+        "continue`. Decide by `ddp_patch.mean(loss)`."
+    )
 
 
 def digest(held: Any) -> str:

@@ -96,7 +96,7 @@ class Weights:
             BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
         if len({share for _, share in self._unused}) > 1:
-            raise BatchError(_MIXED.format(script_line()))
+            raise _mixed()
         self._unused.clear()
         self.begun = share = self.now
         if share is None:
@@ -118,13 +118,14 @@ class Weights:
             BatchError: when it is another share than it began with.
         """
         if self.is_backward and share != self.begun:
-            raise BatchError(_MIXED.format(script_line()))
+            raise _mixed()
 
 
-_MIXED = (
-    "{}: a backward goes through batches of which the ranks have other shares, so that none of them can be weighed by "
-    "its rows. Call backward for each batch before the next one is fetched, or write tail='pad'."
-)
+def _mixed() -> BatchError:
+    return BatchError(
+        f"{script_line()}: a backward goes through batches of which the ranks have other shares, so that none of them "
+        "can be weighed by its rows. Call backward for each batch before the next one is fetched, or write tail='pad'."
+    )
 
 
 class _Weighed(torch.autograd.Function):
