@@ -5,6 +5,9 @@ The new class is made on the fly, looks like the old one, and pickles as the old
 
 from __future__ import annotations
 
+import functools
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 MARK = "_ddp_patch_original"  # in the new class, names the old one
@@ -26,6 +29,26 @@ def swap(instance: Any, namespace: dict[str, Any]) -> None:
     }
     twin = type(original.__name__, (original,), attributes)
     _class.__set__(instance, twin)
+
+
+def redirect_calls(
+    instance: Any, to: Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+) -> None:
+    """Have calls of one instance go elsewhere.
+
+    Args:
+        instance: whose.
+        to: gets it, its author's ``__call__``, and the arguments.
+    """
+    original, known = type(instance), weakref.ref(instance)
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = functools.partial(original.__call__, self)
+        if self is not known():  # made by self.__class__(...)
+            return run(*args, **kwargs)
+        return to(self, run, args, kwargs)
+
+    swap(instance, {"__call__": called})
 
 
 def restore(instance: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..calling.entry import Entry
 from .probe import SplitDecision
 
 _MOST = 64  # forms in which a module is tried; the others run on batches
@@ -26,6 +27,16 @@ class Form:
     holds_for_all_sizes: bool
     is_sized: bool = False
     totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What became of a call whose form was not seen before."""
+
+    ran: bool  # it was computed, on batches
+    result: Any
+    entry: Entry
+    decision: SplitDecision
 
 
 class Forms:

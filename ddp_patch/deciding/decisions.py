@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from ..calling.how import How
 from ..calling.rows import as_batches, detached, first_rows, writing_back
 from ..structure import leaves
 from .agreed import agreed, muted
-from .call_forms import Form, Forms
+from .call_forms import First, Form, Forms
 from .dimensions import Dimensions
 from .fingerprint import Fingerprints
 from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
@@ -38,16 +37,6 @@ from .probe import SplitDecision, decide, is_of_machine
 
 _OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """What became of a call whose form was not seen before."""
-
-    ran: bool  # it was computed, on batches
-    result: Any
-    entry: Entry
-    decision: SplitDecision
 
 
 class SplitDecisions:

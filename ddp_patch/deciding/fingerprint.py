@@ -20,7 +20,8 @@ from ..calling.census import Held
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from .code import difference
-from .guards import OF_TORCH, PLAIN, Guards
+from .guards import Guards
+from .walk import OF_TORCH, PLAIN
 
 _MOST_STATES = 256  # of modules that are remembered
 _MOST_LAYER_STATES = 16_384

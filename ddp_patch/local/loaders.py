@@ -20,10 +20,11 @@ from ..errors import BatchError, LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..options import Options
+from .batches import DealtBatches, DealtStream, TakenBatches
 from .epochs import Epochs
 from .models import Models
 from .rows import Rows, longest
-from .samplers import Dealt, DealtBatches, DealtStream, Ranks, TakenBatches, checksum, is_torchs, share_of
+from .samplers import Dealt, Ranks, checksum, is_torchs, share_of
 from .streams import Streams
 
 Make = Callable[[DataLoader[Any]], Any]

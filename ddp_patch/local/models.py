@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -159,14 +157,7 @@ class Models:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
         if any(module is known for known in self._looked_at):
             return
-        original, looked_at = type(module), weakref.ref(module)
-
-        def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if instance is not looked_at():  # made by self.__class__(...)
-                return original.__call__(instance, *args, **kwargs)
-            return self._called(instance, functools.partial(original.__call__, instance), args, kwargs)
-
-        swap.swap(module, {"__call__": called})
+        swap.redirect_calls(module, self._called)
         self._looked_at.append(module)
 
     def renew(self) -> None:

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 
 from ..batch.world import World
 from ..diagnosis.lockstep import length
+from .batches import DealtBatches, TakenBatches
 from .models import Models
-from .samplers import Dealt, DealtBatches, TakenBatches
+from .samplers import Dealt
 from .weights import Share
 
 

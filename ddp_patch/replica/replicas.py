@@ -7,7 +7,6 @@ looked at in turn, down to those whose rows are independent: these compute rows,
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,8 @@ from ..calling.how import How
 from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
-from ..deciding.decisions import First, SplitDecisions
+from ..deciding.call_forms import First
+from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backwards import Backwards
@@ -230,17 +230,13 @@ class Replicas:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
         if id(module) in self._looked_at:
             return
-        original, looked_at = type(module), weakref.ref(module)
-
-        def called(instance: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            self._world.one_thread.begins()  # before another thread takes this one's forward for its own
-            if self.forwards.inside or instance is not looked_at():  # made by self.__class__(...)
-                return original.__call__(instance, *args, **kwargs)
-            return self.call(Call(instance, functools.partial(original.__call__, instance), args, kwargs))
-
-        swap.swap(module, {"__call__": called})
+        swap.redirect_calls(module, self._called)
         self._looked_at[id(module)] = module
         self.decisions.fingerprints.reclassed(module)
+
+    def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._world.one_thread.begins()  # before another thread takes this one's forward for its own
+        return run(*args, **kwargs) if self.forwards.inside else self.call(Call(module, run, args, kwargs))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,147 @@
+"""Which rank reads which part of what the script's own batch samplers and streams give, in the local view."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset, Sampler
+
+from .samplers import Ranks
+
+
+class TakenBatches(Sampler[list[Any]]):
+    """This rank's batches of those that a batch sampler of the script's draws: every Nth."""
+
+    epoch = 0
+
+    def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
+        """Take turns.
+
+        Args:
+            batches: draws lists of indices.
+            ranks: that share them.
+            is_exact: none comes twice, so that some ranks have one more.
+        """
+        self._batches = batches
+        self._ranks = ranks
+        self.is_exact = is_exact
+        self.lengths: list[list[int]] = []  # of the batches that were drawn, on each rank
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give this rank's, as many as every rank has: the first ones come again at the end, unless it drops them."""
+        ranks = self._ranks
+        first: list[list[Any]] = []
+        self.lengths.clear()
+        with ranks.shared():
+            drawn = iter(self._batches)
+        while True:
+            with ranks.shared():
+                together = [list(batch) for batch in itertools.islice(drawn, ranks.size)]
+            first = first or together
+            is_left = len(together) < ranks.size and getattr(self._batches, "drop_last", False)
+            if self.is_exact and together and not is_left:
+                self.lengths.append([len(batch) for batch in together])
+            if len(together) < ranks.size:
+                if not together or is_left:
+                    return
+                if self.is_exact:
+                    yield from together[ranks.rank : ranks.rank + 1]
+                    return
+                together += itertools.islice(itertools.cycle(first), ranks.size - len(together))
+                yield together[ranks.rank]
+                return
+            yield together[ranks.rank]
+
+    def __len__(self) -> int:
+        """Count this rank's batches."""
+        count, size = len(self._batches), self._ranks.size
+        return count // size if getattr(self._batches, "drop_last", False) else -(-count // size)
+
+
+class DealtBatches(Sampler[list[Any]]):
+    """This rank's part of each batch that a batch sampler of the script's draws."""
+
+    epoch = 0
+
+    def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
+        """Deal them.
+
+        Args:
+            batches: draws lists of indices, each of a batch of all ranks.
+            ranks: that share them.
+            is_exact: rows that do not go round are not repeated.
+        """
+        self._batches = batches
+        self._ranks = ranks
+        self.is_exact = is_exact
+        self.sizes: list[int] = []  # of the batches that were drawn, on all ranks
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Give the indices of this rank, batch by batch."""
+        ranks = self._ranks
+        set_epoch = getattr(self._batches, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self.epoch)
+        self.sizes.clear()
+        with ranks.shared():
+            drawn = iter(self._batches)
+        while True:
+            with ranks.shared():
+                batch = next(drawn, None)
+            if batch is None:
+                return
+            batch = list(batch)
+            self.sizes.append(len(batch))
+            if len(batch) < ranks.size or not self.is_exact:
+                missing = -len(batch) % ranks.size
+                batch += list(itertools.islice(itertools.cycle(batch), missing))
+            yield batch[ranks.rank :: ranks.size]
+
+    def __len__(self) -> int:
+        """Count the batches."""
+        return len(self._batches)
+
+
+class DealtStream(IterableDataset[Any]):
+    """This rank's rows of a stream: every rank reads all of it, in every worker, and keeps every Nth row."""
+
+    def __init__(self, dataset: IterableDataset[Any], rank: int, size: int, is_padded: bool) -> None:
+        """Deal a stream.
+
+        Args:
+            dataset: of the script.
+            rank: of this process.
+            size: the number of ranks.
+            is_padded: rows at the end that do not go round are completed by the first ones; otherwise left out.
+        """
+        own = self.__dict__
+        own["dataset"], own["_dealt"] = dataset, (rank, size, is_padded)
+
+    def __getattr__(self, name: str) -> Any:
+        """A ``worker_init_fn`` finds what it looks for in the script's dataset."""
+        if name == "dataset" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """And writes it there."""
+        setattr(self.dataset, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give this rank's rows."""
+        rank, size, is_padded = self._dealt
+        first: list[Any] = []
+        rows = iter(self.dataset)
+        while True:
+            together = list(itertools.islice(rows, size))
+            if len(first) < size:
+                first += together[: size - len(first)]
+            if len(together) == size:
+                yield together[rank]
+                continue
+            if together and is_padded:
+                together += itertools.islice(itertools.cycle(first), size - len(together))
+                yield together[rank]
+            return
