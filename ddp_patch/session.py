@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from .batch.deal import deal_structure
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
+from .batch.shard_batch import deal_structure
 from .batch.tensor import BatchTensor
 from .batch.world import World
 from .diagnosis.greeting import Greeting

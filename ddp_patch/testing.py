@@ -18,13 +18,16 @@ class RuleError(AssertionError):
     """A function does not do what was said of it."""
 
 
+_AS_REGISTERED: Any = object()
+
+
 def check_rule(
     function: Callable[..., Any],
     /,
     *args: Any,
     kind: str | None = None,
     dims: Mapping[Argument, int | None] | None = None,
-    out_dims: Any = 0,
+    out_dims: Any = _AS_REGISTERED,
     rtol: float | None = None,
     atol: float | None = None,
     **kwargs: Any,
@@ -40,7 +43,8 @@ def check_rule(
         kind: "rowwise", "sum" or "mean"; that of the registration by default.
         dims: argument, by name or position -> the dimension of its rows; that of the registration by default, or the
             first tensor along dimension 0.
-        out_dims: dimension of the rows in every result.
+        out_dims: dimension of the rows in every result, None for one without; that of the registration by default, or
+            0.
         rtol: relative tolerance; by default 1e-9 for float64 and torch.testing's for others.
         atol: absolute tolerance.
         kwargs: for it.
@@ -51,8 +55,10 @@ def check_rule(
     """
     known = rule_of(function)
     if known is not None:
-        function, kind, dims, out_dims = known.function, kind or known.kind, dims or known.dims, known.out_dims
+        function, kind, dims = known.function, kind or known.kind, dims or known.dims
     kind = kind or "rowwise"
+    if out_dims is _AS_REGISTERED:
+        out_dims = 0 if known is None else known.out_dims
     if kind not in ("rowwise", *KINDS):
         raise ValueError(f"kind={kind!r}: 'rowwise', 'sum' or 'mean'")
     checked = _Check(Rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol))

@@ -34,8 +34,6 @@ def batches_of(**options):
 
     torch.manual_seed(4)
     dataset = Squares(options.pop("n", 23))
-    if options.pop("weighted", False):
-        options["sampler"] = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, len(dataset) + 1), 30)
     loader = DataLoader(dataset, **options)
     seen, kinds, draws = [], [], []
     for _ in range(2):
@@ -52,8 +50,6 @@ def alone(**options):
     torch.manual_seed(4)
     options = dict(options)
     dataset = Squares(options.pop("n", 23))
-    if options.pop("weighted", False):
-        options["sampler"] = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, len(dataset) + 1), 30)
     loader = DataLoader(dataset, **options)
     return [
         [batch["i"].tolist(), batch["square"].flatten().tolist(), list(batch["name"])]
@@ -72,7 +68,6 @@ CONFIGS = [
     {"batch_size": 11, "num_workers": 3, "persistent_workers": True},
     {"batch_size": 7, "n": 16},  # a last batch of two rows
     {"batch_size": 7, "n": 16, "num_workers": 1},
-    {"batch_size": 6, "weighted": True},
 ]
 
 
@@ -81,8 +76,6 @@ CONFIGS = [
 def test_batches_are_those_of_one_process(ranks, options, nproc):
     wanted = alone(**options)
     outcome = ranks.call(call_batches, nproc, options).ok()
-    if "weighted" in options:  # drawn anew each epoch, from a stream that one process shares with its augmentation
-        wanted = wanted[: len(wanted) // 2]
     for result in outcome.results:
         assert result["seen"][: len(wanted)] == wanted
         assert result["len"] == len(result["seen"]) // 2

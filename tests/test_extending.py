@@ -180,6 +180,14 @@ def test_what_is_not_true_is_told(function, kind, words):
     assert words in str(caught.value)
 
 
+def test_what_is_given_wins_over_the_registration():
+    turned = ddp_patch.register_rowwise(dims={"x": 0})(lambda x: x.t() * 2)
+    x = torch.randn(7, 4, dtype=torch.float64)
+    check_rule(turned, x, out_dims=1)
+    with pytest.raises(RuleError, match="is not rowwise"):
+        check_rule(turned, x)
+
+
 def test_a_batch_has_rows():
     with pytest.raises(ValueError, match="2 or more"):
         check_rule(torch.sin, torch.randn(1, 4))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_patch.job.parted import Finding, compare
+from ddp_patch.job.divergence import Finding, compare
 from ddp_patch.trail import Trail
 
 WITHIN = 10  # seconds from the parting to the end of the last rank

@@ -1,4 +1,4 @@
-"""The crossings between rows and the global view, with the gradient rule of DESIGN.md section 3.
+"""The crossings between rows and the global view, with the gradient rule of docs/how-it-works.md.
 
 DDP averages gradients over N ranks, and everything downstream of a crossing is computed alike on every rank.
 Hence: from rows to the global view, the backward gradient is multiplied by N; the way back divides by N. Each

@@ -21,7 +21,7 @@ from .world import World
 
 
 class _Pending(torch.autograd.Function):
-    """The crossing of DESIGN.md section 3, from partial sums to a mean: the gradient times N, over the divisor."""
+    """The crossing from partial sums to a mean: the gradient times N, over the divisor."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, reduction: PendingReduction) -> Tensor:

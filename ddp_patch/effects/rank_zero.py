@@ -19,7 +19,7 @@ from .. import script_thread
 from ..batch.world import World
 from ..errors import TrustError
 from ..job.attendance import Attendance
-from ..job.parted import ADVICE
+from ..job.divergence import ADVICE
 from ..ledger import script_line
 from .points import Point
 

@@ -17,7 +17,7 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from . import one_host, unsaid
+from . import one_host, os_exit
 from .heeded import Ended, passed_on
 from .key import make
 from .orphans import clear_for_caller, end_with_caller
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     args.standalone = False  # PET_STANDALONE
     stopped = False
     try:
-        with passed_on(), unsaid.folder() as marks:
+        with passed_on(), os_exit.folder() as marks:
             end_with_caller()
             return _run(args, marks)
     except Ended as error:
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace, marks: Path) -> int:
         rank, failure = error.get_first_failure()
         # It could not say anything itself, and the ranks that could may not have come to it.
         if failure.exitcode > 0:
-            sys.stderr.write(unsaid.words(marks, rank, failure.exitcode))
+            sys.stderr.write(os_exit.words(marks, rank, failure.exitcode))
             return failure.exitcode
         sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
         return 128 - failure.exitcode

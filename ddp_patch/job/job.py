@@ -30,18 +30,18 @@ from .attendance import Attendance
 from .crash import CrashHook
 from .heeded import Heeded
 from .joining import Joining
+from .keepalive import notice_vanished_hosts
 from .key import VARIABLE as KEY
 from .key import Offer
 from .launcher import Told
 from .meeting import holder, meet
 from .one_process import OneProcess
 from .orphans import end_with_launcher
+from .os_exit import Mark
 from .precision import Precision
 from .seal import Seal
 from .signals import Signals
 from .table import VARIABLES
-from .unsaid import Mark
-from .vanished import notice_vanished_hosts
 from .watch import Watch
 from .wrapping import Wrapping
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .parted import named_ranks
+from .divergence import named_ranks
 from .recorder import Point
 
 BEFORE, AFTER = 6, 3  # points that are shown around the one in question

@@ -22,8 +22,8 @@ from ..trail import SLOTS, Trail, count_of
 from .agreement import Agreement
 from .attendance import Attendance
 from .crash import CrashHook
+from .divergence import Finding, Place, compare, message, went
 from .launcher import Placement
-from .parted import Finding, Place, compare, message, went
 from .peers import Peers
 from .side_by_side import table
 from .stuck import Stuck

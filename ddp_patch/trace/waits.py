@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..job.parted import named_ranks
+from ..job.divergence import named_ranks
 from ..job.recorder import Trace
 
 
