@@ -1,5 +1,6 @@
 """view="local": what hand-written DDP computes, from one line."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -491,6 +492,40 @@ def validates_within_an_epoch(at, how):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
     return habits.weights(model)
+
+
+def validates_between_epochs(how):
+    """And before the first; with an output that is written to, a last batch that is left out, and a gradient by hand."""
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    losses = []
+    for epoch in range(3):
+        with contextlib.nullcontext() if how == "with gradients" else torch.no_grad():
+            for a, _ in DataLoader(habits.rows(13), 6):
+                model(a)
+                if how == "a part":
+                    break
+        for step, (x, y) in enumerate(DataLoader(habits.rows(25), 12)):
+            if step == 2 and epoch == 1:
+                break  # with a batch that no backward follows
+            out = model(x)
+            loss = F.cross_entropy(out.mul_(0.5), y)
+            grads = torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
+            optimizer.zero_grad()
+            with torch.no_grad():
+                loss.backward()
+            losses.append([grad.norm().item() for grad in grads])
+            optimizer.step()
+    return [losses, habits.weights(model)]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("how", ["whole", "with gradients", "a part"])
+def test_an_exact_tail_survives_a_validation_between_epochs(ranks, how, nproc):
+    (alone,) = ranks.call(validates_between_epochs, 1, how).ok().results
+    exact = {"view": "local", "tail": "exact"}
+    for found in ranks.call(validates_between_epochs, nproc, how, enable=exact).ok().results:
+        same(found, alone)
 
 
 @pytest.mark.parametrize("nproc", [2, 3])

@@ -51,6 +51,7 @@ class Rows:
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
         self._is_uneven = getattr(shadow.sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
         self._met_before = models.met
+        models.weights.begins()
 
     def __iter__(self) -> Rows:
         """An iterator is its own iterator."""
@@ -86,18 +87,15 @@ class Rows:
         size, rank = self._world.size, self._world.rank
         if isinstance(self._batches, TakenBatches):
             lengths = self._batches.lengths[number - 1] if number <= len(self._batches.lengths) else []
-            rows, own = sum(lengths), sum(lengths[rank : rank + 1])
-        elif isinstance(self._batches, DealtBatches):
+            counts = (*lengths, *[0] * (size - len(lengths)))
+            return None if len(set(counts)) == 1 else Share(rank, counts)
+        if isinstance(self._batches, DealtBatches):
             rows = self._batches.sizes[number - 1]
-            own = len(range(rank, rows, size))
         else:
-            share: int = getattr(
-                self._batches, "batch_size", 1
-            )  # batch_size=None: what the dataset has counts as a row
+            share: int = getattr(self._batches, "batch_size", 1)  # of batch_size=None what the dataset has is a row
             total: int = self._sampler.total  # type: ignore[attr-defined]
             rows = max(0, min(total - (number - 1) * share * size, share * size))
-            own = len(range(rank, rows, size))
-        return None if own * size == rows else Share(own, rows, size)
+        return None if rows % size == 0 else Share(rank, tuple(len(range(each, rows, size)) for each in range(size)))
 
     def _has_none_where_others_have(self) -> bool:
         """Tell whether other ranks have models under DDP see one more batch, in which this one has no row."""

@@ -21,14 +21,18 @@ from ..structure import map_leaves
 class Share(NamedTuple):
     """This rank's rows of a batch of which ranks have not equally many."""
 
-    own: int
-    rows: int  # of all ranks
-    ranks: int
+    rank: int
+    counts: tuple[int, ...]  # of the rows of every rank
+
+    @property
+    def own(self) -> int:
+        """How many this rank has."""
+        return self.counts[self.rank]
 
     @property
     def weight(self) -> float:
         """What they count, where the mean over the ranks is taken."""
-        return self.own * self.ranks / self.rows
+        return self.own * len(self.counts) / sum(self.counts)
 
 
 class Weights:
@@ -66,7 +70,13 @@ class Weights:
             return  # a look at other data within a training
         self._held.pop(iterator, None)
         self._held[iterator] = self._last = share
-        self._unused.append((weakref.ref(iterator), share))
+        entry = weakref.ref(iterator), share
+        if torch.is_grad_enabled() and entry not in self._unused:
+            self._unused.append(entry)
+
+    def begins(self) -> None:
+        """A loader begins: batches of those that the script has dropped meanwhile are of no use any more."""
+        self._unused = [(it, share) for it, share in self._unused if it() is not None]
 
     def ended(self, iterator: Any) -> None:
         """A loader has no batch left: the script goes back to that of another one, if there is one.
@@ -74,9 +84,9 @@ class Weights:
         Args:
             iterator: of it.
         """
+        self._unused = [(it, share) for it, share in self._unused if it() is not iterator]
         if self._goes_on_without(iterator):
             self._held.pop(iterator, None)
-            self._unused = [(it, share) for it, share in self._unused if it() is not iterator]
 
     def _goes_on_without(self, iterator: Any) -> bool:
         return any(other is not iterator for other in self._held)
@@ -95,16 +105,26 @@ class Weights:
         Raises:
             BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
-        if len({share for _, share in self._unused}) > 1:
-            raise _mixed()
-        self._unused.clear()
-        self.begun = share = self.now
+        share = self.begin()
         if share is None:
             return args, kwargs
         given = args[0] if args else kwargs["tensors"]
         tensors = (given,) if isinstance(given, Tensor) else tuple(given)
-        weighed = tuple(_Weighed.apply(tensor, share.weight) for tensor in tensors)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)
+        with torch.enable_grad():  # a backward may be called without
+            weighed = tuple(_Weighed.apply(tensor, share.weight) for tensor in tensors)  # type: ignore[no-untyped-call]  # not annotated (torch 2.13)
         return (weighed, *args[1:]), {name: value for name, value in kwargs.items() if name != "tensors"}
+
+    def begin(self) -> Share | None:
+        """Begin a backward, and give what it counts.
+
+        Raises:
+            BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
+        """
+        if len({share for _, share in self._unused}) > 1:
+            raise _mixed()
+        self._unused.clear()
+        self.begun = self.now
+        return self.begun
 
     def _marked(self, leaf: Any) -> Any:
         if not (isinstance(leaf, Tensor) and leaf.requires_grad):
@@ -134,7 +154,7 @@ class _Weighed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, weight: float) -> Tensor:
         ctx.weight = weight
-        return value.view_as(value)
+        return value.detach()  # not view_as, which could not be written to
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -147,7 +167,7 @@ class _Marked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, weights: Weights, share: Share | None) -> Tensor:
         ctx.weights, ctx.share = weights, share
-        return value.view_as(value)
+        return value.detach()  # likewise
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -83,14 +83,17 @@ def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kw
 
 
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    result = wrapped(*args, **kwargs)
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     trained = [index for index, source in enumerate(sources) if session.models.trains(source)]
     if not trained or session.models.in_backward:
-        return result
-    values = list(result)
-    now = session.models.weights.now
+        return wrapped(*args, **kwargs)
+    weights = session.models.weights
+    now, weights.is_backward = weights.begin(), True
+    try:
+        values = list(wrapped(*args, **kwargs))
+    finally:
+        weights.is_backward = False
     own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
     means = average([sources[index] for index in trained], own, session.world)
     for index, mean in zip(trained, means, strict=True):
