@@ -109,7 +109,7 @@ def forge(pid, mark, until, which):
                 stores[address, port] = store = dist.TCPStore(address_of_it, port, None, False, timedelta(seconds=5))
                 if which == "ahead":
                     for count in range(1, 400):
-                        store.set(f"ddp_patch/turn {count} of session 1/answer/0", told[count % len(told)])
+                        store.set(f"ddp_patch/effect {count} of session 1/answer/0", told[count % len(told)])
                         written += 1
             for store in stores.values():
                 for key in store.list_keys():

@@ -73,7 +73,7 @@ def two_sessions():
     return [seen, sorted(os.listdir("."))]
 
 
-def test_a_session_after_another_has_turns_of_its_own(ranks):
+def test_a_session_after_another_has_effects_of_its_own(ranks):
     names = ["0.txt", "1-0", "1.txt", "2-0", "2-1", "2.txt"]
     assert ranks.call(two_sessions, 2).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2
 
@@ -160,7 +160,7 @@ def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks
     few, many = ranks.call(asked_for_files, 2).ok().results, ranks.call(asked_for_files, 6).ok().results
     assert many[0][0] == few[0][0] <= 10
     assert max(asked for asked, _ in many[1:]) <= few[1][0]
-    assert abs(many[0][1]) <= 8  # of the last turn
+    assert abs(many[0][1]) <= 8  # of the last effect
 
 
 def seeded_often():

@@ -457,10 +457,10 @@ def test_an_answer_that_a_stranger_wrote_is_refused(tmp_path, command):
         written, _, error = beside(job, folder, "ahead")
     assert written >= 399
     assert job.returncode != 0
-    assert re.search(r"TrustError: turn \d+ of session 1: what came is not of this job's ranks", error), error
+    assert re.search(r"TrustError: effect \d+ of session 1: what came is not of this job's ranks", error), error
 
 
-@pytest.mark.parametrize("which", ["ddp_patch", "turn", "lengths", "place", "seen"])
+@pytest.mark.parametrize("which", ["ddp_patch", "effect", "lengths", "place", "seen"])
 def test_a_job_whose_store_a_stranger_writes_to_goes_on_or_ends_with_an_error(tmp_path, undisturbed, which):
     folder = tmp_path / "job"
     with ended(start(folder, *PYTHON)) as (job,):

@@ -14,7 +14,7 @@ _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 _PACKAGES = ("site-packages", "dist-packages")
 OURS = str(Path(__file__).parents[1])
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local)
+NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, threading.Event)
 
 
 def is_own(kind: type) -> bool:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from ..calling.own import is_own_file
 from .standing import MISSING
 
 
@@ -69,6 +70,16 @@ def resolved(name: str, function: types.FunctionType) -> str:
         return importlib.util.resolve_name(name, function.__globals__.get("__package__"))
     except ImportError:  # which the function will say
         return name
+
+
+def is_own_function(value: Any) -> bool:
+    """Tell what the script has a decorator of an installed package on, such as ``torch.no_grad()``."""
+    return isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename)
+
+
+def is_empty(content: Any) -> bool:
+    """Tell functions of ours, which say nothing about the script."""
+    return content is None or (isinstance(content, tuple) and len(content) == 2 and content[1] is None)
 
 
 def difference(before: Any, after: Any, name: str = "") -> str:

@@ -32,11 +32,7 @@ class Guards:
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
         self.content: Any = None
-        for _ in range(_PASSES):
-            before = len(self._names)
-            self._read()
-            if len(self._names) == before:
-                break
+        self._read()
 
     def changed(self, layers_did: bool = False) -> bool:
         """Tell whether some of it changed since it was last asked; ``content`` is new then.
@@ -58,11 +54,18 @@ class Guards:
         return Walk(self._layers, self._number, self._names)
 
     def _read(self) -> None:
+        for _ in range(_PASSES):
+            before = len(self._names)
+            self._read_once()
+            if len(self._names) == before:
+                break
+
+    def _read_once(self) -> None:
         walk = self._walk()
         content: list[Any] = []
         for layer in self._layers:
             for name, value in vars(layer).items():
-                if name not in OF_TORCH and not isinstance(value, PLAIN):
+                if name not in OF_TORCH and type(value) not in PLAIN:
                     content.append((name, walk.over(value, 0)))
             for buffer in layer._buffers.values():
                 if buffer is not None:

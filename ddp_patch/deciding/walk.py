@@ -7,11 +7,12 @@ import collections
 import contextvars
 import enum
 import functools
+import hashlib
 import itertools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,14 +21,14 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
-from .code import content_of, names_in, resolved, slots_of
+from .code import content_of, is_empty, is_own_function, names_in, resolved, slots_of
 from .standing import MISSING, Standing
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
 _MOST = 4096  # things that are looked at
 _DEPTH = 12
-_ENDLESS = (types.GeneratorType, itertools.count, itertools.cycle, itertools.chain, itertools.islice)
+_USED_UP = ("builtins", "itertools")  # iterators of these modules
 
 
 class Walk:
@@ -52,8 +53,8 @@ class Walk:
         if type(thing) in PLAIN:
             return type(thing), thing  # 1, 1.0 and True are equal
         if isinstance(thing, enum.Enum):
-            return type(thing).__qualname__, thing.name
-        if isinstance(thing, Tensor):  # which is compared by value
+            return type(thing).__qualname__, thing.name, thing.value if type(thing.value) in PLAIN else None
+        if isinstance(thing, Tensor):  # of which its values do not count
             return self._tensor(thing)
         if id(thing) in self._found:
             return self._number(thing)
@@ -63,9 +64,13 @@ class Walk:
         for kinds, walk in _WALKS:
             if isinstance(thing, kinds):
                 return walk(self, thing, depth + 1)
-        if hasattr(thing, "dtype") and hasattr(thing, "tobytes"):  # NumPy's
-            self.standing.number(thing, thing.tobytes())
-            return str(thing.dtype), getattr(thing, "shape", ()), thing.tobytes()
+        if isinstance(thing, Iterator) and type(thing).__module__ in _USED_UP:
+            return self._used_up(thing)
+        kind = getattr(thing, "dtype", getattr(thing, "typecode", None))
+        if kind is not None and hasattr(thing, "tobytes"):  # NumPy's, and an array of Python's
+            seen = thing.tobytes()
+            self.standing.number(thing, seen)
+            return str(kind), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
         return self._object(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:
@@ -80,6 +85,8 @@ class Walk:
         held = []
         for layer in thing.modules():
             held.append(self._number(layer))
+            self.standing.size(vars(layer))
+            self.standing.container(layer._modules, dict(layer._modules))
             held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
                 held += [(n, self._held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
@@ -93,7 +100,7 @@ class Walk:
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
-            self.standing.container(thing, type(thing)(thing) if isinstance(thing, (list, set)) else list(thing))
+            self.standing.container(thing, set(thing) if isinstance(thing, set) else list(thing))
         items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
         held = type(thing).__name__, tuple(self.over(item, depth) for item in items)
         return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
@@ -105,7 +112,7 @@ class Walk:
             held = (*held, self.over(thing.default_factory, depth))
         return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
 
-    def _endless(self, thing: Any, depth: int) -> Any:
+    def _used_up(self, thing: Iterator[Any]) -> Any:
         self.standing.is_endless = True
         return repr(thing) if isinstance(thing, itertools.count) else object()
 
@@ -152,7 +159,7 @@ class Walk:
         return self._followed(value, depth, follow)
 
     def _followed(self, value: Any, depth: int, follow: bool) -> Any:
-        if follow or type(value) in PLAIN or type(value) in (list, dict) or _is_own_function(value):
+        if follow or type(value) in PLAIN or type(value) in (list, dict) or is_own_function(value):
             return self.over(value, depth)
         return None
 
@@ -192,12 +199,13 @@ class Walk:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
         above = [self.over(base, depth) for base in (*bases, *([type(thing)] if is_own(type(thing)) else ()))]
-        return (*(content for content in held if not _is_empty(content)), *above)
+        return (*(content for content in held if not is_empty(content)), *above)
 
     def _file(self, thing: types.ModuleType, depth: int) -> Any:
         if not is_own_file(getattr(thing, "__file__", None) or ""):
             return self._number(thing)
-        return tuple((name, self._held(vars(thing), name, depth)) for name in vars(thing) if name in self._names)
+        self.standing.size(vars(thing))  # a name may come later
+        return tuple((name, self._held(vars(thing), name, depth)) for name in [*vars(thing)] if name in self._names)
 
     def _object(self, thing: Any, depth: int) -> Any:
         kind = type(thing)
@@ -213,7 +221,7 @@ class Walk:
                     held.append((name, self._held(namespace, name, depth)))
                 elif not own and name[:2] != "__":
                     held.append((name, self._held(namespace, name, depth, follow=False)))
-        for name in {name for base in kind.__mro__ for name in slots_of(base)} if own else ():
+        for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)
             self.standing.place(get, name, value)
@@ -224,26 +232,16 @@ class Walk:
 _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     (nn.Module, Walk._module),
     (dict, Walk._mapping),
-    ((list, tuple, set, frozenset, collections.deque), Walk._sequence),
+    ((list, tuple, set, frozenset, collections.deque, bytearray), Walk._sequence),
+    ((collections.UserDict, collections.UserList), lambda walk, thing, depth: walk.over(thing.data, depth)),
     (types.FunctionType, Walk._function),
     (types.MethodType, Walk._bound),
     (functools.partial, Walk._partial),
     ((staticmethod, classmethod, property, functools.cached_property, type(functools.lru_cache(int))), Walk._wrapped),
     (type, Walk._class),
     (types.ModuleType, Walk._file),
-    (_ENDLESS, Walk._endless),
     (contextvars.ContextVar, Walk._variable),
     (weakref.ref, Walk._referred),
 ]
 _FORMS = types.MappingProxyType
 _WRITTEN_IN_C = (object, type, nn.Module)
-
-
-def _is_own_function(value: Any) -> bool:
-    """Tell what the script has a decorator of an installed package on, such as ``torch.no_grad()``."""
-    return isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename)
-
-
-def _is_empty(content: Any) -> bool:
-    """Tell functions of ours, which say nothing about the script."""
-    return content is None or (isinstance(content, tuple) and len(content) == 2 and content[1] is None)

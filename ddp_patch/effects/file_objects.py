@@ -30,7 +30,7 @@ class Watched:
         self._failure: OSError | None = None
 
     def write(self, write: Callable[[], Any], size: int) -> Any:
-        """Write or flush on this rank alone. An error waits until all ranks can raise it, at their next turn."""
+        """Write or flush on this rank alone. An error waits until all ranks can raise it, at their next effect."""
         if self._failure is None:
             try:
                 return write()
@@ -101,7 +101,7 @@ class _InStep:
         return self.watched.write(lambda: super(_InStep, self).write(data), len(data))  # type: ignore[misc]
 
     def flush(self) -> None:
-        # No turn: progress bars flush by the clock.
+        # Not in lockstep: progress bars flush by the clock.
         flush = super().flush  # type: ignore[misc]
         if self._busy or self.closed or self._is_dropped():  # type: ignore[attr-defined]
             flush()

@@ -155,7 +155,7 @@ class RankZero:
         if self._world.observation is not None:
             self._world.observation.acted(what)
         self._count += 1
-        name = f"turn {self._count} of session {self._session}"
+        name = f"effect {self._count} of session {self._session}"
         trail = self._world.trail
         trail.detail = paths
         counts = trail.enter(what)
@@ -172,7 +172,7 @@ class RankZero:
                 trail.leave()
 
     def _meet(self, name: str, what: str, paths: Sequence[str]) -> None:
-        """Come to a turn; rank 0 waits for all and looks whether it is the same one."""
+        """Come to an effect; rank 0 waits for all and looks whether it is the same one."""
         self._barriers += 1
         self._calls = 0
         own = self._here(what, paths)
@@ -195,8 +195,8 @@ class RankZero:
         return Point.here(what, self._world.trail.count, paths)
 
     def _place_of(self, rank: int) -> str:
-        """Where a rank tells which turn it came to, in place of the one before."""
-        return f"turn of rank {rank} in session {self._session}"
+        """Where a rank tells which effect it came to, in place of the one before."""
+        return f"effect of rank {rank} in session {self._session}"
 
     def _act_or_get(
         self,

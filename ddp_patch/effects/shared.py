@@ -144,7 +144,7 @@ class SharedObjects:
 
 
 class _Leaders(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use here
-    """What rank 0's script holds: the object, whose methods come to a turn."""
+    """What rank 0's script holds: the object, whose methods rank 0 calls."""
 
     def __init__(self, wrapped: Any, objects: SharedObjects, number: int) -> None:
         super().__init__(wrapped)

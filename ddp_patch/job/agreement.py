@@ -170,7 +170,7 @@ class Agreement:
         if self._point is None or trail.count != self._point - 1:
             return ""
         if trail.in_turn:
-            return "waits in a turn"
+            return "waits at an effect"
         if trail.depth:
             return ""
         return script_line(sys._current_frames().get(Script.ident))

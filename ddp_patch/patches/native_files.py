@@ -53,7 +53,7 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
                     with contextlib.closing(wrapped(path)) as there:
                         there.backup(opened[0])
             except sys.modules["sqlite3"].Error:
-                # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next turn.
+                # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next effect.
                 opened[0] = wrapped(path, *rest, **{**options, "uri": False})
         if session.rank_zero.in_lockstep():
             session.rank_zero.barrier_call("sqlite3.connect", lambda: None, [path])  # all have copied it

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
+import enum
 import functools
 import importlib
 import itertools
@@ -98,6 +99,82 @@ def settings_of_every_kind():
     said += of(lambda net: len(net.queue) > 0, lambda net: net.queue.append(1), queue=collections.deque())
     said += of(lambda net: next(net.count) > 3, lambda net: None, count=itertools.count())
     return said + of(lambda net: net.settings.mix, lambda net: setattr(net.settings, "mix", True))
+
+
+class Level(enum.IntEnum):
+    ROWS = 0
+    MIX = 1
+
+
+class Word(str, enum.Enum):
+    ROWS = "rows"
+    MIX = "mix"
+
+
+def attributes_that_are_like_numbers():
+    said = of(lambda net: net.level > 0, lambda net: setattr(net, "level", Level.MIX), level=Level.ROWS)
+    said += of(lambda net: net.word == "mix", lambda net: setattr(net, "word", Word.MIX), word=Word.ROWS)
+    said += of(lambda net: net.on > 0, lambda net: setattr(net, "on", np.float64(1)), on=np.float64(0))
+    return said + of(lambda net: net.on[0] > 0, lambda net: net.on.extend(b"1") or net.on.pop(0), on=bytearray(1))
+
+
+class Teacher(nn.Module):
+    mix = False
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, z):
+        return self.head(centred(z) if self.mix else z)
+
+
+class Centres(nn.Module):
+    def forward(self, z):
+        return centred(z)
+
+
+def modules_beside_the_model():
+    model = calling(lambda net, z: net.teachers[0](z), teachers=[Teacher(nn.Tanh())])
+    said = fit(model, before=lambda net, step: setattr(net.teachers[0], "mix", True) if step == 3 else None)
+    model = calling(lambda net, z: net.teachers[0](z), teachers=[Teacher(nn.Tanh())])
+    return said + fit(
+        model, before=lambda net, step: setattr(net.teachers[0], "head", Centres()) if step == 3 else None
+    )
+
+
+def things_that_are_used_up():
+    plan = [False] * 3 + [True] * 40
+    said = of(lambda net: next(net.plan), lambda net: None, plan=iter(plan))
+    said += of(lambda net: next(net.plan)[1], lambda net: None, plan=enumerate(plan))
+    said += of(lambda net: next(net.plan)[0], lambda net: None, plan=zip(plan, plan, strict=True))
+    said += of(lambda net: next(net.plan), lambda net: None, plan=map(bool, plan))
+    return said + of(lambda net: net.event.is_set(), lambda net: net.event.set(), event=threading.Event())
+
+
+class Meters(list):
+    """Has a constructor of its own."""
+
+    def __init__(self, first, second):
+        super().__init__([first, second])
+        LOG.append("made")
+
+
+def functions_that_bring_new_names():
+    settings = types.SimpleNamespace(mix=False, late=types.SimpleNamespace(other=False))
+    state = {"ask": lambda net: net.cfg.mix}
+
+    def before(net, step):
+        if step == 2:
+            state["ask"] = lambda net: net.cfg.late.other
+        if step == 4:
+            net.cfg.late.other = True
+
+    model = calling(lambda net, z: centred(z) if state["ask"](net) else z, cfg=settings)
+    said = fit(model, before=before)
+    LOG.clear()
+    said += of(lambda net: net.meters[0] > 0, lambda net: net.meters.reverse(), meters=Meters(0, 1))
+    return [*said, len(LOG)]
 
 
 def closures():
