@@ -160,7 +160,7 @@ class Derived:
             reduction.leave_through(node)
 
     def wait(self) -> Tensor:
-        """Give the value; one all_reduce, if it did not arrive by other means."""
+        """Give the value; one all_reduce for all parts of one dtype and device that did not arrive by other means."""
         meet(self.reductions)
         value: Tensor = self._func(*map(_known, self._operands))
         return value

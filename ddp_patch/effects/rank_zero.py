@@ -1,8 +1,8 @@
 """All ranks come to an outward effect, rank 0 acts, all get what it got.
 
 Told through the job's store, not by collectives: ranks that are elsewhere are found out, not waited for in a wrong one.
-Since no effect happens before every rank has come to it, whatever a rank reads between two effects is what one process
-would read.
+What changes what ranks read (``barrier_call``) happens when every rank has come to it, so that whatever a rank reads
+between two effects is what one process would read.
 """
 
 from __future__ import annotations
