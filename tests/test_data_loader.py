@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import OrderedDict, UserDict, UserList
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,85 @@ def workers_used(asked):
 def test_workers_are_divided_among_the_ranks_of_a_host(ranks):
     outcome = ranks.call(workers_used, 2, 3).ok()
     assert outcome.results == [[3, 2, 4, 2, "SequentialSampler"]] * 2
+
+
+class Row(UserDict):
+    """As tokenizers give them."""
+
+
+def rows_of_every_kind():
+    """Batches of what ``default_collate`` puts together."""
+    kinds = [
+        [Row(x=torch.tensor(float(i)), name=f"row {i}") for i in range(7)],
+        [UserList([float(i), i]) for i in range(7)],
+        [OrderedDict(x=float(i), name=f"row {i}") for i in range(7)],
+        [(float(i), [i, "text"]) for i in range(7)],
+    ]
+    said = []
+    for data in kinds:
+        for batch in DataLoader(data, 4):
+            items = batch.values() if isinstance(batch, (dict, UserDict)) else batch
+            said.append([type(batch).__name__, *(plain(item) for item in items)])
+    return said
+
+
+def plain(item):
+    if isinstance(item, str):
+        return item
+    return item.tolist() if isinstance(item, torch.Tensor) else [plain(each) for each in item]
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_batches_of_every_kind_hold_all_rows(ranks, nproc):
+    (wanted,) = ranks.call(rows_of_every_kind, 1).ok().results
+    assert ranks.call(rows_of_every_kind, nproc).ok().results == [wanted] * nproc
+
+
+MIXED = {
+    "numbers": ([1, 2, 0.5, 1.5], "the rows of this rank make int64, those of rank 1 make float64"),
+    "numbers that come later": (
+        [1.0] * 4 + [1, 2, 0.5, 1.5],
+        "the rows of this batch make int64, those of the first one",
+    ),
+    "keys": ([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 3, "a": 4}, {"b": 3, "a": 4}], "{'a': int64, 'b': int64}"),
+}
+
+
+def read(kind):
+    return [plain(batch) for batch in DataLoader(MIXED[kind][0], 4)]
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_rows_whose_type_differs_from_rank_to_rank_are_an_error(ranks, kind):
+    outcome = ranks.call(read, 2, kind)
+    assert not outcome.late
+    assert all(outcome.codes)
+    assert MIXED[kind][1] in outcome.stderr[0]
+    assert "Give all rows the same: float(value) in the dataset" in outcome.stderr[0]
+
+
+class Fails(Dataset):
+    """Its first rows cannot be read."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, i):
+        if i < 4:
+            raise OSError("a disk that is away for a moment")
+        return float(i)
+
+
+def goes_on():
+    batches, read = iter(DataLoader(Fails(), 4)), []
+    for _ in range(2):
+        try:
+            batch = next(batches)
+            read.append([batch.tolist(), batch.mean().item()])
+        except OSError as error:
+            read.append(str(error))
+    return read
+
+
+def test_a_script_that_catches_what_a_batch_raises_goes_on_with_the_next(ranks):
+    assert ranks.call(goes_on, 2).ok().results == ranks.call(goes_on, 1).ok().results * 2

@@ -537,23 +537,76 @@ MEASURED = {
 }  # by ``scale`` on 2 cores, 2026-11-24
 
 
-def test_the_page_states_the_errors_of_what_scale_measured(tmp_path, capsys):
+LONGER = {
+    "format": "ddp_patch profile",
+    "version": 1,
+    "parameters": 12617738,
+    "gradient_bytes": 50470952,
+    "optimizer": "adamw",
+    "learning_rate": 0.001,
+    "precision": "fp32",
+    "batch_rows": 512.0,
+    "network": {
+        "devices_per_host": 2,
+        "within": {"bandwidth_bytes_per_second": 1789000000.0, "latency_seconds": 0.0001281},
+    },
+    "runs": [
+        {
+            "ranks": 1,
+            "rows": 512.0,
+            "step_seconds": 0.4648,
+            "compute_seconds": 0.4337,
+            "backward_seconds": 0.288,
+            "loading_seconds": 0.0022,
+            "optimizer_seconds": 0.02891,
+            "python_seconds": 0.0,
+            "effects_seconds": 0.0,
+            "exposed_communication_seconds": 0.0,
+        },
+        {
+            "ranks": 2,
+            "rows": 512.0,
+            "step_seconds": 0.312,
+            "compute_seconds": 0.2437,
+            "loading_seconds": 0.00166,
+            "optimizer_seconds": 0.03257,
+            "python_seconds": 0.002325,
+            "effects_seconds": 0.0,
+            "exposed_communication_seconds": 0.0317,
+        },
+        {
+            "ranks": 2,
+            "rows": 1024.0,
+            "step_seconds": 0.5158,
+            "compute_seconds": 0.4503,
+            "loading_seconds": 0.002912,
+            "optimizer_seconds": 0.02927,
+            "python_seconds": 0.002612,
+            "effects_seconds": 0.0,
+            "exposed_communication_seconds": 0.03072,
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize(("measured", "first"), [(MEASURED, 0), (LONGER, 4)], ids=["short steps", "longer steps"])
+def test_the_page_states_the_errors_of_what_scale_measured(tmp_path, capsys, measured, first):
     path = tmp_path / "scale.json"
-    path.write_text(json.dumps({**MEASURED, "runs": MEASURED["runs"][:1]}))
     pattern = r"^\| ([24]), \w+ \| ([\d,]+) \| [\d.]+ ms \| [\d.]+ ms \| ([+-]\d+) % \| [\d.]+ ms \| ([+-]\d+) % \|$"
-    rows = re.findall(pattern, DOCS.read_text(), re.M)
+    rows = re.findall(pattern, DOCS.read_text(), re.M)[first : first + len(measured["runs"]) - 1]
     assert [(int(ranks), int(size.replace(",", ""))) for ranks, size, *_ in rows] == [
-        (run["ranks"], run["rows"]) for run in MEASURED["runs"][1:]
+        (run["ranks"], run["rows"]) for run in measured["runs"][1:]
     ]
-    for known, column in ((1, 2), (len(MEASURED["runs"]), 3)):
-        path.write_text(json.dumps({**MEASURED, "runs": MEASURED["runs"][:known]}))
-        assert command(["--profile", str(path), "--ranks", "2,4", "--json"]) == 0
+    devices = measured["network"]["devices_per_host"]
+    for known, column in ((1, 2), (len(measured["runs"]), 3)):
+        path.write_text(json.dumps({**measured, "runs": measured["runs"][:known]}))
+        assert command(["--profile", str(path), "--ranks", f"2,{devices}", "--json"]) == 0
         capsys.readouterr()
         found = profile.read(str(path))
         work = profile.work(found["runs"])
         link = Link(*found["network"]["within"].values())
-        job = Job(found["parameters"], found["gradient_bytes"], 512.0, work, 4, link, link)
-        path.write_text(json.dumps(MEASURED))
+        job = Job(found["parameters"], found["gradient_bytes"], 512.0, work, devices, link, link)
+        path.write_text(json.dumps(measured))
         for run, row in zip(profile.read(str(path))["runs"][1:], rows, strict=True):
             assert 100 * (predicted(job, run).step / run.step - 1) == pytest.approx(float(row[column]), abs=0.6)
 

@@ -66,9 +66,16 @@ def full_tensor(batch: BatchTensor) -> Tensor:
 def known_whole(batch: BatchTensor) -> Tensor | None:
     """The whole batch, if this rank has it: no communication."""
     whole, rows = batch._whole, batch._rows
-    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _aliased:
+    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _has_aliases(rows):
         return None
     return whole if rows is None or version(rows) == batch._rows_seen else None
+
+
+def _has_aliases(rows: Tensor | None) -> bool:
+    # Not whether there is any entry: those of batches that are gone go when a rank's memory is used again.
+    if not _aliased or rows is None:
+        return False
+    return any(holder() is not None for holder in _aliased.get(rows.untyped_storage().data_ptr(), []))
 
 
 def forget_whole(batch: BatchTensor) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .crossings import replicate
+from .crossings import all_reduce, replicate
 from .likeness import LikeTensor
 from .nodes import named_after
 from .pending import Derived, PendingReduction, distinct, meet
@@ -168,6 +168,8 @@ def pending_reduction(
     if seen is not None:
         seen.crossed()
     reduction = PendingReduction(partial, count, divisor, dtype)
+    if partial.is_complex() and partial.requires_grad:
+        return all_reduce(partial) / divisor if count is None else all_reduce(partial) / all_reduce(count)
     if not partial.is_floating_point() and seen is None and not World.get().alone:
         return reduction.wait()  # a count, which torch's functions may take for a size without a word
     reduction.rows = rows

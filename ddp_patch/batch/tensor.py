@@ -135,6 +135,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
     if rule is None:
         return on_whole(func, args, kwargs)
+    if not args and "input" in kwargs:  # torch.mean(input=x): rules look for it in its place
+        args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
     world = World.current  # none after disable(), when a batch still knows its shape
     operation, before = 0, None
     if world is not None:

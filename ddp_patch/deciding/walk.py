@@ -86,7 +86,8 @@ class Walk:
         for layer in thing.modules():
             held.append(self._number(layer))
             self.standing.size(vars(layer))
-            self.standing.container(layer._modules, dict(layer._modules))
+            if isinstance(layer._modules, dict):  # a ScriptModule's is torch's own
+                self.standing.container(layer._modules, dict(layer._modules))
             held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
                 held += [(n, self._held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say

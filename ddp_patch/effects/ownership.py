@@ -42,6 +42,7 @@ _CACHES = (
 
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
+_DISKS_IN_MEMORY = ("/dev/shm/",)
 
 
 class Ownership:
@@ -146,7 +147,7 @@ class Ownership:
             return True
         # The working directory may be gone.
         here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
-        if path.startswith(_SYSTEM):
+        if path.startswith(_SYSTEM) and not path.startswith(_DISKS_IN_MEMORY):
             return True
         if kind == "script":
             return False

@@ -26,7 +26,8 @@ class SystemRandom:
 
     def shared(self, what: str, draw: Callable[[], Any]) -> Any:
         """Give what rank 0 draws, or what this rank draws for itself where the ranks are not in step."""
-        if self._rank_zero.in_lockstep() and self._ownership.covers_calls():
+        # random.SystemRandom and secrets draw through Python's own modules.
+        if self._rank_zero.in_lockstep() and self._ownership.covers_calls("random", "secrets"):
             return self._rank_zero.call(what, draw)
         return draw()
 

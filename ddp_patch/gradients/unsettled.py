@@ -58,7 +58,8 @@ class Unsettled:
         if not self.waiting:
             return
         ids = {id(parameter) for parameter in parameters}
-        for sync in set(self.waiting.values()):
+        # In the order in which they came to wait: a set's is another one on each rank.
+        for sync in list({id(sync): sync for sync in self.waiting.values()}.values()):
             if sync.ids <= ids:
                 sync.pending = False
                 self.note(sync)

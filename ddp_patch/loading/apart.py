@@ -8,7 +8,8 @@ from typing import Any
 from .. import script_thread
 from ..batch.world import World
 from ..calling.per_rank_generators import PerRankGenerators
-from .batches import as_batch, as_dealt
+from .batches import as_dealt
+from .collated import Collated
 from .sampler import DealtBatches
 
 _WORKER_ADVICE = (
@@ -28,6 +29,7 @@ class Apart:
         stream: PerRankGenerators,
         name: str,
         described: str,
+        collated: Collated,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         """Wrap torch's iterator.
@@ -39,6 +41,7 @@ class Apart:
             stream: entered by the sampler where rows are fetched in this process.
             name: of this epoch, the same on every rank.
             described: names the loader in errors.
+            collated: what is known of the loader's batches.
             collate: of the script, for an iterator that gives samples; it sees those of all ranks.
         """
         self.iterator = iterator
@@ -47,6 +50,7 @@ class Apart:
         self._stream = stream
         self._name = name
         self._described = described
+        self._collated = collated
         self._collate = collate
         self._has_workers = getattr(iterator, "_num_workers", 0) > 0
         self._fetched = 0
@@ -60,9 +64,12 @@ class Apart:
             data = next(self.iterator)
         except StopIteration as error:
             if self._sampler.sizes:  # it was not the sampler that ended, but an item that raised it
+                self._sampler.sizes.popleft()
                 self._compare(RuntimeError(f"StopIteration({error})"))
             raise
         except Exception as error:
+            if self._sampler.sizes:  # a script that catches it goes on with the next batch
+                self._sampler.sizes.popleft()
             self._compare(error)
             raise
         finally:
@@ -76,7 +83,7 @@ class Apart:
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]
             return as_dealt(self._collate(samples), self._world, len(samples))[0], len(samples)
-        return (data if layout is None else as_batch(data, layout, self._share)), rows
+        return (data if layout is None else self._collated.as_batch(data, layout, self._share)), rows
 
     def _leaders(self, data: Any) -> Any:
         """What rank 0 has."""

@@ -16,15 +16,6 @@ from ..batch.world import World
 from ..structure import leaves, map_items, map_leaves
 
 
-def as_batch(data: Any, layout: Layout, share: Callable[[Any], list[Any]]) -> Any:
-    """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
-    if isinstance(data, (list, tuple)) and data and all(isinstance(item, (str, bytes)) for item in data):
-        return type(data)(item for part in share(list(data)) for item in part)
-    if isinstance(data, Tensor):
-        return BatchTensor.from_local(data, layout) if data.dim() > 0 else data
-    return map_items(lambda item: as_batch(item, layout, share), data)
-
-
 def common_rows(data: Any) -> int | None:
     """Size of a batch that came whole, if all its tensors agree on it."""
     tensors = [leaf for _, leaf in leaves(data) if isinstance(leaf, Tensor)]

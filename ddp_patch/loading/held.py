@@ -36,12 +36,12 @@ def held_by(loader: Any, kinds: tuple[type, ...], known: Iterable[Any] = ()) -> 
 
 
 def _within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
-    seen = {id(thing) for thing in known}
+    seen = {id(thing): thing for thing in known}  # which stay alive: their places in memory are not taken again
 
     def look(thing: Any, depth: int) -> Iterator[Any]:
         if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):
             return
-        seen.add(id(thing))
+        seen[id(thing)] = thing
         if isinstance(thing, types.FunctionType) and (thing.__module__ or "").startswith("torch."):
             return
         if isinstance(thing, kinds):

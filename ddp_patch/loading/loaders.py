@@ -23,6 +23,7 @@ from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given
 from .channel import Channel
+from .collated import Collated
 from .growing import Growing
 from .iterator import Batches
 from .listener import Listener
@@ -87,7 +88,9 @@ class Loaders:
         if known is None:
             number = _number()
             compare_datasets(self._world, loader, number)
-            known = self._known[loader] = _Known(number, FirstBatches(self._world, number))
+            known = self._known[loader] = _Known(
+                number, FirstBatches(self._world, number), Collated(_described(loader))
+            )
             if loader.persistent_workers:
                 vars(loader)[RUNS] = True
         known.epochs += 1
@@ -134,7 +137,8 @@ class Loaders:
             return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.by is Read.OWN_SAMPLES else None
-        return Apart(make(shadow), sampler, self._world, self._replicas.stream, name, _described(loader), collate)
+        stream, described = self._replicas.stream, _described(loader)
+        return Apart(make(shadow), sampler, self._world, stream, name, described, known.collated, collate)
 
     def _connected(self) -> Channel:
         with self._connecting:
@@ -184,6 +188,7 @@ class _Known:
 
     number: str  # the same for the same loader on every rank
     compared: FirstBatches
+    collated: Collated
     epochs: int = 0
     shadow: Any = None  # kept with the iterator of a loader with persistent workers
 

@@ -256,6 +256,10 @@ def reduction(r):
         lambda x: (x > 0).sum(),
         lambda x: (x > 0).float().mean(),
         lambda x: x.sum(dtype=torch.float64),
+        lambda x: torch.mean(input=x),
+        lambda x: torch.sum(input=x, dim=dims),
+        lambda x: torch.exp(1j * x).mean().abs(),
+        lambda x: torch.exp(1j * x).sum().real,
     ]
     return Call(r.choice(forms), [(x, dim)])
 
@@ -431,6 +435,9 @@ def products(r):
         Call(lambda x, w: x @ w, [(x, 0), (w, None)]),
         Call(lambda x, w: torch.matmul(x, w[:, 0]), [(x, 0), (w, None)]),
         Call(lambda x, w: x.mm(w).relu(), [(x, 0), (w, None)]),
+        Call(lambda v: torch.ones(len(v)) @ v, [(x[:, 0], 0)], local=False),
+        Call(lambda v: torch.mv(torch.ones(3, len(v)), v), [(x[:, 0], 0)], local=False),
+        Call(lambda v, w: v[:, None] @ w[:1], [(x[:, 0], 0), (w, None)]),
         Call(lambda z: torch.bmm(z, z.transpose(1, 2)), [(z, 0)]),
         Call(lambda z: z @ z.mT, [(z, 0)]),
         Call(lambda x, w: F.linear(x, w.t()), [(x, 0), (w, None)]),
@@ -450,6 +457,10 @@ def unknown(r):
         lambda x: torch.ones(x.shape[1]).expand_as(other=x) * x,
         lambda x: torch.outer(x.flatten(), x.flatten()),
         lambda x: x.diagonal(),
+        lambda x: torch.flatten(input=x, start_dim=1),
+        lambda x: torch.unsqueeze(input=x, dim=1),
+        lambda x: torch.transpose(input=x, dim0=0, dim1=1),
+        lambda x: torch.flip(input=x, dims=[1]),
         lambda x: F.pad(x, (1, 1)),
         lambda x: torch.stack([torch.as_tensor(v) for v in x.reshape(-1)[:2].tolist()]).sum() + x.prod(),
         lambda x: F.layer_norm(x, x.shape[1:]),
@@ -500,7 +511,7 @@ def writes(r):
     b = x.shape[dim]
     i = r.randrange(b)
 
-    def function(x, form=r.randrange(11)):
+    def function(x, form=r.randrange(12)):
         z = x.clone() if form % 2 else x * 1
         row = [slice(None)] * 2
         row[dim] = i
@@ -529,6 +540,11 @@ def writes(r):
             view = z.transpose(0, 1)
             z.numpy()[...] = 7
             return view * 2 + x.t()
+        elif form == 11:
+            z = z.detach()
+            half = z[: b // 2] if dim == 0 else z[:, : b // 2]
+            F.relu(half, inplace=True)
+            return z * 2 + x
         elif form == 7:
             z.index_fill_(dim, torch.tensor([i]), 2.0)
         else:

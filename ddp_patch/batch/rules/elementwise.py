@@ -16,7 +16,7 @@ from ..tensor import BatchTensor, Rule, Unanswered
 
 def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``f(x, y, ...)`` with broadcasting against scalars, global tensors and other batches."""
-    if kwargs.get("out") is not None:
+    if kwargs.get("out") is not None or (kwargs.get("inplace") and whole_is_seen(args[0])):
         return NotImplemented
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     layout = common_layout(tensors)

@@ -29,8 +29,8 @@ def product_layout(left: Tensor, right: Tensor) -> Layout | None:
     if len(batches) == 2:
         if back < 3 or _back(batches[1]) != back or batches[1]._layout.counts != layout.counts:
             return None
-    elif back < 3 and back != (2 if batches[0] is left else 1):
-        return None
+    elif (back < 3 and (batches[0] is left) != (back == 2)) or (batches[0] is right and right.dim() == 1):
+        return None  # summed over
     if back >= 3 and any(t.dim() >= back and t.shape[-back] not in (1, layout.total) for t in (left, right)):
         return None
     # A vector on the left leaves no dimension of its own before the columns of the right.

@@ -1,0 +1,111 @@
+"""What ``default_collate`` makes of this rank's rows: one kind on all ranks, or the batch would be of no rank's kind.
+
+It takes the kind of a batch from its first row: numbers that are sometimes whole become integers on one rank and floats
+on another; keys stand in the order of each rank's first row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..batch.layout import Layout
+from ..batch.tensor import BatchTensor
+from ..errors import BatchError
+from ..ledger import script_line
+
+Exchange = Callable[[Any], list[Any]]
+
+
+class Collated:
+    """The kind of one loader's batches."""
+
+    def __init__(self, described: str) -> None:
+        """Know of none yet.
+
+        Args:
+            described: names the loader.
+        """
+        self._described = described
+        self._agreed: str | None = None
+
+    def as_batch(self, data: Any, layout: Layout, exchange: Exchange) -> Any:
+        """Make batches of collated rows.
+
+        Args:
+            data: of this rank.
+            layout: of the batch.
+            exchange: gives what every rank gave; all come to the loader's first batch.
+
+        Raises:
+            BatchError: where they are not of one kind.
+        """
+        own = _kind(data)
+        if self._agreed is None:
+            for rank, its in enumerate(exchange(own)):
+                if its != own:
+                    raise BatchError(
+                        f"{script_line()}: {self._described}: the rows of this rank make {own}, those of rank {rank} "
+                        f"make {its}. {_ADVICE}"
+                    )
+            self._agreed = own
+        if own != self._agreed:
+            raise BatchError(
+                f"{script_line()}: {self._described}: the rows of this batch make {own}, those of the first one made "
+                f"{self._agreed}. {_ADVICE}"
+            )
+        return as_batch(data, layout, exchange)
+
+
+_ADVICE = (
+    "torch's default_collate takes the type of a batch, and the order of its keys, from its first row. Give all rows "
+    "the same: float(value) in the dataset."
+)
+
+
+def _kind(data: Any) -> str:
+    if isinstance(data, Tensor):
+        return str(data.dtype).removeprefix("torch.")
+    if isinstance(data, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_kind(item)}" for key, item in data.items()) + "}"
+    if _is_sequence(data):
+        return "strings" if _are_strings(data) else "[" + ", ".join(map(_kind, data)) + "]"
+    return type(data).__name__
+
+
+def as_batch(data: Any, layout: Layout, exchange: Exchange) -> Any:
+    """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
+    if isinstance(data, Tensor):
+        return BatchTensor.from_local(data, layout) if data.dim() > 0 else data
+    if isinstance(data, Mapping):
+        entries = {key: as_batch(item, layout, exchange) for key, item in data.items()}
+        if type(data) is dict:
+            return entries
+        if not isinstance(data, MutableMapping):
+            return type(data)(entries)  # type: ignore[call-arg]  # as default_collate does
+        twin = copy.copy(data)
+        twin.update(entries)
+        return twin
+    if not _is_sequence(data):
+        return data
+    if isinstance(data, (list, tuple)) and _are_strings(data):
+        return type(data)(item for part in exchange(list(data)) for item in part)
+    items = [as_batch(item, layout, exchange) for item in data]
+    if hasattr(data, "_fields"):
+        return type(data)(*items)
+    if type(data) in (list, tuple) or not isinstance(data, MutableSequence):
+        return type(data)(items)
+    clone = copy.copy(data)
+    clone[:] = items
+    return clone
+
+
+def _is_sequence(data: Any) -> bool:
+    return isinstance(data, Sequence) and not isinstance(data, (str, bytes))
+
+
+def _are_strings(data: Any) -> bool:
+    return len(data) > 0 and all(isinstance(item, (str, bytes)) for item in data)
