@@ -21,7 +21,7 @@ Exchange = Callable[[Any], list[Any]]
 
 
 class Collated:
-    """The kind of one loader's batches."""
+    """The kinds of one loader's batches: tasks that take turns may have several."""
 
     def __init__(self, described: str) -> None:
         """Know of none yet.
@@ -30,7 +30,7 @@ class Collated:
             described: names the loader.
         """
         self._described = described
-        self._agreed: str | None = None
+        self._agreed: set[str] = set()
 
     def as_batch(self, data: Any, layout: Layout, exchange: Exchange) -> Any:
         """Make batches of collated rows.
@@ -38,25 +38,21 @@ class Collated:
         Args:
             data: of this rank.
             layout: of the batch.
-            exchange: gives what every rank gave; all come to the loader's first batch.
+            exchange: gives what every rank gave. All come to it with the first batch of a kind; where the rows of some
+                ranks alone make another one, these meet nobody, which is an error too.
 
         Raises:
             BatchError: where they are not of one kind.
         """
         own = _kind(data)
-        if self._agreed is None:
+        if own not in self._agreed:
             for rank, its in enumerate(exchange(own)):
                 if its != own:
                     raise BatchError(
                         f"{script_line()}: {self._described}: the rows of this rank make {own}, those of rank {rank} "
                         f"make {its}. {_ADVICE}"
                     )
-            self._agreed = own
-        if own != self._agreed:
-            raise BatchError(
-                f"{script_line()}: {self._described}: the rows of this batch make {own}, those of the first one made "
-                f"{self._agreed}. {_ADVICE}"
-            )
+            self._agreed.add(own)
         return as_batch(data, layout, exchange)
 
 
@@ -72,7 +68,8 @@ def _kind(data: Any) -> str:
     if isinstance(data, Mapping):
         return "{" + ", ".join(f"{key!r}: {_kind(item)}" for key, item in data.items()) + "}"
     if _is_sequence(data):
-        return "strings" if _are_strings(data) else "[" + ", ".join(map(_kind, data)) + "]"
+        kinds = ["strings"] if _are_strings(data) else dict.fromkeys(map(_kind, data))  # of which there may be many
+        return f"[{', '.join(kinds)}]"
     return type(data).__name__
 
 
