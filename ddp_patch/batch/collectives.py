@@ -16,6 +16,7 @@ from ..job.seal import Seal
 from ..ledger import Ledger
 from .layout import Layout
 from .names import function_name
+from .strides import empty_whole, leader, scaled, tell_their_order
 
 _counts = itertools.count(1)  # of this process, the same on every rank
 
@@ -59,16 +60,21 @@ class Collectives(ABC):
         longest = max(layout.counts)
         shape = own.shape[1:]
         row_bytes = own.element_size() * shape.numel()
-        whole = rows.new_empty([*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]])
         if row_bytes == 0:
-            return whole
+            return empty_whole(rows, layout, scaled(rows, layout))
         # A contiguous tensor of one element may have any stride, which view() refuses.
         flat = own.reshape(-1).clone(memory_format=torch.contiguous_format) if own.numel() == 1 else own.reshape(-1)
         sent = flat.view(torch.uint8)
         if own.shape[0] < longest:
             sent = torch.cat([sent, sent.new_zeros((longest - own.shape[0]) * row_bytes)])
+        alike = tell_their_order(layout)
+        if not alike:
+            # Whole multiples of 16 bytes, so that every part starts where a complex number may.
+            order = torch.tensor([*scaled(rows, layout), *[0] * (rows.dim() % 2)], device=sent.device)
+            sent = torch.cat([sent, order.view(torch.uint8)])
         # Into memory of its own: a view made inside an autograd function refuses in-place writes.
-        fits = layout.dim == 0 and longest * self.size == layout.total
+        whole = empty_whole(rows, layout, scaled(rows, layout)) if alike else rows
+        fits = alike and layout.dim == 0 and longest * self.size == layout.total and whole.is_contiguous()
         gathered = whole.view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()
         self.ledger.gathered(named(self.at_work), sent.numel())
@@ -77,12 +83,25 @@ class Collectives(ABC):
                 dist.all_gather_single(gathered, sent, group=self.group)
             else:
                 dist.all_gather(list(parts), sent, group=self.group)
+        if not alike:
+            order = parts[leader(layout)][-order.numel() * 8 :].clone().view(torch.int64)
+            whole = empty_whole(rows, layout, tuple(order.tolist()[: rows.dim()]))
         if not fits:
             for rank, part in enumerate(parts):
                 start, count = layout.span(rank)
                 piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
                 whole.narrow(layout.dim, start, count).copy_(piece.movedim(0, layout.dim))
         return whole
+
+    def strides_of_whole(self, rows: torch.Tensor, layout: Layout) -> tuple[int, ...]:
+        """Strides that the whole batch would have, were it laid out as the rows are.
+
+        One exchange among the ranks where a rank's only row cannot tell.
+        """
+        if tell_their_order(layout):
+            return scaled(rows, layout)
+        strides: tuple[int, ...] = self.share([scaled(rows, layout)])[leader(layout)][0]
+        return strides
 
     def share(self, values: list[Any]) -> list[list[Any]]:
         """Exchange small Python objects: entry r is what rank r gave.

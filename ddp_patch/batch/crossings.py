@@ -40,7 +40,7 @@ class Shard(torch.autograd.Function):
     def forward(ctx: Any, whole: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Copy the own rows."""
         ctx.layout = layout
-        return local_rows(whole, layout).clone(memory_format=torch.contiguous_format)
+        return local_rows(whole, layout).clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:

@@ -53,7 +53,10 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         if version(batch._whole) != batch._whole_seen:
             write_back(batch)
         elif batch._rows is not None and version(batch._rows) != batch._rows_seen:
-            batch._whole = None
+            if whole_is_seen(batch):
+                _write_forward(batch)
+            else:
+                batch._whole = None
     if batch._whole is None:
         rows = batch._rows
         assert rows is not None
@@ -97,6 +100,18 @@ def write_back(batch: BatchTensor) -> None:
         batch._whole_copy = whole.detach().clone()
 
 
+def _write_forward(batch: BatchTensor) -> None:
+    """Carry a write to the rows over to the whole, which others look at. One all_gather."""
+    whole, rows = batch._whole, batch._rows
+    assert whole is not None
+    assert rows is not None
+    with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
+        whole.copy_(all_gather(rows, batch._layout))
+    batch._whole_seen, batch._rows_seen = version(whole), version(rows)
+    if batch._whole_copy is not None:
+        batch._whole_copy = whole.detach().clone()
+
+
 # Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
 # reach every batch that shares those rows, whichever is looked at first. Empty unless that happens.
 _aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
@@ -105,9 +120,16 @@ EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "s
 
 def mark_aliased(batch: BatchTensor) -> None:
     """Note that the script got memory of a batch's whole."""
+    if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
+        batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
     key = to_local(batch).untyped_storage().data_ptr()
     holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
     _aliased[key] = [*holders, weakref.ref(batch)]
+
+
+def any_is_aliased() -> bool:
+    """Tell whether the script got memory of any batch's whole."""
+    return bool(_aliased)
 
 
 def _catch_up(batch: BatchTensor) -> None:
@@ -126,6 +148,13 @@ def _catch_up(batch: BatchTensor) -> None:
         _aliased.pop(key, None)
 
 
+def look_through(batch: BatchTensor) -> None:
+    """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
+    batch._is_slice = True
+    if batch._whole is not None and batch._whole.is_inference():
+        mark_aliased(batch)
+
+
 def whole_is_seen(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
@@ -133,3 +162,15 @@ def whole_is_seen(batch: BatchTensor) -> bool:
     return bool(_aliased) and any(
         holder() is batch for holder in _aliased.get(to_local(batch).untyped_storage().data_ptr(), [])
     )
+
+
+def catch_up_with(rows: Tensor) -> None:
+    """After a write to rows: let every batch that shares them, and whose whole somebody looks at, show it."""
+    for holder in _aliased.get(rows.untyped_storage().data_ptr(), []):
+        other = holder()
+        if other is None or other._whole is None:
+            continue
+        if other._whole.is_inference():
+            _write_forward(other)
+        else:
+            full_tensor(other)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .forms import EXPORTS, full_tensor, mark_aliased, version, write_back
+from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import function_name
+from .shared_memory import in_shared_memory, shares_memory
 from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -120,21 +121,16 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     return batch
 
 
-def _shares_memory(result: Any, whole: Tensor) -> bool:
-    if isinstance(result, (list, tuple)):
-        return any(_shares_memory(item, whole) for item in result)
-    return (
-        isinstance(result, Tensor)
-        and not isinstance(result, BatchTensor)
-        and result.layout is torch.strided
-        and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-    )
-
-
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
-    if rule is None:
-        return on_whole(func, args, kwargs)
+    result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
+    target = kwargs.get("out", args[0] if args else None)
+    if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
+        return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
+    return result
+
+
+def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not args and "input" in kwargs:  # torch.mean(input=x): rules look for it in its place
         args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
     world = World.current  # none after disable(), when a batch still knows its shape
@@ -198,7 +194,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     exports = getattr(func, "__name__", "") in EXPORTS
     for batch in batches:
         whole = batch._whole
-        if whole is not None and result is not whole and (exports or _shares_memory(result, whole)):
+        if whole is not None and result is not whole and (exports or shares_memory(result, whole)):
             if exports:  # numpy's writes count no version
                 batch._whole_copy = whole.detach().clone()
             mark_aliased(batch)

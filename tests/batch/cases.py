@@ -554,6 +554,86 @@ def writes(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def writes_to_slices(r):
+    """Slices of a batch, views of them and views of the batch itself are one memory."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    b = x.shape[dim]
+    k, form, looks = r.randint(3, b - 1), r.randrange(10), r.random() < 0.5
+
+    def function(x):
+        with torch.inference_mode(form == 8 or form == 9):
+            return written(x)
+
+    def written(x):
+        z = x.detach().clone() if form > 5 else x * 1
+        old = z.view(*z.shape)
+        half = z[:k] if dim == 0 else z[:, :k]
+        later = z[1:] if dim == 0 else z[:, 1:]
+        column = (slice(None), 0) if dim == 0 else (0, slice(None))
+        seen = [part.sum() for part in (half, later, z)] if looks else []
+        if form == 0:
+            half[column] *= 2
+        elif form == 1:
+            z[column] -= 0.5
+        elif form == 2:
+            (z[:k] if dim == 0 else z[:, :k]).t().mul_(3)
+        elif form == 3:
+            old.mul_(2)
+        elif form == 4:
+            half.t()[0 if dim == 0 else slice(None), 0].add_(1)
+        elif form == 5:
+            old[column] += 1
+            later.mul_(2)
+        elif form == 6:
+            plain = z.select(dim, 0)
+            old.mul_(2)
+            return plain + 1, z * 1
+        elif form == 7:
+            half.view(*half.shape).t().normal_(generator=torch.Generator().manual_seed(1))
+        elif form == 8:
+            half.mul_(2)
+            z.select(dim, 1).zero_()
+        else:
+            half[column] -= 1
+            old.add_(1)
+        return [*seen, half * 1, later + 0, z * 1, old * 1, z.sum()]
+
+    return Call(function, [(x, dim)], local=False)
+
+
+def memory_orders(r):
+    """Random numbers are drawn in the order in which one process's memory lies."""
+    b, t = r.randint(4, 11), r.randint(2, 4)  # a batch of one row per rank does not tell
+    x, dim = torch.rand(b, t, 5, 2, generator=generator(r)), 0
+    form, seed = r.randrange(8), r.randrange(2**30)
+    if r.random() < 0.5:
+        x = x.to(memory_format=torch.channels_last)
+    elif r.random() < 0.5:
+        x, dim = x.transpose(0, 1), 1
+
+    def function(x):
+        torch.manual_seed(seed)
+        if form == 0:
+            return torch.randn_like(x)
+        if form == 1:
+            return (x * 2).detach().normal_()
+        if form == 2:
+            return torch.bernoulli(x * 0.5)
+        if form == 3:
+            y = x.clone()
+            y.detach().uniform_()
+            return y + torch.rand_like(y)
+        if form == 4:
+            return torch.randn_like(x.transpose(1, 3).relu())
+        if form == 5:
+            return torch.randn_like(x.permute(2, 0, 3, 1)[1])
+        if form == 6:
+            return torch.rand_like(x[..., :1].exp()) + x[:, torch.arange(x.shape[1] - 1, -1, -1)]
+        return torch.tensor([*x.stride(), x.is_contiguous(), x.is_contiguous(memory_format=torch.channels_last)])
+
+    return Call(function, [(x, dim)], local=False)
+
+
 def class_losses(r):
     c = r.randint(2, 5)
     extra = sizes(r, r.choice([0, 0, 1, 2]))
@@ -736,6 +816,8 @@ CASES = {
     "shapes_like": shapes_like,
     "draws": draws,
     "writes": writes,
+    "writes_to_slices": writes_to_slices,
+    "memory_orders": memory_orders,
     "class_losses": class_losses,
     "element_losses": element_losses,
 }
@@ -754,6 +836,8 @@ REPEATS = {
     "unknown": 40,
     "draws": 15,
     "writes": 60,
+    "writes_to_slices": 60,
+    "memory_orders": 60,
     "class_losses": 80,
     "element_losses": 60,
     "shapes_like": 10,

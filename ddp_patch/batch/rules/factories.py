@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from ..forms import to_local
+from ..strides import empty_whole
 from ..tensor import BatchTensor, Rule
+from ..world import World
 
 _CONSTANT = (torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like)
 _RANDOM = (torch.rand_like, torch.randn_like, torch.randint_like)
@@ -31,8 +33,8 @@ def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if not args or not isinstance(args[0], BatchTensor):
         return NotImplemented
     batch: BatchTensor = args[0]
-    template = to_local(batch).new_empty(1).expand(batch.shape)
-    kwargs = {"memory_format": torch.contiguous_format, **kwargs}
+    rows = to_local(batch)
+    template = empty_whole(rows, batch._layout, World.get().strides_of_whole(rows, batch._layout))
     leaf = kwargs.pop("requires_grad", False)
     made = BatchTensor.from_full(func(template, *args[1:], **kwargs), batch._layout)
     return made.requires_grad_() if leaf else made

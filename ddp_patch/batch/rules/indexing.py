@@ -9,24 +9,31 @@ from torch import Tensor
 
 from ..crossings import shard
 from ..factories import counts
-from ..forms import forget_whole, to_local, whole_is_seen
+from ..forms import forget_whole, look_through, to_local, whole_is_seen
 from ..layout import Layout
+from ..shared_memory import shares_memory
 from ..tensor import BatchTensor, Rule, on_whole, writes_in_place
 from ..world import World
 from . import lookups
 from .dims import named_dims
 
 
-def redealt(result: Any, dim: int) -> Any:
-    """Deal a whole tensor anew along ``dim``, so that it stays a batch for the next model call."""
+def redealt(result: Any, dim: int, source: BatchTensor | None = None) -> Any:
+    """Deal a whole tensor anew along ``dim``, so that it stays a batch for the next model call.
+
+    Args:
+        result: of a function of whole batches.
+        dim: where its rows are.
+        source: the batch that it may be a view of.
+    """
     if not isinstance(result, Tensor) or isinstance(result, BatchTensor) or result.dim() <= dim:
         return result
     layout = Layout.deal(result.shape[dim], dim, World.get().size)
     if layout is None:
         return result
     batch = BatchTensor.from_full(result, layout)
-    # A slice of another batch: writes go through the whole, where that batch sees them.
-    batch._is_slice = result._is_view()
+    if source is not None and source._whole is not None and shares_memory(result, source._whole):
+        look_through(batch)
     return batch
 
 
@@ -68,7 +75,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _picked(func, batch, index, items)
         return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
-        return redealt(on_whole(func, args, kwargs), out_dim)
+        return redealt(on_whole(func, args, kwargs), out_dim, batch)
     return _picked(func, batch, index, items)
 
 
@@ -146,7 +153,7 @@ def along_dim(position: int, default: Any, several: bool) -> Rule:
                 return tuple(BatchTensor.from_local(part, batch._layout) for part in result)
             return BatchTensor.from_local(result, batch._layout)
         result = on_whole(func, args, kwargs)
-        return tuple(redealt(part, dim) for part in result) if several else redealt(result, dim)
+        return tuple(redealt(part, dim, batch) for part in result) if several else redealt(result, dim, batch)
 
     return rule
 

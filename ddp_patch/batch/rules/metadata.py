@@ -40,16 +40,16 @@ def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Strides that the whole batch would have, were it laid out as the rows are."""
     batch: BatchTensor = args[0]
-    rows, layout = to_local(batch), batch._layout
-    step, length = rows.stride(layout.dim), rows.shape[layout.dim]
-    strides = tuple(s if s <= step else s // length * layout.total for s in rows.stride())
+    strides = World.get().strides_of_whole(to_local(batch), batch._layout)
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     return strides if dim is None else strides[dim]
 
 
 def is_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Rows of a contiguous batch are contiguous."""
-    return func(to_local(args[0]), *args[1:], **kwargs)
+    batch: BatchTensor = args[0]
+    strides = World.get().strides_of_whole(to_local(batch), batch._layout)
+    return func(torch.empty_strided(batch.shape, strides, device="meta"), *args[1:], **kwargs)
 
 
 def type_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

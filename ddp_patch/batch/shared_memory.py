@@ -1,0 +1,73 @@
+"""Views of a batch, of slices of it and of its whole are one memory, as they are in one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..structure import leaves, map_leaves
+from .forms import catch_up_with, full_tensor, look_through, version, whole_is_seen
+
+if TYPE_CHECKING:
+    from .tensor import BatchTensor
+
+
+def shares_memory(result: Any, whole: Tensor) -> bool:
+    """Tell whether a result, or a part of it, looks into a tensor's memory."""
+    if isinstance(result, (list, tuple)):
+        return any(shares_memory(item, whole) for item in result)
+    return (
+        isinstance(result, Tensor)
+        and not _is_batch(result)
+        and result.layout is torch.strided
+        and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    )
+
+
+def in_shared_memory(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: BatchTensor, result: Any, is_write: bool
+) -> Any:
+    """Let a batch whose whole somebody looks at show what was written, and its views look at that whole too.
+
+    Args:
+        func: the torch function that was called.
+        args: its arguments.
+        kwargs: its arguments by name.
+        target: the batch that it writes to, or may return views of.
+        result: what it returned.
+        is_write: whether it writes.
+    """
+    rows = target._rows
+    if rows is None:
+        return result
+    if is_write:
+        catch_up_with(rows)
+        return result
+    found = [leaf for _, leaf in leaves(result)]
+    views = [leaf for leaf in found if leaf is not target and _is_batch(leaf) and _is_view(leaf, rows)]
+    if not views or not whole_is_seen(target):
+        return result
+
+    def shaped(value: Any) -> Any:
+        if value is target:
+            return full_tensor(target)
+        # Views ask others for their shape alone.
+        return value.forms[0].new_empty(()).expand(value.shape) if _is_batch(value) else value
+
+    with torch.set_grad_enabled(target.requires_grad):
+        of_whole = func(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
+    for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
+        if any(view is each for each in views):
+            view._whole, view._whole_seen = whole, version(whole)
+            look_through(view)
+    return result
+
+
+def _is_view(batch: BatchTensor, rows: Tensor) -> bool:
+    return batch._whole is None and batch._rows is not None and shares_memory(batch._rows, rows)
+
+
+def _is_batch(value: Any) -> bool:
+    return hasattr(value, "_is_slice")
