@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,7 +55,7 @@ class Ledger:
     notes: dict[str, None] = field(default_factory=dict)  # said once, in order
     pace: Pace = field(default_factory=Pace)
     # Optimizers that stepped in it, by identity.
-    _of_iteration: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
+    _of_iteration: set[int] = field(default_factory=set)
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step of an optimizer."""
@@ -64,7 +63,7 @@ class Ledger:
         if id(optimizer) in self._of_iteration:
             self._of_iteration.clear()
         self.iterations += not self._of_iteration
-        self._of_iteration[id(optimizer)] = optimizer
+        self._of_iteration.add(id(optimizer))
 
     def count(self, kind: str, size: int, times: int = 1) -> None:
         """Count one collective, or several, that carried ``size`` bytes."""

@@ -33,9 +33,9 @@ class Greeting:
 
     def stepped(self) -> None:
         """An optimizer has stepped: what it trains has been called."""
-        models = list(self._ledger.replicas)
-        if len(models) == self._said:
+        if len(self._ledger.replicas) == self._said:
             return
+        models = list(self._ledger.replicas)
         for name in models[max(self._said, 0) :]:
             self._say(f"{name} is the model; {self._how(name)}.")
         if not models:

@@ -103,6 +103,8 @@ class Tuning:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped. Every rank comes here at the same point of the script."""
+        if not self.is_on:
+            return
         model = next((model for model in self._models.values() if not model.trial.is_over), None)
         if model is None or not model.seconds:
             return

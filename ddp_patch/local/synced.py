@@ -82,7 +82,8 @@ class Synced:
             self._world.ledger.deferred += 1
         if self._armed and self._reached:
             self._armed, self.pending, self._to_check = False, False, True
-            average_sparse(self.sparse, self._world)
+            if self.sparse:
+                average_sparse(self.sparse, self._world)
         else:
             self.pending = True  # it may have gone past DDP
         self._reached = False

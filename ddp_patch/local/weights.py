@@ -105,7 +105,7 @@ class Weights:
         Raises:
             BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
-        share = self.begin()
+        share = self.begin() if self.is_used else None
         if share is None:
             return args, kwargs
         given = args[0] if args else kwargs["tensors"]
@@ -120,7 +120,7 @@ class Weights:
         Raises:
             BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
-        if len({share for _, share in self._unused}) > 1:
+        if self._unused and len({share for _, share in self._unused}) > 1:
             raise _mixed()
         self._unused.clear()
         self.begun = self.now
