@@ -80,6 +80,7 @@ ALIKE = [
     ("closures",),
     ("scaled",),
     ("empty_group",),
+    ("converted_and_back",),
     *(("exact_tail", count) for count in (48, 49, 50, 53)),
     ("exact_tail_of_batches",),
     ("exact_tail_of_small_batches",),

@@ -11,6 +11,7 @@ from ..batch.pending import Derived, PendingReduction, meet
 from ..batch.world import World
 from ..errors import BatchError, DdpPatchError
 from .averages import align
+from .conversions import Conversions
 from .gradients import GradientSync
 from .loss_scale import LossScale, leaves_below
 from .parameter_hooks import ParameterHooks
@@ -35,6 +36,7 @@ class Backwards:
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
         self.loss_scale = LossScale(world.ledger)
         self._syncs: list[GradientSync] = []
+        self._conversions = Conversions(self._converted)
         self.unsettled = Unsettled()
         self._running = False
         self._stepping: Any = None  # the optimizer that is
@@ -44,6 +46,7 @@ class Backwards:
     def add(self, sync: GradientSync) -> None:
         """Keep a replica's gradients global from now on."""
         self._syncs.append(sync)
+        self._conversions.start()
         for parameter in sync.parameters:
             self.hooks.adopt(parameter)
 
@@ -55,6 +58,13 @@ class Backwards:
             sync.pending = False
             self.unsettled.note(sync)
         self._syncs.remove(sync)
+        if not self._syncs:
+            self._conversions.stop()
+
+    def _converted(self, parameter: Any) -> None:
+        for sync in self._syncs:
+            if id(parameter) in sync.ids:
+                sync.converted()
 
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""

@@ -63,6 +63,7 @@ class GradientSync:
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
         self.broken = False  # a backward failed half way through DDP's pass
+        self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
@@ -94,6 +95,11 @@ class GradientSync:
         if self._anchor is None:
             self._anchor = anchor(*self.parameters)
         return map_leaves(Ties(self, self._anchor, only_parameters, forms).of, output)
+
+    def converted(self) -> None:
+        """Autograd has, or will have, another node for a parameter."""
+        self._anchor = None  # it holds the old one
+        self.is_stale = not self.safe
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +13,14 @@ from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
 from ..errors import DdpPatchError
-from ..gradients.compression import compress
+from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning
 from ..gradients.unsettled import Unsettled
 from ..job.job import Job
 from ..options import Options
-from ..replica.replica import for_ddp
 from ..replica.trained import Trained
 from .beside import Beside
+from .maker import Maker
 from .synced import Synced
 from .weights import Weights
 
@@ -42,14 +41,14 @@ class Models:
         self.weights = Weights(options.tail == "exact")
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.optimizers = 0  # that were made
-        self._options = options
-        self._job = job
         self._world = world
         self._synced: dict[int, Synced] = {}
+        self._conversions = Conversions(self._converted)
         self._looked_at: list[nn.Module] = []
         self._trained = Trained()
         self._beside = Beside(world)
         self.tuning = Tuning(options, world, compiled.is_used)
+        self._maker = Maker(options, job, world, self.tuning)
 
     # --- optimizers -------------------------------------------------------------------------------------------------
 
@@ -111,47 +110,34 @@ class Models:
             return run(*args, **kwargs)
         self.inside = True
         try:
-            if synced.ddp is None or not torch.is_grad_enabled():
+            if not torch.is_grad_enabled():
+                return run(*args, **kwargs)
+            if synced.is_stale:
+                self._drop(synced)
+                synced = self._synced[id(module)] = self._maker.anew(synced)
+            if synced.ddp is None:
                 return run(*args, **kwargs)
             if self.tuning.is_on:
-                self._try(synced)
+                self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
             return self.weights.mark(self._met("a forward under DDP", synced.forward, (args, kwargs), {}))
         finally:
             self.inside = False
 
+    def _converted(self, parameter: nn.Parameter) -> None:
+        for synced in self._synced.values():
+            synced.is_stale = synced.is_stale or (synced.ddp is not None and id(parameter) in synced.ids)
+
     def _make(self, module: nn.Module) -> None:
+        self._conversions.start()
         inner = {id(child) for child in module.modules()}
         for key in [key for key in self._synced if key in inner]:
             self._drop(self._synced.pop(key))
-        synced = self._synced[id(module)] = Synced(module, self._world, self._options)
-        if synced.dense:
-            self._wrap(synced, with_broadcast=True)
+        self._synced[id(module)] = self._maker.make(module)
         self._beside.parameters = None
         self._world.ledger.replicas[described(module)] = _WHY
         self._look_at(module)
-
-    def _wrap(self, synced: Synced, with_broadcast: bool) -> None:
-        """Put a module under DDP."""
-        built = synced.built = self.tuning.built(synced.module, described(synced.module), synced.dense)
-        with self._world.collective("the making of DDP"):
-            synced.ddp = self._job.wrapping.wrap(
-                synced.module,
-                without=synced.sparse,
-                with_broadcast=with_broadcast,
-                sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
-                **for_ddp(built.options),
-            )
-        if built.options.comm_hook is not None:
-            compress(built.options.comm_hook, synced.ddp, lambda is_last: None, built.powersgd_after)
-
-    def _try(self, synced: Synced) -> None:
-        """Build DDP anew where other values are to be tried, or were chosen."""
-        if synced.built is not None and self.tuning.wants(synced.module, synced.built) and synced.is_between_steps:
-            synced.ddp = None
-            gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
-            self._wrap(synced, with_broadcast=False)
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
@@ -221,6 +207,7 @@ class Models:
         for synced in self._synced.values():
             self._drop(synced, settle)
         self._synced.clear()
+        self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)
         self.unsettled.close()

@@ -43,6 +43,8 @@ class Synced:
         self.ids = {id(parameter) for parameter in trainable}
         self.schedule = AccumulationSchedule(options.accumulate)
         self.built: Built | None = None  # what DDP was built with
+        self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
+        self.conversions = 0  # of them, to another type or device and back
         self.pending = False  # some gradient is this rank's own
         self._world = world
         self._armed = self._reached = self._to_check = False

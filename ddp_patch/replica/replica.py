@@ -29,6 +29,7 @@ from ..options import Options
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _DDPS_OWN = 25.0  # MiB
+MOST_CONVERSIONS = 2  # to other types or devices; then gradients are averaged after backward, without DDP
 _REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
 
@@ -51,6 +52,7 @@ class Replica:
         self._built: Built | None = None  # what DDP was built with
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
+        self._conversions = 0  # of its parameters, to another type or device and back
 
     def prepare(self, held: Held) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
@@ -102,7 +104,7 @@ class Replica:
     def fits(self, held: Held) -> bool:
         """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
-        if sync is None or sync.broken or list(map(_dtype, sync.parameters)) != sync.dtypes:
+        if sync is None or sync.broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
             return False
         trainable = held.trainable()
         if trainable is not self._fitting and trainable == sync.ids:
@@ -120,16 +122,25 @@ class Replica:
         trainable = held.trainable()
         if not trainable:
             return
-        if self.sync is not None and trainable < self.sync.ids:
+        sync = self.sync
+        if sync is not None and not (sync.broken or sync.is_stale) and trainable < sync.ids:
             # A net frozen for the other net's step (GANs) comes back; one that stays different gets a new DDP.
             self._fewer += 1
             if self._fewer <= _REBUILD_AFTER:
                 return
         self._fewer = 0
-        self.drop()
+        self._let_go_of_nodes()
         # BatchNorm's statistics are the ranks' own where the author wanted it so.
         compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
+
+    def _let_go_of_nodes(self) -> None:
+        sync = self.sync
+        self.drop()
+        if sync is not None and (sync.broken or sync.is_stale):
+            self._conversions += sync.is_stale
+            del sync
+            gc.collect()  # likewise
 
     def _is_to_be_tried(self) -> bool:
         """Tell whether DDP is to be built with other values, and no gradient is on its way."""
@@ -142,7 +153,7 @@ class Replica:
         sparse, flags = sparse_parameters(self.module), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         self._built = None
-        if dense:
+        if dense and self._conversions <= MOST_CONVERSIONS:
             self._built = self._backwards.tuning.built(self.module, described(self.module), dense)
             options, after = self._built.options, self._built.powersgd_after
             # DDP would compress what is no gradient, or take it for unused.

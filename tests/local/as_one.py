@@ -319,6 +319,20 @@ def exact_tail_accumulated(count):
     return {"norms": norms, "weights": weights(model), "len": len(loader)}
 
 
+def converted_and_back():
+    """To save it, and later in every step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    turn = itertools.count()
+
+    def loss_of(x, y):
+        if next(turn) in (3, 5, 6, 7, 8):
+            model.float().double()
+        return F.cross_entropy(model(x), y)
+
+    return steps(DataLoader(rows(48), 12), optimizer, loss_of, 3, [model])
+
+
 def in_groups(how, size=None):
     """What one rank trains on at a time, and ``size`` of these together as one process has them."""
     model = mlp()

@@ -1115,6 +1115,46 @@ def sparse_gradients_beside_dense_ones():
     return said
 
 
+def converted_and_back():
+    """To save it, to step in another precision, or a layer alone: autograd has other nodes of the parameters then."""
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.5)
+    said, turn = [], 0
+    for _ in range(3):
+        for x, y in data():
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            if turn > 8:
+                for p in model.parameters():
+                    p.data = p.data.float()
+            elif turn == 2:
+                model.float().double()
+            elif turn in (4, 6):
+                model.head.half().double()
+            said += [float(loss), *(v for p in model.parameters() if p.grad is not None for v in both(p.grad))]
+            if turn > 8:
+                for p in model.parameters():
+                    p.data = p.data.double()
+            optimizer.step()
+            turn += 1
+    return said + everything(model)
+
+
+def layers_that_grow():
+    model = mlp()
+    said = []
+    for width in (6, 8, 7):
+        first, second = model[0], model[2]
+        for p, shape in ((first.weight, (width, 4)), (first.bias, (width,)), (second.weight, (3, width))):
+            p.data = torch.linspace(-1, 1, p.new_empty(shape).numel()).reshape(shape)
+            p.grad = None
+        optimizer = SGD(model.parameters(), 0.2)
+        for x, y in data():
+            said.append(float(descend(F.cross_entropy(model(x), y), optimizer)))
+    return said + everything(model)
+
+
 def jacobian_rows_at_once():
     model = mlp()
     optimizer = SGD(model.parameters(), 0.3)

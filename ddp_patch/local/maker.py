@@ -1,0 +1,75 @@
+"""Puts a module of the script under torch's DDP, and under another one where that is needed."""
+
+from __future__ import annotations
+
+import gc
+
+from torch import nn
+
+from ..batch.world import World
+from ..calling.calls import described
+from ..gradients.compression import compress
+from ..gradients.tuning import Tuning
+from ..job.job import Job
+from ..options import Options
+from ..replica.replica import MOST_CONVERSIONS, for_ddp
+from .synced import Synced
+
+
+class Maker:
+    """Makes what the models of a script are kept alike by. Every rank comes here with the same module."""
+
+    def __init__(self, options: Options, job: Job, world: World, tuning: Tuning) -> None:
+        """Begin.
+
+        Args:
+            options: of the session.
+            job: whose ranks take part.
+            world: likewise.
+            tuning: chooses options of DDP by measurement.
+        """
+        self._options = options
+        self._job = job
+        self._world = world
+        self._tuning = tuning
+
+    def make(self, module: nn.Module) -> Synced:
+        """Put a module under DDP, with rank 0's weights."""
+        synced = Synced(module, self._world, self._options)
+        if synced.dense:
+            self._wrap(synced, with_broadcast=True)
+        return synced
+
+    def anew(self, synced: Synced) -> Synced:
+        """Put a module under another DDP, since autograd has other nodes of its parameters.
+
+        Args:
+            synced: what was, and was let go of.
+        """
+        synced.ddp = None
+        gc.collect()  # DDP is in cycles, and holds the old ones as long as it is there
+        made = Synced(synced.module, self._world, self._options)
+        made.conversions = synced.conversions + 1
+        if made.dense and made.conversions <= MOST_CONVERSIONS:
+            self._wrap(made, with_broadcast=False)
+        return made
+
+    def try_out(self, synced: Synced) -> None:
+        """Build DDP anew where other values of its options are to be tried, or were chosen."""
+        if synced.built is not None and self._tuning.wants(synced.module, synced.built) and synced.is_between_steps:
+            synced.ddp = None
+            gc.collect()  # likewise: its hooks stay on the parameters (torch 2.13)
+            self._wrap(synced, with_broadcast=False)
+
+    def _wrap(self, synced: Synced, with_broadcast: bool) -> None:
+        built = synced.built = self._tuning.built(synced.module, described(synced.module), synced.dense)
+        with self._world.collective("the making of DDP"):
+            synced.ddp = self._job.wrapping.wrap(
+                synced.module,
+                without=synced.sparse,
+                with_broadcast=with_broadcast,
+                sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
+                **for_ddp(built.options),
+            )
+        if built.options.comm_hook is not None:
+            compress(built.options.comm_hook, synced.ddp, lambda is_last: None, built.powersgd_after)
