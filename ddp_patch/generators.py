@@ -1,11 +1,12 @@
-"""Where the generators that scripts draw from stand: torch's on the host, random's and numpy's."""
+"""Where the generators that scripts draw from stand: torch's on the host, random's and numpy's, and their own."""
 
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +41,57 @@ def set_states(held: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def same_draws() -> Iterator[Callable[[], None]]:
-    """Give a function that sets the generators back to where they are now."""
-    held = states()
-    yield lambda: set_states(held)
+def same_draws(own: Sequence[Any] = ()) -> Iterator[Callable[[], None]]:
+    """Give a function that sets the generators back to where they are now, and the present accelerator's.
+
+    Args:
+        own: generators of the script's own, which are set back as well.
+    """
+    held, its = states(), [(generator, state_of(generator)) for generator in own]
+    device = torch.get_device_module() if torch.accelerator.is_available() else None
+    if device is not None and not device.is_initialized():
+        device = None  # nothing was drawn there, and to ask would take memory
+    on_device = None if device is None else device.get_rng_state()
+
+    def draw_again() -> None:
+        set_states(held)
+        for generator, state in its:
+            set_state_of(generator, state)
+        if device is not None:
+            device.set_rng_state(on_device)
+
+    yield draw_again
+
+
+def same_states(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Tell whether nothing was drawn from generators of the script's own between two states of theirs."""
+    return pickle.dumps(left) == pickle.dumps(right)
+
+
+def kinds() -> tuple[type, ...]:
+    """Classes of the generators that a script may make for itself."""
+    numpy = sys.modules.get("numpy")
+    known = (torch.Generator, random.Random)
+    return (*known, numpy.random.Generator, numpy.random.RandomState) if numpy else known
+
+
+def state_of(generator: Any) -> Any:
+    """Where a generator stands."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    bits = getattr(generator, "bit_generator", None)
+    return generator.get_state() if bits is None else bits.state
+
+
+def set_state_of(generator: Any, state: Any) -> None:
+    """Have a generator go on from there."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif getattr(generator, "bit_generator", None) is None:
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state

@@ -14,10 +14,34 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.utils.weak import WeakIdKeyDictionary
 
 # Not by attribute, later: the door for the scripts' own functions is guarded.
 _apply = torch.autograd.Function.__dict__["apply"].__func__
 _MEANS: dict[str | None, str] = {"SumBackward0": "MeanBackward0", "SumBackward1": "MeanBackward1"}
+
+
+_before_tie: Any = WeakIdKeyDictionary()
+_have_ties: Any = WeakIdKeyDictionary()
+
+
+def note_untied(tied: Tensor, output: Tensor) -> None:
+    """Note which output of a forward the script has in another form, that brings every backward to all parameters."""
+    _before_tie[tied] = output
+    _have_ties[output] = True
+
+
+def untied(tensor: Tensor) -> Tensor:
+    """The tensor that a forward computed: what was computed from it has a path to it, and none to its tied form.
+
+    What comes back to the tied form comes back to it as well.
+    """
+    return _before_tie.get(tensor, tensor)  # type: ignore[no-any-return]
+
+
+def has_tie(tensor: Tensor) -> bool:
+    """Tell whether a forward computed it, and the script has it in another form."""
+    return tensor in _have_ties
 
 
 def name_of(tensor: Tensor) -> str | None:

@@ -109,6 +109,12 @@ class SplitDecisions:
         self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
         self._not_split(call.module, decision)
 
+    def forget(self, call: Call, form: Any) -> None:
+        """Forget what was decided on a form whose first call raised an error of the script's own."""
+        forms = self._of(call.module)
+        forms.known.pop(form, None)
+        forms.fail_on_batches = any(known.decision.how is How.WHOLE for known in forms.known.values())
+
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
@@ -117,8 +123,10 @@ class SplitDecisions:
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
-            decision = forms.passing = SplitDecision(How.BATCHES, why)
-            self._world.ledger.on_batches.setdefault(described(call.module), why)
+            how = How.WHOLE if forms.fail_on_batches else How.BATCHES
+            decision = forms.passing = SplitDecision(how, why)
+            if how is How.BATCHES:
+                self._world.ledger.on_batches.setdefault(described(call.module), why)
             return First(False, None, entry, decision)
         known = forms.known.get(form)  # for other sizes
         args, kwargs = as_batches(call.args, call.kwargs, entry)
@@ -127,6 +135,7 @@ class SplitDecisions:
         if known is None or (known.is_sized and entry.layout.total not in known.totals):
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
+        generators = self.fingerprints.generators(call)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
         wrote: list[torch.Tensor] = []
@@ -135,7 +144,7 @@ class SplitDecisions:
         try:
             with (
                 writing_back(call.args, call.kwargs, (args, kwargs), wrote),
-                restored_if_it_fails(call.module, seen),
+                restored_if_it_fails(self._census.of(call.module).layers, seen, generators),
                 observed(self._world, seen),
                 work if entry.is_scripts_own else nullcontext(),
             ):
@@ -147,6 +156,7 @@ class SplitDecisions:
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
             # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
             # or the author's error is raised again.
+            forms.fail_on_batches = True
             return self._tried(call, entry, rows, instead=How.WHOLE)
         seen.check_kept(result, given)
         if wrote:
@@ -162,7 +172,7 @@ class SplitDecisions:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
             with muted(self._world):
-                decision = decide(call.module, *tried, self._span(entry), seen)
+                decision = decide(call.module, *tried, self._span(entry), seen, generators=generators)
             if decision.how is How.ROWS and seen.unknown:
                 decision = dataclasses.replace(
                     decision, reason=f"{decision.reason}, though {', '.join(seen.unknown)} ..."
@@ -209,7 +219,8 @@ class SplitDecisions:
             given = as_batches(call.args, call.kwargs, entry)
             with muted(self._world):
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-                decision = decide(call.module, whole, part, Span(0, most // 2, most), vector=call.vector)
+                span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
+                decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
             if any(where is not None and where[1] != 1 for where in decision.dims.values()):
                 decision = SplitDecision(How.BATCHES, _OTHER_ROWS)
             return agreed(

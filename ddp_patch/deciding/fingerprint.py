@@ -19,6 +19,7 @@ from ..calling.calls import Call
 from ..calling.census import Held
 from ..calling.entry import Entry
 from ..calling.swap import original_class
+from ..generators import kinds
 from .code import difference
 from .guards import Guards
 from .walk import OF_TORCH, PLAIN
@@ -99,6 +100,12 @@ class Fingerprints:
             seen.changed_last = None, difference(before, seen.guards.content)
         seen.is_stale = False
         return seen.state, seen.content
+
+    def generators(self, call: Call) -> list[Any]:
+        """Give those of the script's own that a call of a module may draw from, whose state was asked for."""
+        guards = self._seen[id(call.module)].guards
+        assert guards is not None
+        return guards.generators + [leaf for _, leaf in call.leaves if isinstance(leaf, kinds())]
 
     def _state_of(self, content: Any) -> int:
         return _number_of(content, self._states, self._contents, _MOST_STATES, self._next)

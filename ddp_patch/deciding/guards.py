@@ -46,6 +46,11 @@ class Guards:
         self._read()
         return bool(before != self.content)
 
+    @property
+    def generators(self) -> list[Any]:
+        """Those of the script's own that were found."""
+        return self._last.standing.generators
+
     def of_argument(self, value: Any) -> Any:
         """What an argument of a call holds, now."""
         return self._walk().over(value, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,13 @@ from ..calling.comparison import Dims
 from ..calling.compiled import stance
 from ..calling.entry import Entry
 from ..errors import DdpPatchError, LockstepError
-from ..generators import same_draws
+from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..gradients.loss_scale import leaves_below
 from ..structure import leaves
 from .generic import where_rows_lie
-from .probe import is_of_machine
+from .probe import DRAW_OUTSIDE, OWN_DRAWS, is_of_machine
+from .walk import OF_TORCH
 
 _MOST_NODES = 100_000  # of a graph that are looked at once
 
@@ -69,6 +72,26 @@ def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
             buffer.data.copy_(before)  # counts no version: a graph may have saved the buffer as it was
 
 
+class _Attributes:
+    """What a layer holds beside what torch keeps for it: the call that fails is made again."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+        self._held = {name: value for name, value in vars(layer).items() if name not in OF_TORCH}
+        kinds = (list, dict, set, deque)
+        self._contents = [(thing, copy.copy(thing)) for thing in self._held.values() if type(thing) in kinds]
+
+    def put_back(self) -> None:
+        for name in [name for name in vars(self._layer) if name not in OF_TORCH and name not in self._held]:
+            delattr(self._layer, name)
+        for name, value in self._held.items():
+            if vars(self._layer).get(name) is not value:
+                setattr(self._layer, name, value)
+        for thing, content in self._contents:
+            thing.clear()
+            (thing.extend if isinstance(thing, (list, deque)) else thing.update)(content)
+
+
 class Work(TorchDispatchMode):
     """Counts the numbers that a call computes on this rank."""
 
@@ -94,10 +117,18 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 
 
 @contextmanager
-def restored_if_it_fails(module: nn.Module, seen: Observation) -> Iterator[None]:
-    """Put generators and buffers back if a call fails that may do on rows."""
-    held = _buffers(module)
-    with same_draws() as draw_again:
+def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any]) -> Iterator[None]:
+    """Put generators, buffers and attributes back if a call fails that may do on rows.
+
+    Args:
+        layers: of the module that is called, itself the first.
+        seen: is told of draws from generators of the script's own.
+        generators: these.
+    """
+    module = layers[0]
+    held, stood = _buffers(module), [state_of(generator) for generator in generators]
+    attributes = [_Attributes(layer) for layer in layers]
+    with same_draws(generators) as draw_again:
         try:
             yield
         except Exception as error:
@@ -105,7 +136,11 @@ def restored_if_it_fails(module: nn.Module, seen: Observation) -> Iterator[None]
                 raise
             draw_again()
             _put_back(module, held)
+            for its in attributes:
+                its.put_back()
             raise
+    if not same_states(stood, [state_of(generator) for generator in generators]):
+        seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
 
 
 def _leaves_of(values: Any) -> Iterator[Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,13 @@ from ..calling import module_hooks
 from ..calling.comparison import Dims, Span, compare
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
-from ..generators import same_beside_torch, same_draws, states
+from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves
 from .trial import Refused, Trial
+
+OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
+DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def decide(
     span: Span,
     seen: Observation | None = None,
     vector: bool = False,
+    generators: Sequence[Any] = (),
 ) -> SplitDecision:
     """Decide how a module may be computed, as far as this rank's rows tell.
 
@@ -64,6 +68,7 @@ def decide(
         span: which ones.
         seen: the call, as it was observed on batches; None if it could not be.
         vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
+        generators: of the script's own that it may draw from.
 
     Raises:
         Exception: what the machine says, such as that it has no more memory.
@@ -77,20 +82,22 @@ def decide(
         return SplitDecision(
             otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps"
         )
+    first = Trial(module)
     try:
-        with undisturbed(), Trial(module):
+        with undisturbed(generators), first:
             from_full = on_whole(*detached(whole[0]), **detached(whole[1]))
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
         return SplitDecision(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
     args, kwargs = detached(rows)
-    stood = states()
+    stood, own = states(), [state_of(generator) for generator in generators]
     trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
-        with undisturbed(), _alone(reductions), trial:
+        with undisturbed(generators), _alone(reductions), trial:
             from_local = on_rows(*args, **kwargs)
             drew = not same_beside_torch(stood, states())
+            drew_own = not same_states(own, [state_of(generator) for generator in generators])
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
@@ -100,7 +107,13 @@ def decide(
         return SplitDecision(How.BATCHES, f"{why}. Register them in the script, on what forward returns")
     if drew:
         why = "its forward draws from Python's or NumPy's generator, and may branch on what it draws"
-        return SplitDecision(How.BATCHES, f"{why}. Draw in the script, and pass what was drawn as an argument")
+        return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
+    if drew_own:
+        return SplitDecision(How.BATCHES, f"{OWN_DRAWS}. {DRAW_OUTSIDE}")
+    beside = trial.drew_beside(first)
+    if beside:
+        why = f"its forward draws numbers that are not of the batch, and every rank would have its own, at {beside}"
+        return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
     if trial.looked:
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
         return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
@@ -230,9 +243,9 @@ def _same_values(mine: Any, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed(generators: Sequence[Any] = ()) -> Iterator[None]:
     """Leave generators and standard output as they were, and keep no activations."""
-    with same_draws() as draw_again:
+    with same_draws(generators) as draw_again:
         # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
         keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
         try:

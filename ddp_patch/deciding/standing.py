@@ -17,6 +17,7 @@ class Standing:
     def __init__(self) -> None:
         """Start with nothing found."""
         self.is_endless = False  # something cannot be compared
+        self.generators: list[Any] = []  # of the script's own
         self._places: list[tuple[Callable[..., Any], Any, Any]] = []
         self._sizes: list[tuple[Any, int]] = []
         self._containers: list[tuple[Any, Any]] = []

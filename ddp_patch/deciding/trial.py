@@ -51,6 +51,8 @@ class Trial(TorchDispatchMode):
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.looked = ""  # at values that are not constants: the line that did
+        self._draws: dict[tuple[Any, ...], str] = {}  # what was drawn, in which shape: the line that did
+        self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
         self.hooked = ""  # activations: the line that did
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
@@ -87,6 +89,11 @@ class Trial(TorchDispatchMode):
         result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
         seeded = torch.Tag.nondeterministic_seeded in func.tags and not rests
         drawn = seeded and any(draw in name for draw in self._DRAWS)
+        if seeded or rests:
+            draw = name, *(tensor.shape for tensor in (*_tensors(result), *written))
+            self._draws.setdefault(draw, model_line())
+            if not of_batch:
+                self._drawn_beside.append(draw)
         if drawn:
             result = map_leaves(_constant, result)
         made = {storage for tensor in (*_tensors(result), *written) for storage in _storages(tensor)}
@@ -97,6 +104,14 @@ class Trial(TorchDispatchMode):
         elif not drawn and (name == "lift_fresh" or self._are_constant(given)):  # lifted: made of Python's numbers
             self._constants |= made
         return result
+
+    def drew_beside(self, whole: Trial) -> str:
+        """Give the line that draws something which has one shape for some rows and for all: it is not of the batch.
+
+        Args:
+            whole: the same on all rows.
+        """
+        return next((self._draws[draw] for draw in self._drawn_beside if draw in whole._draws), "")
 
     def note_reading(self, given: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
@@ -46,6 +47,7 @@ class Walk:
         self._layers = layers
         self._number = number
         self._names = names
+        self._generators = generators.kinds()
         self._found: dict[int, Any] = {}  # what was walked, and stays alive
 
     def over(self, thing: Any, depth: int) -> Any:
@@ -61,6 +63,9 @@ class Walk:
         if depth > _DEPTH or len(self._found) > _MOST:
             return self._number(thing)
         self._found[id(thing)] = thing
+        if isinstance(thing, self._generators):
+            self.standing.generators.append(thing)
+            return self._number(thing)
         for kinds, walk in _WALKS:
             if isinstance(thing, kinds):
                 return walk(self, thing, depth + 1)
@@ -175,6 +180,10 @@ class Walk:
     def _bound(self, thing: types.MethodType, depth: int) -> Any:
         return self.over(thing.__func__, depth), self.over(thing.__self__, depth)
 
+    def _of_c(self, thing: types.BuiltinMethodType, depth: int) -> Any:
+        owner = thing.__self__
+        return self.over(owner, depth) if isinstance(owner, self._generators) else self._object(thing, depth)
+
     def _partial(self, thing: functools.partial[Any], depth: int) -> Any:
         return tuple(self.over(part, depth) for part in (thing.func, thing.args, thing.keywords))
 
@@ -237,6 +246,7 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     ((collections.UserDict, collections.UserList), lambda walk, thing, depth: walk.over(thing.data, depth)),
     (types.FunctionType, Walk._function),
     (types.MethodType, Walk._bound),
+    (types.BuiltinMethodType, Walk._of_c),
     (functools.partial, Walk._partial),
     ((staticmethod, classmethod, property, functools.cached_property, type(functools.lru_cache(int))), Walk._wrapped),
     (type, Walk._class),

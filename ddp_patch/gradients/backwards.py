@@ -47,7 +47,7 @@ class Backwards:
         """Keep a replica's gradients global from now on."""
         self._syncs.append(sync)
         self._conversions.start()
-        for parameter in sync.parameters:
+        for parameter in sync.all:
             self.hooks.adopt(parameter)
 
     def remove(self, sync: GradientSync, settle: bool) -> None:
@@ -93,7 +93,7 @@ class Backwards:
             return
         self.tuning.begin()
         for sync in self._syncs:
-            hooked = self.hooks.on_any(sync.parameters)
+            hooked = self.hooks.on_any(sync.all)
             sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, reduction)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if reduction is None else reduction.multiple_of
@@ -152,7 +152,7 @@ class Backwards:
         if self._world.accelerated:
             return None  # to look at the true count would wait for the device; to sum it first does not
         for sync in self._syncs:
-            if sync.may_be_scaled(reduction.source) and not self.hooks.on_any(sync.parameters):
+            if sync.may_be_scaled(reduction.source) and not self.hooks.on_any(sync.all):
                 reduction.assumed = True
                 return sync
         return None
@@ -188,16 +188,16 @@ class Backwards:
         for sync in self._syncs:
             try:
                 if not failed:
-                    self.hooks.release(sync.parameters, recorded)
+                    self.hooks.release(sync.all, recorded)
             except BaseException:
                 failed = True  # a hook of the script's raised: what it left must not meet the next backward
                 self.hooks.forget()
                 raise
             finally:
                 sync.end(failed, recorded)
-            if not failed and self.hooks.after_any(sync.parameters):
+            if not failed and self.hooks.after_any(sync.all):
                 self.unsettled.settle(sync)
-                self.hooks.release_after(sync.parameters)
+                self.hooks.release_after(sync.all)
             self.unsettled.note(sync)
         if self._stepping is not None and not failed:
             self._align(self._stepping)  # a closure's

@@ -1,8 +1,8 @@
 """The attribute ``.data`` of parameters, while some are under DDP.
 
 Set to another type, device or shape, as by ``Module.to``, a parameter gets another node in autograd's graph, and DDP's
-hooks stay behind on the old one. ``Tensor.data`` is inherited from C, so a property on ``nn.Parameter`` stands before it
-and is deleted afterwards.
+hooks stay behind on the old one. ``Tensor.data`` is inherited from C, so a property on ``nn.Parameter`` stands before
+it and is deleted afterwards.
 """
 
 from __future__ import annotations

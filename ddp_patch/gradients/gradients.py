@@ -56,7 +56,8 @@ class GradientSync:
         """
         self.parameters = parameters
         self.sparse = sparse
-        self.ids = {id(parameter) for parameter in (*parameters, *sparse)}
+        self.all = [*parameters, *sparse]
+        self.ids = {id(parameter) for parameter in self.all}
         self.dtypes = [parameter.dtype for parameter in parameters]
         self.bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.schedule = schedule
@@ -203,7 +204,7 @@ class GradientSync:
     def _signature(self) -> list[tuple[int, int]] | None:
         if not any(with_grad(self.parameters)) and not any(with_grad(self.sparse)):
             return None
-        grads = [grad_of(parameter) for parameter in (*self.parameters, *self.sparse)]
+        grads = [grad_of(parameter) for parameter in self.all]
         return [(id(grad), grad._version) if grad is not None else (0, 0) for grad in grads]
 
     def may_be_scaled(self, source: Any) -> bool:
@@ -212,7 +213,7 @@ class GradientSync:
 
     def scale(self, factor: float) -> None:
         """Multiply the gradients of a backward that ``may_be_scaled``."""
-        for parameter in (*self.parameters, *self.sparse):
+        for parameter in self.all:
             grad = grad_of(parameter)
             if grad is not None:
                 grad.mul_(factor)

@@ -164,7 +164,10 @@ class ParameterHooks:
             with torch.set_grad_enabled(recorded):
                 changed = self._hooks[parameter].on(mean)
                 before = grad_of(parameter)
-                set_grad(parameter, changed if before is None else before + changed)
+                if before is None or recorded or before.is_sparse:
+                    set_grad(parameter, changed if before is None else before + changed)
+                else:
+                    before.add_(changed)  # the script may hold it
 
     def release_after(self, parameters: list[Any]) -> None:
         """Call the hooks that wait for accumulated gradients, now that these are global."""

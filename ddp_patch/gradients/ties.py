@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.nodes import note_untied
 from ..batch.pending_tensor import PendingTensor, passed_on
 from ..batch.tensor import BatchTensor
 from .anchors import tie
@@ -34,6 +35,8 @@ class Ties:
             # Backward visits what was made last first: the anchor goes before the rest of this forward, so that a
             # bucket of gradients leaves as soon as it is full.
             anchor.grad_fn._set_sequence_nr(tied[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
+        for form, node in zip(held.values(), tied, strict=True):
+            note_untied(node, form)
         self._held = held
         self._tied = dict(zip(held, tied, strict=True))
 

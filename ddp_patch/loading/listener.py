@@ -13,10 +13,10 @@ from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches
-from ..generators import set_states, states
+from ..generators import set_state_of, set_states, states
 from .batches import given, mapped_tensors, pinned
 from .channel import Channel
-from .generators import own_generators, set_state_of, undrawn
+from .generators import own_generators, undrawn
 from .sampler import Drawn
 from .workers import drawn_ahead
 

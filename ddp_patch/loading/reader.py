@@ -17,11 +17,11 @@ from .. import script_thread
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
-from ..generators import same, states
+from ..generators import same, state_of, states
 from ..portable import portable
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
-from .generators import own_generators, state_of
+from .generators import own_generators
 
 
 class Reader:

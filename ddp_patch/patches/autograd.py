@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor, to_local
+from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
@@ -53,7 +54,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         inputs = given["inputs"]
         inputs = inputs.values() if isinstance(inputs, dict) else inputs
         inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-        given["inputs"] = [to_local(leaf) if isinstance(leaf, BatchTensor) else leaf for leaf in inputs]
+        given["inputs"] = [untied(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in inputs]
     scale = session.replicas.backwards.loss_scale
     if scale.active and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
@@ -121,7 +122,7 @@ def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
     if session.replicas.backwards.trains(source):
         return True
-    if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None:
+    if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None or has_tie(source):
         return False
     return comes_from(source, session.replicas.backwards.trains, _MOST_NODES)
 

@@ -35,6 +35,9 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
             with contextlib.nullcontext() if seen is None else seen.paused():  # rows have it the same way
                 rows = on_rows(to_local(input), running_mean, running_var, weight, bias, momentum, eps)
             return BatchTensor.from_local(rows, input._layout)
+        if session.world.observation is not None:
+            why = "BatchNorm gets a tensor that is not of the batch, so that its rows are not those of all ranks"
+            session.world.observation.tied(why, "Normalize it in the script", here=True)
         if session.replicas.forwards.computes_rows:
             return on_rows(input, running_mean, running_var, weight, bias, momentum, eps)
         return unchanged(input, running_mean, running_var, weight, bias, True, momentum, eps)

@@ -195,7 +195,12 @@ class Replicas:
             how = decision.how
         self.recall.note(call.module, how)
         if how is How.WHOLE:
-            return self.forwards.on_whole(call, is_first)
+            try:
+                return self.forwards.on_whole(call, is_first)
+            except Exception:
+                if is_first:  # the script's own error; with other sizes rows may do
+                    self.decisions.forget(call, form)
+                raise
         if how is How.BATCHES:
             return self.forwards.opened_up(call, entry)
         if how is How.OBSERVED:

@@ -8,6 +8,7 @@ import enum
 import functools
 import importlib
 import itertools
+import queue
 import random
 import sys
 import threading
@@ -19,6 +20,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import descend
+from parity.habits import data
 from parity.later_habits import centred, fit
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -733,3 +735,105 @@ def losses_whose_reduction_changes():
         _reduced.__defaults__, HELD["weight"], HELD["bank"] = ("mean",), torch.ones(3), torch.ones(2)
         vars(_reduced).clear()
     return said
+
+
+class ByItsOwnDraws(nn.Module):
+    def __init__(self, drawn):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.drawn = drawn
+
+    def forward(self, x):
+        z = self.first(x)
+        if self.drawn() < 0.3:
+            z = z - z.mean(0)
+        return self.last(z)
+
+
+def own_draws(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(3):
+        for x, y in data():
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+    return said
+
+
+def a_generator_of_python():
+    model = ByItsOwnDraws(None)
+    model.rng = random.Random(3)
+    model.drawn = lambda: model.rng.random()
+    return own_draws(model)
+
+
+def a_generator_of_numpy():
+    model = ByItsOwnDraws(None)
+    model.rng = np.random.default_rng(2)
+    model.drawn = lambda: model.rng.random()
+    return own_draws(model)
+
+
+def an_old_generator_of_numpy():
+    model = ByItsOwnDraws(None)
+    model.rng = np.random.RandomState(2)
+    model.drawn = model.rng.rand
+    return own_draws(model)
+
+
+def a_generator_of_torch():
+    model = ByItsOwnDraws(None)
+    generator = torch.Generator().manual_seed(4)
+    model.drawn = lambda: torch.rand((), generator=generator).item()
+    return own_draws(model)
+
+
+def a_generator_of_the_script():
+    mine = random.Random(3)
+    said = own_draws(ByItsOwnDraws(mine.random))
+    return [*said, mine.random()]
+
+
+def a_queue():
+    model, waiting = ByItsOwnDraws(None), queue.Queue()
+    for number in range(40):
+        waiting.put((number % 7) / 7 + 0.2)
+    model.drawn = waiting.get
+    return own_draws(model)
+
+
+class ByVmap(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, x, scale):
+        self.calls += 1
+        return torch.func.vmap(self.layer)(x) * scale
+
+
+def a_number_beside_what_needs_the_whole():
+    model = ByVmap()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for step, (x, y) in enumerate(data()):
+        loss = F.cross_entropy(model(x, 1 / (1 + step)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), model.calls]
+    return said
+
+
+def a_batch_that_is_too_small_first():
+    """The script goes on after torch's error."""
+    model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 3))
+    said = []
+    try:
+        model(torch.randn(8, 3))
+    except RuntimeError:
+        said.append(1.0)
+    return said + own_draws(model)

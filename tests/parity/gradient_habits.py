@@ -1155,6 +1155,109 @@ def layers_that_grow():
     return said + everything(model)
 
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 6, sparse=True), nn.Linear(24, 3)
+
+    def forward(self, x):
+        return self.head(self.words((x.abs() * 7).long().clamp(max=19)).flatten(1))
+
+
+def sparse_steps_within_backward():
+    model = Words()
+    each = {p: SGD([p], 0.1) for p in model.parameters()}
+
+    def step(parameter):
+        each[parameter].step()
+        each[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    said = []
+    for x, y in data():
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        said.append(float(loss))
+    return said + everything(model)
+
+
+def sparse_hooks_of_a_tied_weight():
+    """Of a table that is the head as well its gradient is dense, and what a hook makes of it arrives."""
+    model, seen = Words(), []
+    tied = nn.Linear(6, 20, bias=False)
+    tied.weight = model.words.weight
+    model.tied = tied
+    model.words.weight.register_hook(lambda g: g.to_dense() * 2 if g.is_sparse else g * 2)
+    model.words.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.to_dense().norm().item()))
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in data():
+        out = model(x)
+        said.append(float(descend(F.cross_entropy(out, y) + model.tied(x[:, :1].expand(-1, 6)).mean(), optimizer)))
+    return said + seen + everything(model)
+
+
+def hooks_on_gradients_in_one_buffer():
+    model = mlp()
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.register_hook(lambda g: g.clamp(-0.05, 0.05))
+    flat, start = torch.zeros(sum(p.numel() for p in parameters)), 0
+    for parameter in parameters:
+        parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    said = []
+    for x, y in data():
+        flat.zero_()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        said += [float(loss), *both(flat)]
+        with torch.no_grad():
+            torch.nn.utils.vector_to_parameters(
+                torch.nn.utils.parameters_to_vector(parameters) - 0.3 * flat, parameters
+            )
+    return said + everything(model)
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3)
+
+    def forward(self, x):
+        features = self.body(x)
+        return self.head(features), features
+
+
+def an_output_by_another():
+    """Grad-CAM, and a path length: gradients of one output of a model by another one that it was computed from."""
+    model = TwoOutputs()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = []
+    for x, y in data():
+        scores, features = model(x)
+        features.retain_grad()
+        features.register_hook(lambda g: said.append(g.norm().item()))
+        (slope,) = torch.autograd.grad((scores * scores).sum(), features, create_graph=True)
+        said.append(slope.norm().item())
+        descend(F.cross_entropy(scores, y) + slope.norm(dim=1).mean(), optimizer)
+        said.append(features.grad.norm().item())
+    return said + everything(model)
+
+
+def an_output_that_no_loss_is_of():
+    model = TwoOutputs()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = []
+    for x, y in data():
+        scores, features = model(x)
+        scores.register_hook(lambda g: said.append(g.norm().item()))
+        features.register_hook(lambda g: said.append(g.norm().item()))
+        descend(features.pow(2).mean() if len(said) % 2 else F.cross_entropy(scores, y), optimizer)
+    return said + everything(model)
+
+
 def jacobian_rows_at_once():
     model = mlp()
     optimizer = SGD(model.parameters(), 0.3)

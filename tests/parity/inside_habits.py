@@ -908,3 +908,79 @@ def losses_over_the_number_of_rows():
     counted = fitted(lambda net, logits, hidden, x, y: F.cross_entropy(logits, y, reduction="sum") / y.size(0))
     added = fitted(lambda net, logits, hidden, x, y: F.mse_loss(logits, x[:, :3]) + 0.01 * len(x))
     return counted + added
+
+
+class Bayes(nn.Module):
+    """Weights that are drawn, and what they differ from their prior by."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.rho = nn.Parameter(torch.randn(3, 4) * 0.3), nn.Parameter(torch.full((3, 4), -2.0))
+        self.register_buffer("last", torch.zeros(3, 4))
+
+    def forward(self, x):
+        drawn = torch.randn_like(self.mean)
+        weight = self.mean + F.softplus(self.rho) * drawn
+        return x @ weight.t(), (weight.pow(2) / 2 - drawn.pow(2) / 2).sum()
+
+
+class Noisy(Bayes):
+    """Noise that is kept in a buffer, as a noisy net of reinforcement learning does."""
+
+    def forward(self, x):
+        self.last.normal_()
+        return x @ (self.mean + self.rho.exp() * self.last).t(), self.mean.sum()
+
+
+class Keeps(Bayes):
+    def forward(self, x):
+        self.penalty = (self.mean * torch.randn(())).sum()
+        return x @ self.mean.t(), self.rho.mean()
+
+
+def learn_drawn(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in data():
+        out, drawn = model(x)
+        loss = F.cross_entropy(out, y) + 0.01 * drawn + 0.01 * getattr(model, "penalty", 0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), drawn.item(), *[v.sum().item() for v in model.state_dict().values()]]
+    return said
+
+
+def weights_that_are_drawn():
+    return learn_drawn(Bayes())
+
+
+def noise_in_a_buffer():
+    return learn_drawn(Noisy())
+
+
+def a_drawn_attribute():
+    return learn_drawn(Keeps())
+
+
+class OfATable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Parameter(torch.randn(3, 6)), nn.BatchNorm1d(6)
+        self.body = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.body(x) @ self.norm(self.table).t()
+
+
+def a_table_that_is_normalized():
+    model = OfATable()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for x, y in data():
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said += [loss.item(), *[v.double().sum().item() for v in model.state_dict().values()]]
+    return said

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...errors import BatchError
 from ..forms import to_local
+from ..nodes import untied
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -40,7 +41,7 @@ def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.grad``: a batch of the rows' gradients. For a leaf it shares their memory."""
     batch: BatchTensor = args[0]
-    grad = to_local(batch).grad
+    grad = untied(to_local(batch)).grad
     if grad is None:
         return None
     return BatchTensor.from_local(grad if batch._halved else grad / World.get().size, batch._layout)
@@ -89,7 +90,7 @@ def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.retain_grad()`` on an intermediate."""
-    to_local(args[0]).retain_grad()
+    untied(to_local(args[0])).retain_grad()
 
 
 def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +98,9 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     batch, hook = args[0], (args[1] if len(args) > 1 else kwargs["hook"])
     layout, scale = batch._layout, 1 if batch._halved else World.get().size
 
-    def on_rows(grad: Tensor) -> Tensor | None:
+    def on_rows(grad: Tensor | None) -> Tensor | None:
+        if grad is None:
+            return None  # the anchor's: one process would not have called the hook
         result = hook(BatchTensor.from_local(grad / scale, layout))
         if result is None:
             return None
@@ -105,7 +108,7 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
         return to_local(result) * scale
 
-    return _register_hook(to_local(batch), on_rows)
+    return _register_hook(untied(to_local(batch)), on_rows)
 
 
 def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +138,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     root_weights = [
         None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
     ]
-    sources = [to_local(source) if isinstance(source, BatchTensor) else source for source in inputs]
+    sources = [untied(to_local(source)) if isinstance(source, BatchTensor) else untied(source) for source in inputs]
     grads = func(roots, sources, grad_outputs=root_weights, **kwargs)
     return tuple(_returned(value, source) for value, source in zip(grads, inputs, strict=True))
 
