@@ -61,6 +61,14 @@ class Board:
         for name in names:
             self._store.delete_key(self._key(name))
 
+    def wait(self, name: str, seconds: float) -> bytes | None:
+        """Wait for what another rank puts under a name; None if it does not in time.
+
+        Raises:
+            RuntimeError: if the store is gone.
+        """
+        return self._waiting.get(self._key(name), seconds)
+
     def move(self, place: bytes) -> None:
         """Leave word of where this rank is, in place of what it left before.
 

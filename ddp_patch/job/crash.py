@@ -58,6 +58,12 @@ class CrashHook:
         if sys.excepthook is self:
             sys.excepthook = self._previous
 
+    def forget(self) -> None:
+        """Let go of what failed, and of the script's frames with it."""
+        self.error = self.frame = None
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
         if script_thread.is_here():

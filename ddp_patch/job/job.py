@@ -28,12 +28,14 @@ from ..state import State
 from . import attempt, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
 from .attendance import Attendance
 from .crash import CrashHook
+from .departure import Departure
 from .heeded import Heeded
 from .joining import Joining
 from .keepalive import notice_vanished_hosts
 from .key import VARIABLE as KEY
 from .key import Offer
 from .launcher import Told
+from .leaving import Leaving, leave_at_once
 from .meeting import holder, meet
 from .one_process import OneProcess
 from .orphans import end_with_launcher
@@ -104,7 +106,9 @@ class Job:
             self.crash = CrashHook(placement, self.attendance, excepthook)
             if self.worker is None:
                 self.crash.install()
+            self.departure = Departure(self.attendance, placement.rank)
             self.watch = Watch(self.attendance, self.crash, placement, self.leave)
+            self.watch.ending = self.departure.goes_on
             offer.close()  # all have come
             self.signals = Signals(self.watch.agreement, Heeded(placement.rank))
             notice_vanished_hosts(reaching.other_hosts(seen, told.rank))
@@ -187,6 +191,7 @@ class Job:
             self.worker.hand_over(self.crash.error or LockstepError(self.attendance.out_of_step))
         self.attendance.wait_until_heard()
         self._mark.ends()
+        self.departure.goes()
         leave_at_once(code)
 
     def meets(self, error: BaseException) -> None:
@@ -251,15 +256,19 @@ class Job:
             self._say_out_of_step()
         if self.crash.failed:
             self.attendance.wait_until_heard()
-        self.watch.stop()
+            self.watch.agreement.close()  # it goes on itself: see Departure
+        else:
+            self.watch.stop()
         for call in reversed(self.closing):
             call()
+        if self.crash.failed and self.worker is None:
+            # destroy_process_group waits for collectives that the other ranks will never join
+            Leaving(self.crash, self.departure).begin()
+            return
+        self.watch.stop()
         self.attendance.close()
         gc.collect()
         self.crash.uninstall()
-        if self.crash.failed and self.worker is None:
-            # destroy_process_group waits for collectives that the other ranks will never join
-            leave_at_once(self.crash.code)
         if self.worker is not None:
             if not self.crash.failed:
                 dist.destroy_process_group(self.group)
@@ -281,14 +290,6 @@ class Job:
         set_states(self.seal.unpack(what, texts.of_leader(own, self.group, self.device)))
         if self.device.type != "cpu":
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
-
-
-def leave_at_once(code: int = 1) -> NoReturn:
-    """End this process without the exit functions, which would wait for other ranks."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(ValueError, OSError, AttributeError):
-            stream.flush()
-    os._exit(code)
 
 
 def _check_order(place: hosts.Place, used: int | None) -> None:

@@ -55,6 +55,7 @@ class Watch:
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
         self.end = "of the program"  # how the program ends, if it does now
+        self.ending: Callable[[], None] = lambda: None  # called every second once the script's thread failed
         self._attendance = attendance
         self._crash = crash
         self._rank = placement.rank
@@ -124,6 +125,7 @@ class Watch:
 
     def _look(self, is_due: bool) -> float:
         if self._crash.is_ending:
+            self.ending()
             return _LOOK
         is_mute = self._peers.is_stopped(self._attendance.holder)  # whoever asks the store waits without end
         if self._attendance.failure is not None:
