@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import signal
 import sys
 import threading
@@ -47,6 +48,7 @@ class CrashHook:
         self._placement = placement
         self._attendance = attendance
         self._previous = previous
+        self._process = os.getpid()
         self._saying = threading.RLock()  # whoever ends this process waits for what another thread is saying
 
     def install(self) -> None:
@@ -66,6 +68,9 @@ class CrashHook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
+        if os.getpid() != self._process:  # a child of the script's own
+            self._previous(kind, error, traceback)
+            return
         if script_thread.is_here():
             self.frame = _of_script(traceback)
         error = self._attendance.cause(error)

@@ -25,7 +25,7 @@ from ..errors import LaunchError, LockstepError, OrderError
 from ..generators import set_states, states
 from ..ledger import script_line
 from ..state import State
-from . import attempt, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
+from . import attempt, forked, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
 from .attendance import Attendance
 from .crash import CrashHook
 from .departure import Departure
@@ -122,6 +122,7 @@ class Job:
         self._mark = Mark(placement.rank)
         # Registered first, so it runs after every exit function of the script.
         atexit.register(self.close)
+        forked.belongs_to_this_process(self)
         Job.current = self
 
     def _connect(self, place: hosts.Place, timeout: float, environ: dict[str, str]) -> None:
