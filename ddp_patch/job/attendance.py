@@ -43,6 +43,7 @@ class Attendance(Board):
         self.failure: str | None = None  # of another rank, which ends
         self._is_known = False  # why no rank can go on, to those that asked while the store was there
         self.is_told = False  # the script got an error that says so
+        self.fails_alike = False  # as rank 0, at the same time
         self.lost = False  # a connection to another rank
         self.places: Callable[[], str] = lambda: ""  # where the ranks are, for messages
         self.speaks: Callable[[], bool] = lambda: True  # this rank is to say why the job ends, where the store is gone
@@ -213,6 +214,7 @@ class Attendance(Board):
                 self._store.set(leaders, error)
             # All say the same once they know why: nobody is waited for, since the launcher may end this rank next.
             elif self.out_of_step is None and self._waiting.get(leaders, _LEADER_WAIT) == error.encode():
+                self.fails_alike = True
                 return False
             return bool(self._store.add(self._key("failed"), 1) == 1)
         except RuntimeError:  # the store went with the process that held it: nobody else will speak, or all have

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from .. import script_thread
 from ..ledger import is_of_script
@@ -49,16 +49,34 @@ class CrashHook:
         self._attendance = attendance
         self._previous = previous
         self._process = os.getpid()
+        self._scripts: Hook | None = None  # that the script has set
+        self._showing: int | None = None  # the thread that shows an error now
         self._saying = threading.RLock()  # whoever ends this process waits for what another thread is saying
 
     def install(self) -> None:
-        """Become the process's excepthook."""
+        """Become the process's excepthook, and come before any that the script sets later."""
         sys.excepthook = self
+        _Audited.current = self
+        if not _Audited.is_added:  # it cannot be removed
+            _Audited.is_added = True
+            sys.addaudithook(_audit)
 
     def uninstall(self) -> None:
         """Give the previous hook back, unless somebody put another on top."""
+        _Audited.current = None
         if sys.excepthook is self:
             sys.excepthook = self._previous
+
+    def comes_before(self, hook: Hook, error: BaseException) -> bool:
+        """Do what a hook of the script's is about to do; tells whether it is done."""
+        if hook is self or os.getpid() != self._process or _is_own(hook):
+            return False
+        self._scripts = hook
+        try:
+            self(type(error), error, error.__traceback__)
+        finally:
+            self._scripts = None
+        return True
 
     def forget(self) -> None:
         """Let go of what failed, and of the script's frames with it."""
@@ -68,7 +86,9 @@ class CrashHook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Print the traceback if no other rank did."""
-        if os.getpid() != self._process:  # a child of the script's own
+        if (
+            self._showing == threading.get_ident() or os.getpid() != self._process
+        ):  # the script's hook goes on here; a child of its own
             self._previous(kind, error, traceback)
             return
         if script_thread.is_here():
@@ -83,13 +103,16 @@ class CrashHook:
         self.is_ending = self.is_ending or script_thread.is_here()
         if issubclass(kind, KeyboardInterrupt):
             self.code = 128 + signal.SIGINT
+        error = error.with_traceback(traceback)
         if not self._attendance.is_first_failure(f"{kind.__name__}: {error}"):
+            if self._scripts is not None and self._attendance.fails_alike:  # what it writes, all ranks come to
+                self._show(error)
             return
         rank, size = self._placement.rank, self._placement.world_size
         is_wanted = kind.__name__ == "BdbQuit"  # by the person at the debugger
         with self.speaking():
-            left_out = 0 if self.shows_own else _leave_out_ours(error.with_traceback(traceback))
-            self._previous(kind, error, traceback if self.shows_own else error.__traceback__)
+            left_out = 0 if self.shows_own else _leave_out_ours(error)
+            self._show(error)
             if not is_wanted:
                 own = (
                     f" {left_out} frames of its own are left out; DDP_PATCH_TRACEBACK=1 shows them." if left_out else ""
@@ -98,6 +121,19 @@ class CrashHook:
             sys.stderr.flush()
         # Not every launcher ends the others, and they may compute for an hour before they need this one.
         self._attendance.fail(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
+
+    def _show(self, error: BaseException) -> None:
+        """Print the traceback, by the script's own means if it has any."""
+        self._showing = threading.get_ident()
+        try:
+            (self._scripts or self._previous)(type(error), error, error.__traceback__)
+        except Exception:  # noqa: BLE001 — of the script's hook: Python shows both as well
+            sys.stderr.write("Error in sys.excepthook:\n")
+            self._previous(*sys.exc_info())
+            sys.stderr.write("\nOriginal exception was:\n")
+            self._previous(type(error), error, error.__traceback__)
+        finally:
+            self._showing = None
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
@@ -114,6 +150,24 @@ class CrashHook:
             # One write, so that the lines of several ranks do not mix.
             self.stream.write("".join(f"{mark}{line}" for line in said.getvalue().splitlines(keepends=True)))
             self.stream.flush()
+
+
+class _Audited:
+    current: CrashHook | None = None
+    is_added = False
+
+
+def _is_own(hook: Hook) -> bool:
+    return getattr(getattr(hook, "__code__", None), "co_filename", "").startswith(_OWN)
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    # The interpreter says so before it calls a hook, and does not call it where a RuntimeError is raised (the
+    # documentation of sys.excepthook).
+    if event == "sys.excepthook" and _Audited.current is not None:
+        hook, _, error, _ = args
+        if hook is not None and _Audited.current.comes_before(hook, error):
+            raise RuntimeError
 
 
 def _leave_out_ours(error: BaseException | None) -> int:
