@@ -1,10 +1,13 @@
-"""sys.exit: keeps its line, for the message when the program ends on some ranks only."""
+"""Ends of a program: sys.exit keeps its line, for when only some ranks come to it; os.exec* would leave the job."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from typing import Any, NoReturn
 
 from .. import script_thread
+from ..errors import OrderError
 from ..ledger import script_line
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -19,6 +22,25 @@ def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
     return wrapped(*args, **kwargs)
 
 
+def _become(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> NoReturn:
+    rank, size = session.job.placement.rank, session.job.placement.world_size
+    command = [os.fsdecode(word) for word in args[1]] if len(args) > 1 else []
+    again = " ".join(command)
+    raise OrderError(
+        f"{script_line()}: os.exec* would turn rank {rank} of {size} into a program that is none of the ranks, so that "
+        f"it would run {size} times ({again}). " + (_AGAIN if command[:1] == [sys.executable] else _OTHER)
+    )
+
+
+_AGAIN = (
+    "Move the line above ddp_patch.enable(). For a string hash of your own, write: PYTHONHASHSEED=1 python script.py"
+)
+_OTHER = "Write subprocess.run([...]), which runs once, and sys.exit() after it."
+_ALONE = "an error: each rank would run the program"
 _EFFECT = "the same; its line is kept, for when not all ranks come to it"
 
-PATCHES = (Patch("sys", "exit", _leave, _EFFECT, gives_way=True),)
+PATCHES = (
+    Patch("sys", "exit", _leave, _EFFECT, gives_way=True),
+    # All of os.exec* call these two.
+    *(Patch("os", name, _become, _ALONE) for name in ("execv", "execve")),
+)
