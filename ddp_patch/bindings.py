@@ -1,4 +1,4 @@
-"""Names that are bound to what is patched: ``from x import y``, in any module that is loaded."""
+"""Names that are bound to what is patched: ``from x import y``, in any module that is loaded, and a few tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .planted import behind
 
 # Python's own views of the system, which its machinery works through.
 _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
+# Not in a module itself: what numpy.savetxt and loadtxt open with (NumPy 1.x and 2.x).
+_TABLES = (("numpy.lib._datasource", "_file_openers._file_openers"),)
 
 
 class Bindings:
@@ -22,9 +24,9 @@ class Bindings:
     def __init__(self, patches: Iterable[Patch]) -> None:
         """Look for nothing yet."""
         self._patches = [patch for patch in patches if "." not in patch.target]
-        self._names: dict[int, list[tuple[Any, str]]] = {}
+        self._names: dict[int, list[tuple[Any, Any]]] = {}
 
-    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, str]]:
+    def of(self, value: Any, known: tuple[Any, str]) -> list[tuple[Any, Any]]:
         """Names that are bound to an object, besides the known one."""
         if id(value) not in self._names:
             self._look_for({id(value), *self._originals()})
@@ -38,9 +40,20 @@ class Bindings:
 
     def _look_for(self, wanted: set[int]) -> None:
         self._names = {value: [] for value in wanted}
-        for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
-            if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
-                for name, bound in list(vars(module).items()):
-                    value = id(behind(bound))
-                    if value in wanted:
-                        self._names[value].append((module, name))
+        for owner in _owners():
+            for name, bound in list((owner if isinstance(owner, dict) else vars(owner)).items()):
+                value = id(behind(bound))
+                if value in wanted:
+                    self._names[value].append((owner, name))
+
+
+def _owners() -> Iterator[Any]:
+    for module in {id(module): module for module in sys.modules.values()}.values():  # some go by two names
+        if type(module) is ModuleType and module.__name__ not in _INNER:  # others compute their attributes
+            yield module
+    for name, path in _TABLES:
+        owner: Any = sys.modules.get(name)
+        for part in path.split("."):
+            owner = getattr(owner, part, None)
+        if owner is not None:
+            yield owner

@@ -86,9 +86,17 @@ def locate(module: str, path: str) -> tuple[Any, str]:
     return owner, attribute
 
 
-def held(owner: Any, attribute: str) -> Any:
+def held(owner: Any, attribute: Any) -> Any:
     """What an owner itself holds; ABSENT for nothing."""
-    return vars(owner).get(attribute, ABSENT)
+    return owner.get(attribute, ABSENT) if isinstance(owner, dict) else vars(owner).get(attribute, ABSENT)
+
+
+def put(owner: Any, attribute: Any, value: Any) -> None:
+    """Have an owner hold something."""
+    if isinstance(owner, dict):
+        owner[attribute] = value
+    else:
+        setattr(owner, attribute, value)
 
 
 def along_mro(owner: Any, attribute: str) -> Any:

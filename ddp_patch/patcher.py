@@ -17,14 +17,14 @@ import wrapt
 
 from .bindings import Bindings
 from .errors import PatchError
-from .patch import ABSENT, Patch, along_mro, exists, held, is_function, locate, places
+from .patch import ABSENT, Patch, along_mro, exists, held, is_function, locate, places, put
 from .planted import Planted, Span
 
 
 @dataclass(frozen=True)
 class _Done:
     owner: Any
-    attribute: str
+    attribute: Any  # a key, where the owner is a dict
     original: Any
     planted: Any
     gives_way: bool
@@ -130,7 +130,7 @@ class Patcher:
                 self._set(_Done(module, name, wrapped, planted, gives_way=True))  # ``seed = 42`` is the script's
 
     def _set(self, done: _Done) -> None:
-        setattr(done.owner, done.attribute, done.planted)
+        put(done.owner, done.attribute, done.planted)
         self._log.append(done)
 
     def _undo_down_to(self, mark: int) -> None:
@@ -150,7 +150,7 @@ def _restore(done: _Done) -> str | None:
     if done.original is ABSENT:
         delattr(done.owner, done.attribute)
     else:
-        setattr(done.owner, done.attribute, done.original)
+        put(done.owner, done.attribute, done.original)
     return None
 
 
