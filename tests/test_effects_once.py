@@ -1,9 +1,13 @@
 """Outward effects that take side ways: what rank 0 does is done once, and what it gets every rank gets."""
 
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
+import torch
 
 
 def texts_of_numpy():
@@ -36,3 +40,35 @@ def test_numpy_writes_and_reads_texts_of_rank_0(ranks):
         results = ranks.call(function, 3).ok().results
         expected = [results[0][0]] * 8 + [[1.0, 2.0]]
         assert [seen for _, seen in results] == [expected] * 3
+
+
+def folders_moved_away():
+    """Checkpoints that are written aside and then moved to their place."""
+    os.mkdir("ckpt")
+    seen = []
+    for epoch in range(2):
+        aside = tempfile.mkdtemp(dir="ckpt")
+        os.mkdir(f"{aside}/parts")
+        torch.save(torch.ones(3), f"{aside}/w.pt")
+        Path(aside, "parts", "a.txt").write_text(f"{epoch}")
+        seen.append(sorted(os.listdir(aside)))
+        (os.rename, shutil.move)[epoch](aside, f"ckpt/{epoch}")
+        seen.append([os.path.exists(aside), sorted(os.listdir(f"ckpt/{epoch}"))])
+    descriptor, name = tempfile.mkstemp(dir="ckpt")
+    os.close(descriptor)
+    os.replace(name, "ckpt/file")
+    with tempfile.TemporaryDirectory(dir="ckpt") as folder:
+        Path(folder, "in.txt").write_text("a")
+        os.rename(Path(folder, "in.txt"), Path(folder, "out.txt"))
+        seen.append(os.listdir(folder))
+    return [seen, sorted(os.listdir("ckpt"))]
+
+
+def test_temporary_folders_that_are_moved_away_are_gone(ranks, tmp_path):
+    own = tmp_path / "own"  # of the ranks other than 0
+    own.mkdir()
+    alone = ranks.call(folders_moved_away, 1, env={"TMPDIR": str(own)}).ok()
+    several = ranks.call(folders_moved_away, 3, env={"TMPDIR": str(own)}).ok()
+    assert several.results == alone.results * 3
+    assert several.files() == alone.files() == ["ckpt/0/parts/a.txt", "ckpt/0/w.pt", *alone.files()[2:]]
+    assert list(own.rglob("*")) == []

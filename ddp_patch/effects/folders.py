@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,11 +62,19 @@ class Folders:
                 self._files.changed(path)
             else:
                 self._files.forget(path)
-            if not self._rank_zero.is_leader and self._ownership.is_temporary(path) and what in _MOVES:
-                # What rank 0 moved away was a file that every rank had made for itself.
-                with self._rank_zero.alone(), contextlib.suppress(OSError):
-                    os.unlink(path)
+        if what in _MOVES and not self._rank_zero.is_leader:
+            self._moved(*named)
         return result
+
+    def _moved(self, source: str, target: str) -> None:
+        """Remove what every rank had made for itself, where rank 0's was moved away or replaced."""
+        with self._rank_zero.alone():
+            if self._ownership.is_temporary(source) and os.path.isdir(source) and not os.path.islink(source):
+                shutil.rmtree(source, ignore_errors=True)
+            for path in (source, target):
+                if self._ownership.is_temporary(path):
+                    with contextlib.suppress(OSError):  # a folder that stays: what was moved is in rank 0's
+                        os.unlink(path)
 
     def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor: for writing, rank 0's is real."""

@@ -69,7 +69,7 @@ class Ownership:
         if (
             folder is None
             or not (is_made or os.path.isdir(folder))
-            or not self.covers(os.path.join(os.fsdecode(folder), "x"))
+            or not self.covers(os.path.join(os.fsdecode(folder), "x"), passing="tempfile")
         ):
             return folder
         return os.fsencode(self._scratch) if isinstance(folder, bytes) else self._scratch
@@ -79,16 +79,17 @@ class Ownership:
         own = _absolute(path)
         return bool(self._temporary) and any(part in self._temporary for part in (own, *above(own)))
 
-    def covers(self, *paths: Any) -> bool:
+    def covers(self, *paths: Any, passing: str = "") -> bool:
         """Tell whether an effect on one of these is the script's.
 
         Args:
             paths: of files or folders; an open descriptor is the rank's own.
+            passing: a module of Python's machinery that only passes on who calls it.
         """
         named = [_absolute(path) for path in paths if isinstance(path, (str, bytes, os.PathLike))]
         if not named:
             return False
-        kind = _writer()
+        kind = _writer(passing)
         if kind == "own":
             return False
         return any(not self._is_left_alone(path, kind) for path in named)
@@ -159,7 +160,7 @@ class Ownership:
         return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
 
 
-def _writer() -> str:
+def _writer(passing: str) -> str:
     """Tell who is writing.
 
     Returns:
@@ -168,7 +169,7 @@ def _writer() -> str:
     """
     writer, library = "", ""
     for frame in frames():
-        found = kind(frame)
+        found = "between" if passing and _top(frame) == passing else kind(frame)
         if found == "library":
             writer, library = found, _top(frame)
         elif found == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
