@@ -14,8 +14,8 @@ from .planted import behind
 
 # Python's own views of the system, which its machinery works through.
 _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
-# Not in a module itself: what numpy.savetxt and loadtxt open with (NumPy 1.x and 2.x).
-_TABLES = (("numpy.lib._datasource", "_file_openers._file_openers"),)
+# Not in a module itself: what numpy.savetxt and loadtxt open with (NumPy 1.x and 2.x), and pathlib works with (3.10).
+_TABLES = (("numpy.lib._datasource", "_file_openers._file_openers"), ("pathlib", "_NormalAccessor"))
 
 
 class Bindings:

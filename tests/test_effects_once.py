@@ -72,3 +72,36 @@ def test_temporary_folders_that_are_moved_away_are_gone(ranks, tmp_path):
     assert several.results == alone.results * 3
     assert several.files() == alone.files() == ["ckpt/0/parts/a.txt", "ckpt/0/w.pt", *alone.files()[2:]]
     assert list(own.rglob("*")) == []
+
+
+def paths():
+    """What pathlib does, which on Python 3.10 holds functions of os of its own."""
+    own, seen = str(os.getpid()), []
+    Path("p").mkdir()
+    Path("p/a.txt").write_text(own)
+    Path("p/a.txt").rename("p/b.txt")
+    Path("p/b.txt").replace("p/c.txt")
+    Path("p/c.txt").chmod(0o600)
+    Path("p/touched").touch()
+    Path("p/link").symlink_to("c.txt")
+    seen.append(sorted(path.name for path in Path("p").iterdir()))
+    seen.append(sorted(map(str, Path("p").glob("*.txt"))))
+    with Path("p/log").open("w") as log:
+        log.write(f"{own} and more")
+        log.flush()
+        seen += [Path("p/log").stat().st_size, Path("p/log").read_text()]
+    seen += [Path("p/link").resolve().name, Path("p/c.txt").read_text()]
+    Path("p/c.txt").unlink()
+    try:
+        Path("p").rmdir()
+    except OSError as error:
+        seen.append(error.errno)
+    return [own, seen]
+
+
+def test_paths_are_made_moved_and_removed_once(ranks):
+    results = ranks.call(paths, 3).ok().results
+    own, seen = results[0]
+    assert seen[:2] == [["c.txt", "link", "touched"], ["p/c.txt"]]
+    assert seen[2:6] == [len(f"{own} and more"), f"{own} and more", "c.txt", own]
+    assert [other for _, other in results] == [seen] * 3
