@@ -1,13 +1,18 @@
 """Outward effects that take side ways: what rank 0 does is done once, and what it gets every rank gets."""
 
+import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 import torch
+
+import ddp_patch
 
 
 def texts_of_numpy():
@@ -27,8 +32,6 @@ def texts_of_numpy():
 
 def texts_of_numpy_later():
     """The same where numpy keeps its openers from before, or from an earlier session."""
-    import ddp_patch
-
     ddp_patch.disable()
     assert sys.modules["numpy.lib._datasource"]._file_openers._file_openers[None] is open
     ddp_patch.enable()
@@ -105,3 +108,65 @@ def test_paths_are_made_moved_and_removed_once(ranks):
     assert seen[:2] == [["c.txt", "link", "touched"], ["p/c.txt"]]
     assert seen[2:6] == [len(f"{own} and more"), f"{own} and more", "c.txt", own]
     assert [other for _, other in results] == [seen] * 3
+
+
+LARGE = "import sys; sys.stdout.write('0123456789' * 2_000_000 + str(len(sys.stdin.read())))"
+
+
+@ddp_patch.rank_zero
+def downloaded():
+    return np.arange(3_000_000)
+
+
+@ddp_patch.rank_zero
+def refused():
+    raise ValueError("b" * 10_000_000)
+
+
+def large_answers():
+    """More than the job's store takes as one value (torch 2.13: 8 MiB)."""
+    from ddp_patch.job.job import Job
+
+    attendance = Job.current.attendance
+    command = [sys.executable, "-c", LARGE]
+    lengths = [len(subprocess.check_output(command, stdin=subprocess.DEVNULL))]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate("a" * 9_000_000)
+    lengths += [len(out), int(out[-7:]), int(downloaded().sum())]
+    try:
+        refused()
+    except ValueError as error:
+        lengths.append(len(str(error)))
+    own, seen = f"{os.getpid()}, ".encode() * 1_300_000, []
+
+    def exchange():
+        attendance.post("what is large", own)
+        seen.extend(hashlib.sha256(told).hexdigest() for told in attendance.collect("what is large"))
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    thread.join()
+    for name in ("a", "b"):
+        os.mkdir(name)  # all come, and what was told before is dropped
+    keys = attendance._store.num_keys()
+    return [lengths, seen, keys]
+
+
+def test_answers_of_any_size_reach_every_rank(ranks):
+    results = ranks.call(large_answers, 3).ok().results
+    assert results[0][0] == [20_000_001, 20_000_007, 9_000_000, 4499998500000, 10_000_000]
+    assert len(set(results[0][1])) == 3
+    assert results[1][:2] == results[2][:2] == results[0][:2]
+    assert max(keys for *_, keys in results) < 60
+
+
+def fails_at_length():
+    raise ValueError("b" * 9_000_000 + " end")
+
+
+def test_an_error_of_many_words_ends_the_job_as_any_other(ranks):
+    outcome = ranks.call(fails_at_length, 2)
+    assert outcome.codes == [1, 1]
+    assert not outcome.late
+    assert "bbb end" in "".join(outcome.stderr)
+    assert "Lockstep" not in "".join(outcome.stderr)

@@ -22,6 +22,7 @@ _REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was los
 _HEARD_WAIT = 5.0  # seconds, in which ranks that wait for this one hear why it ends
 _LOOK = 0.05  # seconds between two looks whether they have
 _MEMORY = (MemoryError, torch.OutOfMemoryError)
+_MOST_WORDS = 2**20  # that are told of an error: the store takes 8 MiB as one value
 _FAILED = "\x01"  # before the words of a rank that ends by itself
 _ADVICE = "Leave such rows out of the dataset."
 
@@ -99,7 +100,7 @@ class Attendance(Board):
             if self.out_of_step is not None:  # this rank's watch asks the others
                 raise self.told()
             raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
-        return value
+        return self.whole(name, value)
 
     def leave(self, why: str) -> str:
         """Tell every rank that this one cannot go on with the others.
@@ -118,6 +119,7 @@ class Attendance(Board):
         self._tell(_FAILED + why)
 
     def _tell(self, why: str) -> str:
+        why = why[:_MOST_WORDS]
         try:
             why = self._store.compare_set(self._key("out_of_step"), "", why).decode()
             self._store.set(self._key("parted"), "1")
@@ -208,6 +210,7 @@ class Attendance(Board):
 
     def is_first_failure(self, error: str) -> bool:
         """Tell whether this rank is the one to say so: the first, or rank 0 where it fails alike at the same time."""
+        error = error[:_MOST_WORDS]
         try:
             leaders = self._key("failure of rank 0")
             if self._rank == 0:

@@ -16,6 +16,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, 
 from . import attempt
 from .waiting import Waiting
 
+_PIECE = 4 * 2**20  # bytes; the store takes 8 MiB as one value, and drops the connection of who sends more (torch 2.13)
+_CUT = b"\x00ddp_patch, in pieces: "  # before their number, in place of a value that is cut
+
 
 class Board:
     """This rank's side of it."""
@@ -36,14 +39,35 @@ class Board:
         self._waiting = Waiting(self._store, is_over)
         # A restarted job finds the keys of the attempt before in the agent's store.
         self._attempt = attempt.name()
+        self._cut: dict[str, int] = {}  # name of what was put and is not dropped yet -> its pieces, if it has some
 
     def put(self, name: str, value: bytes) -> None:
-        """Leave something under a name that is used once, from whichever thread."""
+        """Leave something of any size under a name that is used once, from whichever thread."""
+        count = self._put(name, value)
+        if count:
+            self._cut[name] = count
+
+    def _put(self, name: str, value: bytes) -> int:
+        count = 0
+        if len(value) > _PIECE or value.startswith(_CUT):
+            count = -(-len(value) // _PIECE)
+            for piece in range(count):
+                self._set(_piece(name, piece), value[piece * _PIECE : (piece + 1) * _PIECE])
+            value = b"%b%d" % (_CUT, count)
+        self._set(name, value)
+        return count
+
+    def _set(self, name: str, value: bytes) -> None:
         self._store.set(self._key(name), value)  # type: ignore[arg-type]  # takes bytes, torch 2.13
 
     def read(self, names: list[str]) -> list[bytes]:
-        """Give what is there under these names, with one request."""
-        return self._store.multi_get([self._key(name) for name in names])
+        """Give what is there under these names, with one request but for what is large."""
+        values = self._store.multi_get([self._key(name) for name in names])
+        return [self.whole(name, value) for name, value in zip(names, values, strict=True)]
+
+    def whole(self, name: str, value: bytes) -> bytes:
+        """Give what was put under a name, of which the store holds this."""
+        return b"".join(self._store.get(self._key(_piece(name, piece))) for piece in range(_pieces(value))) or value
 
     def come(self, counter: str, count: int, name: str) -> None:
         """Come to where so many ranks come; the last one leaves an entry, so that it is enough to wait for that.
@@ -59,7 +83,11 @@ class Board:
     def drop(self, names: list[str]) -> None:
         """Forget what nobody asks for any more."""
         for name in names:
-            self._store.delete_key(self._key(name))
+            self._drop(name, self._cut.pop(name, 0))
+
+    def _drop(self, name: str, count: int) -> None:
+        for own in (name, *(_piece(name, piece) for piece in range(count))):
+            self._store.delete_key(self._key(own))
 
     def wait(self, name: str, seconds: float) -> bytes | None:
         """Wait for what another rank puts under a name; None if it does not in time.
@@ -79,7 +107,7 @@ class Board:
 
     def post(self, name: str, own: bytes) -> None:
         """Leave this rank's part of what ``collect`` gives."""
-        self.put(f"{name}/{self._rank}", own)
+        self._put(f"{name}/{self._rank}", own)
         self.come(f"{name}/came", self._world_size, f"{name}/all")
 
     def posted(self, name: str) -> list[bytes] | None:
@@ -109,9 +137,12 @@ class Board:
 
     def _read_once(self, name: str) -> list[bytes]:
         names = [f"{name}/{rank}" for rank in range(self._world_size)]
-        posted = self.read(names)
+        values = self._store.multi_get([self._key(own) for own in names])
+        posted = [self.whole(own, value) for own, value in zip(names, values, strict=True)]
         if self._store.add(self._key(f"{name}/read"), 1) == self._world_size:
-            self.drop([*names, *(f"{name}/{end}" for end in ("came", "all", "read"))])
+            for own, value in zip(names, values, strict=True):
+                self._drop(own, _pieces(value))
+            self.drop([f"{name}/{end}" for end in ("came", "all", "read")])
         return posted
 
     def _all_came(self, where: str, wait: float) -> bool:
@@ -129,3 +160,13 @@ class Board:
 
     def _key(self, name: str) -> str:
         return f"ddp_patch/{name}/{self._attempt}"
+
+
+def _piece(name: str, number: int) -> str:
+    return f"{name}/piece {number}"
+
+
+def _pieces(value: bytes) -> int:
+    """How many pieces a value of the store stands for; 0 if it is whole."""
+    count = value.removeprefix(_CUT)
+    return int(count) if count != value and count.isdigit() else 0
