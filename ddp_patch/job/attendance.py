@@ -228,13 +228,17 @@ class Attendance(Board):
 
         A rank that leaves with a non-zero exit code has the launcher end the others, whatever they still write.
         """
-        with contextlib.suppress(RuntimeError):  # a rank ended early or was killed; there is nobody to wait for
-            if self._all_came("done", _EXIT_WAIT):
-                # The store may live in rank 0: it must be the last to go.
-                self._all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
-            else:
+        try:
+            if not self._all_came("done", _EXIT_WAIT):
                 self.look([])  # who failed meanwhile has said so
                 self.end_by_failure()
+                return
+        except RuntimeError as error:  # the store went with a rank that failed or was killed
+            self.explained(error)
+            return
+        with contextlib.suppress(RuntimeError):  # there is nobody to wait for
+            # The store may live in rank 0: it must be the last to go.
+            self._all_came("left", _EXIT_WAIT if self._rank == 0 else 0.0)
 
 
 def is_lost_connection(error: Exception) -> bool:
