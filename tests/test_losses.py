@@ -83,7 +83,7 @@ def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     """On an accelerator it would wait for the device in every step; a sum of eight bytes does not."""
     world = SimpleNamespace(may_assume=True, ledger=None, accelerated=accelerated)
     backwards = Backwards(world, lambda: None, Tuning(Options(), world, lambda: False))
-    sync = SimpleNamespace(may_be_scaled=lambda source: True, parameters=[])
+    sync = SimpleNamespace(may_be_scaled=lambda source: True, all=[])
     backwards._syncs.append(sync)
     reduction = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
     assert backwards._assume(reduction) is (None if accelerated else sync)
