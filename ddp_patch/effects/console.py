@@ -10,8 +10,9 @@ from ..batch.world import World
 from ..job.crash import CrashHook
 from .blame import Blame
 from .debugger import Debugger
-from .prompts import Alone, Input, Prompts
+from .prompts import Alone, Prompts
 from .rank_zero import RankZero
+from .standard_input import Input, StandardInput
 from .terminal import Terminal
 
 
@@ -34,14 +35,16 @@ class Console:
         self._input: Input | None = None
         self.blame = Blame(world.muted.get)
         self.prompts = Prompts(rank_zero, world, alone)
+        self.standard_input = StandardInput(self.prompts, rank_zero)
         self.debugger = Debugger(rank_zero, self.prompts)
 
     def begin(self) -> None:
         """Silence the ranks other than 0, and have all read what rank 0 reads. Every rank comes here together."""
         self.blame.begin()
         self._terminal = Terminal(self._world, self._crash)
+        self.standard_input.is_terminal = self._terminal.asks
         if sys.stdin is not None:
-            self._input = Input(self.prompts, self._rank_zero, sys.stdin, self._terminal.asks)
+            self._input = self.standard_input.file(sys.stdin)
             sys.stdin = cast("TextIO", self._input)
         self.debugger.begin(self._world)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import script_thread
 from ..batch.world import World
-from .commands import Pipe
 from .rank_zero import RankZero
 
 Alone = Callable[[], AbstractContextManager[None]]
@@ -30,13 +29,14 @@ class Prompts:
         self._world = world
         self._for_all = False  # the main thread waits for a thread that asks
 
-    def ask(self, what: str, real: Callable[[], Any], *, may_be_awaited: bool = False) -> Any:
+    def ask(self, what: str, real: Callable[[], Any], *, may_be_awaited: bool = False, nothing: Any = "") -> Any:
         """Ask the user.
 
         Args:
             what: names the question, alike on every rank.
             real: asks, on rank 0.
             may_be_awaited: a debugger may ask so in a thread that it waits for.
+            nothing: what a thread of another rank gets.
 
         Raises:
             BaseException: on every rank, what rank 0 gets: EOFError, KeyboardInterrupt.
@@ -45,7 +45,7 @@ class Prompts:
         if self._rank_zero.in_lockstep() or (may_be_awaited and in_thread and self._for_all):
             return self._rank_zero.barrier_call(what, lambda: self._asked(real), is_patient=True)
         if self._rank_zero.is_silent():
-            return ""  # of a thread, that must not wait for ever
+            return nothing  # of a thread, that must not wait for ever
         return real()
 
     @contextmanager
@@ -64,27 +64,3 @@ class Prompts:
                 return real()
         finally:
             self._world.asking = False
-
-
-class Input(Pipe):
-    """Rank 0's standard input: what is read from it, every rank gets."""
-
-    def __init__(self, prompts: Prompts, rank_zero: RankZero, real: Any, is_terminal: bool) -> None:
-        """Stand for rank 0's.
-
-        Args:
-            prompts: of the ranks.
-            rank_zero: who acts for all ranks.
-            real: this rank's standard input.
-            is_terminal: rank 0's is one.
-        """
-        super().__init__(rank_zero, real, "sys.stdin", is_text=True)
-        self._prompts = prompts
-        self._is_terminal = is_terminal
-
-    def isatty(self) -> bool:
-        """As on rank 0."""
-        return self._is_terminal
-
-    def _ask(self, what: str, *args: Any) -> Any:
-        return self._prompts.ask(f"sys.stdin.{what}", lambda: getattr(self.real, what)(*args))

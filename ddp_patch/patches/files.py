@@ -15,6 +15,8 @@ def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
         given = {**dict(zip(_PARAMETERS, rest, strict=False)), **options}
         if not isinstance(mode, str) or len(rest) > len(_PARAMETERS):
             return wrapped(*args, **kwargs)  # which says what is wrong
+        if session.console.standard_input.opens(file, mode):
+            return session.console.standard_input.open(wrapped, file, mode, given)
         return session.files.open(wrapped, file, mode, given)
 
     return bind(*args, **kwargs)

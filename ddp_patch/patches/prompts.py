@@ -1,7 +1,8 @@
-"""What asks the user: rank 0 asks, every rank gets the answer."""
+"""What asks the user, or reads standard input: rank 0 does, every rank gets the answer."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..patch import Args, Kwargs, Patch, Wrapper
@@ -19,10 +20,36 @@ def asked(what: str, *, may_be_awaited: bool = False) -> Wrapper:
     return call
 
 
+def _read(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return session.console.standard_input.read(wrapped, *args, **kwargs)
+
+
+def _select(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or not 3 <= len(args) <= 4:
+        return wrapped(*args, **kwargs)  # which says what is wrong
+    return session.console.standard_input.select(wrapped, args[:3], args[3:])
+
+
+def _on_terminal(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not args:
+            return wrapped(*args, **kwargs)  # which says what is missing
+        return session.console.standard_input.call(what, wrapped, args[0], args[1:])
+
+    return call
+
+
+_TERMINAL = ("tcgetattr", "tcsetattr", "tcflush") if os.name == "posix" else ()
 _TOOLKIT = "prompt_toolkit.shortcuts.prompt"  # which IPython asks with
 
 PATCHES = (
     Patch("builtins", "input", asked("input"), _EFFECT),
+    Patch("os", "read", _read, "of standard input: as `input`"),
+    Patch("select", "select", _select, "whether there is standard input, rank 0 tells"),
+    *(
+        Patch("termios", name, _on_terminal(f"termios.{name}"), "of standard input: rank 0's terminal")
+        for name in _TERMINAL
+    ),
     Patch("getpass", "getpass", asked("getpass.getpass"), _EFFECT),
     Patch(
         _TOOLKIT,
