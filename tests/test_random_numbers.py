@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import secrets
+import sys
 import time
 import uuid
 
@@ -106,6 +107,28 @@ def test_an_unseeded_script_draws_alike_on_every_rank_and_anew_in_every_run(rank
         runs.append(results[0])
     for first, second in zip(runs[0][1:5], runs[1][1:5], strict=True):
         assert first != second
+
+
+def drawn_by_a_library(folder):
+    sys.path.insert(0, folder)
+    import drawer
+
+    return drawer.draw()
+
+
+def test_generators_that_a_library_makes_without_a_seed_draw_alike_on_every_rank(ranks, tmp_path):
+    """Optuna's and Hyperopt's samplers and Gymnasium's environments do."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    folder.joinpath("drawer.py").write_text(
+        "import random\nimport numpy as np\n\n\ndef draw():\n"
+        "    made = np.random.RandomState(), np.random.default_rng(), random.Random(), np.random.PCG64()\n"
+        "    made = [*made, np.random.Generator(np.random.PCG64(np.random.SeedSequence()))]\n"
+        "    return [str(each.random_raw() if hasattr(each, 'random_raw') else each.random()) for each in made]\n"
+    )
+    first, second = (ranks.call(drawn_by_a_library, 2, str(folder)).ok().results for _ in range(2))
+    assert first[0] == first[1]
+    assert not set(first[0]) & set(second[0])
 
 
 def masks(rows, extra):

@@ -48,6 +48,6 @@ class SystemRandom:
         """Give a seed that all ranks share; None to leave it to the system."""
         import secrets  # noqa: PLC0415 — seldom needed
 
-        if self._are_alike() and self._rank_zero.in_lockstep() and self._ownership.covers_calls():
+        if self._are_alike() and self._rank_zero.in_lockstep() and self._ownership.covers_seeds():
             return int(self._rank_zero.call(what, lambda: secrets.randbits(_BITS)))
         return None
