@@ -1,5 +1,6 @@
 """Outward effects that take side ways: what rank 0 does is done once, and what it gets every rank gets."""
 
+import glob
 import hashlib
 import os
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -170,3 +172,30 @@ def test_an_error_of_many_words_ends_the_job_as_any_other(ranks):
     assert not outcome.late
     assert "bbb end" in "".join(outcome.stderr)
     assert "Lockstep" not in "".join(outcome.stderr)
+
+
+def rotated_by_size():
+    """Each rank's lines have another length, as those with the time have."""
+    log, turns, places = open("log.txt", "a"), 0, []
+    for step in range(60):
+        log.write(f"{step} {'9' * (ddp_patch.rank() + step % 3)}\n")
+        places.append(log.tell())
+        if log.tell() > 100:
+            log.close()
+            os.replace("log.txt", f"log.{turns}")
+            log, turns = open("log.txt", "a"), turns + 1
+    log.close()
+    with open("log.bin", "wb") as binary:
+        binary.write(b"1" * (1 + ddp_patch.rank()))
+        places.append(binary.tell())
+        binary.seek(4)
+        places.append(binary.tell())
+    with zipfile.ZipFile("all.zip", "w") as packed:
+        for name in sorted(glob.glob("log.*")):
+            packed.write(name)
+    return [turns, places, zipfile.ZipFile("all.zip").testzip(), sorted(os.listdir())]
+
+
+def test_a_file_is_as_long_as_rank_0s_whatever_the_others_wrote(ranks):
+    (alone,) = ranks.call(rotated_by_size, 1).ok().results
+    assert ranks.call(rotated_by_size, 3).ok().results == [alone] * 3

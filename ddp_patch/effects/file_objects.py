@@ -68,6 +68,12 @@ class Watched:
                 self._closed(self._path)
             self._failure = None  # told; the frames that it went through hold the file
 
+    def told(self, what: str, ask: Callable[[], int]) -> int:
+        """Ask for what may differ between ranks, as the length of what was written by the clock: rank 0 says it."""
+        if not self._rank_zero.in_lockstep():
+            return ask()
+        return int(self._rank_zero.call(what, ask, [self._path]))
+
     def dropped(self, action: Callable[[], None]) -> None:
         """Close a file object that nobody holds any more: when that is may differ between ranks."""
         try:
@@ -107,6 +113,10 @@ class _InStep:
             flush()
         else:
             self._alone(lambda: self.watched.write(flush, 0))
+
+    def tell(self) -> int:
+        tell = super().tell  # type: ignore[misc]
+        return tell() if self._busy or self.closed else self.watched.told("tell", tell)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         close = super().close  # type: ignore[misc]
@@ -148,7 +158,7 @@ class _Writer(_InStep, io.BufferedWriter):
 
 
 class _Random(_InStep, io.BufferedRandom):
-    pass
+    tell = io.BufferedRandom.tell  # of what this rank reads back
 
 
 def in_step(plain: Any, mode: str, options: dict[str, Any], watched: Watched) -> Any:
