@@ -158,6 +158,39 @@ refused(lambda: next(iter(loader)))  # first
         assert "torch.manual_seed(0)" in text
 
 
+HELD = {
+    "a list": "[(f'{n}.png', n % 3) for n in order]",
+    "files": "Files(order)",
+    "tensors": "torch.utils.data.ConcatDataset([TensorDataset(torch.tensor(order) / 7)] * 2)",
+    "a subset": "torch.utils.data.Subset(TensorDataset(torch.randn(20, 2)), order)",
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_samples_in_another_order_are_refused_on_every_rank(ranks, tmp_path, held):
+    """As threads complete, or as file systems of several hosts list."""
+    source = f"""{SETUP}
+class Files(torch.utils.data.Dataset):
+    def __init__(self, order):
+        self.paths, self.seen = [f"/data-{{ddp_patch.rank()}}/{{n}}.png" for n in order], [None] * 20
+    def __len__(self):
+        return 20
+    def __getitem__(self, at):
+        return at
+
+def loader_of(order):
+    return DataLoader({HELD[held]}, 5, collate_fn=list)
+
+assert len(list(loader_of([*range(20)]))) >= 4
+refused(lambda: next(iter(loader_of([*range(20)][:: 1 - 2 * ddp_patch.rank()]))))  # parted
+"""
+    outcome = ranks.script(write(tmp_path, source), 2).ok()
+    for text in outcome.stderr:
+        assert text.startswith(f"LockstepError: {line_of(source, '# parted')}: ")
+        assert "for the same sample" in text
+        assert "Sort what the file system lists" in text
+
+
 def test_a_job_with_datasets_of_different_length_ends(ranks, tmp_path):
     source = f"""{SETUP}
 for (x,) in DataLoader(TensorDataset(torch.randn(10 + ddp_patch.rank(), 2)), 5):

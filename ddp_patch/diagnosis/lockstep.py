@@ -10,17 +10,20 @@ import torch
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
+from .samples import differing, first_samples
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 def compare_datasets(world: World, loader: Any, name: str) -> None:
-    """Compare the lengths of dataset and epoch when a loader is first iterated, without a collective.
+    """Compare the lengths of dataset and epoch, and what can be seen of its samples, when a loader is first iterated.
+
+    Without a collective.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
-    own = [length(loader.dataset), length(loader.batch_sampler)]
+    own = [length(loader.dataset), length(loader.batch_sampler), first_samples(loader.dataset)]
     given = world.exchange(f"the lengths of loader {name}", own)
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
@@ -28,6 +31,13 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
             f"{script_line()}: the {type(loader.dataset).__name__} has a length of {_by_rank(lengths)}, so the "
             "ranks would work on different batches. Build it from the same files on every rank, or from a seed: "
             "torch.manual_seed(0)."
+        )
+    found = differing([entry[2] for entry in given])
+    if found is not None:
+        raise LockstepError(
+            f"{script_line()}: {found[0]} holds {_by_rank(found[1])} for the same sample, so that samples would come "
+            "twice or never. Sort what the file system lists, and take results in the order in which they were asked for, "
+            "as Executor.map gives them."
         )
     if len(set(epochs)) > 1:
         raise LockstepError(
