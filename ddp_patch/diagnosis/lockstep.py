@@ -36,8 +36,8 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
     if found is not None:
         raise LockstepError(
             f"{script_line()}: {found[0]} holds {_by_rank(found[1])} for the same sample, so that samples would come "
-            "twice or never. Sort what the file system lists, and take results in the order in which they were asked for, "
-            "as Executor.map gives them."
+            "twice or never. Sort what the file system lists, and take results in the order in which they were asked "
+            "for, as Executor.map gives them."
         )
     if len(set(epochs)) > 1:
         raise LockstepError(
