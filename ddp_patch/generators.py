@@ -25,11 +25,14 @@ def same(left: list[Any], right: list[Any]) -> bool:
 
 def same_beside_torch(left: list[Any], right: list[Any]) -> bool:
     """Tell whether nothing was drawn from Python's and NumPy's generator."""
-    if left[1] != right[1]:
-        return False
-    if left[2] is None or right[2] is None:
-        return left[2] is right[2]
-    return left[2][2:] == right[2][2:] and bool((left[2][1] == right[2][1]).all())
+    return bool(left[1] == right[1]) and same_numbers(left[2], right[2])
+
+
+def same_numbers(left: Any, right: Any) -> bool:
+    """Tell whether nothing was drawn from NumPy's generator between two states of it."""
+    if left is None or right is None:
+        return left is right
+    return left[2:] == right[2:] and bool((left[1] == right[1]).all())
 
 
 def set_states(held: list[Any]) -> None:

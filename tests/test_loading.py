@@ -612,6 +612,34 @@ def test_a_dataset_that_tells_its_workers_apart_sees_those_of_one_process(ranks)
     assert ranks.call(who_loads, 2).ok().results == [wanted] * 2
 
 
+class Augments:
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index, torch.rand(()).item(), random.random(), np.random.rand()
+
+
+def seeded_by_their_numbers(worker):
+    torch.manual_seed(5 + worker)
+    random.seed(5 + worker)
+    np.random.seed(5 + worker)
+
+
+def augmented_by_seeded_workers(workers):
+    batches = DataLoader(Augments(), 6, num_workers=workers, worker_init_fn=seeded_by_their_numbers)
+    return [torch.stack(batch[1:], 1).tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_ranks_whose_workers_are_seeded_by_their_numbers_draw_apart(ranks, workers):
+    found = ranks.call(augmented_by_seeded_workers, 3, workers).ok().results[0]
+    drawn = [number for batch in found for row in batch for number in row]
+    alone = [number for batch in augmented_by_seeded_workers(workers) for row in batch for number in row]
+    assert len(set(alone)) == len(alone) == len(drawn)
+    assert len(set(drawn)) == len(drawn)
+
+
 class Odd:
     """Something without a length, which asks for one."""
 

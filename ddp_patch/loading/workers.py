@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..calling.per_rank_generators import rank_seed
+from ..generators import same, same_numbers, states
 
 
 class RankSeeds:
@@ -23,14 +24,29 @@ class RankSeeds:
 
     def __call__(self, worker_id: int) -> None:
         """Seed torch, random and numpy, which torch seeded alike on every rank."""
-        seed = rank_seed(torch.initial_seed(), self.rank)
-        torch.manual_seed(seed)
-        random.seed(seed)
-        numpy = sys.modules.get("numpy")
-        if numpy:
-            numpy.random.seed(seed % (1 << 32))
-        if self.then is not None:
-            self.then(worker_id)
+        _seed(rank_seed(torch.initial_seed(), self.rank))
+        if self.then is None:
+            return
+        before = states()
+        self.then(worker_id)
+        after = states()
+        if self.rank and not same(before, after):
+            # By the number of a worker, most often, of which every rank has one: theirs are other rows.
+            if not torch.equal(before[0], after[0]):
+                torch.manual_seed(rank_seed(torch.initial_seed(), self.rank))
+            if before[1] != after[1]:
+                random.seed(rank_seed(random.getrandbits(63), self.rank))
+            numpy = sys.modules.get("numpy")
+            if numpy and not same_numbers(before[2], after[2]):
+                numpy.random.seed(rank_seed(int(numpy.random.randint(1 << 31)), self.rank) % (1 << 32))
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed(seed % (1 << 32))
 
 
 def drawn_ahead(loader: DataLoader[Any]) -> int:
