@@ -238,6 +238,26 @@ class Notifier:
 
     def fail(self):
         raise ConnectionError("nobody there")
+
+    def __enter__(self):
+        self.send("entered")
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.send("left")
+
+    def __setitem__(self, name, value):
+        setattr(self, "_" + name, value)
+        self.send(f"{name} is {value}")
+
+    def __getitem__(self, name):
+        return getattr(self, "_" + name)
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter(open(self.path).read().split())
 """
 SCRIPT = """
 import ddp_patch; ddp_patch.enable()
@@ -257,6 +277,9 @@ def main():
         notifier.fail()
     except ConnectionError as error:
         print("failed:", error)
+    with notifier as entered:
+        entered["rate"] = 0.1
+        print(entered is notifier, entered["rate"], len(notifier), [*notifier], bool(notifier))
     first, second = ask("a"), ask("b")
     print(first[0], second[0], first[1] == second[1])
     with ddp_patch.per_rank():
@@ -287,7 +310,9 @@ def test_rank_zero_acts_and_all_get_what_it_got(ranks, tmp_path, register, made)
         said[nproc] = done.stdout, (folder / "sent.txt").read_text()
         assert [(folder / f"calls.{rank}").read_text() for rank in range(nproc)] == ["2"] + ["0"] * (nproc - 1)
     assert said[3] == said[1]
-    assert said[1] == ("1 2\nfailed: nobody there\n1 2 True\n", "one\ntwo\n")
+    shown = "True 0.1 4 ['one', 'two', 'entered', 'rate', 'is', '0.1'] True"
+    sent = "one\ntwo\nentered\nrate is 0.1\nleft\n"
+    assert said[1] == (f"1 2\nfailed: nobody there\n{shown}\n1 2 True\n", sent)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
 from ..structure import map_leaves
+from .handles import LeadersHandle, OthersHandle, with_operators
 from .ownership import Ownership
 from .rank_zero import RankZero
 
@@ -110,9 +111,11 @@ class SharedObjects:
         number, module, name = told
         if number not in self._handles:
             if self._rank_zero.is_leader:
-                self._handles[number] = _Leaders(self._leaders[number], self, number)
+                leaders = self._leaders[number]
+                self._handles[number] = with_operators(LeadersHandle, type(leaders))(leaders, self, number)
             else:
-                self._handles[number] = _Elsewhere(_class(module, name), self, number)
+                class_: Any = _class(module, name)
+                self._handles[number] = with_operators(OthersHandle, class_)(class_, self, number)
         return self._handles[number]
 
     def _told(self, result: Any) -> tuple[str, Any]:
@@ -139,54 +142,20 @@ class SharedObjects:
             return functools.partial(self._method, what, getattr(real, name, None))
         return self.call(what, lambda: getattr(real, name), (), {})
 
+    def operate(self, number: int, kind: type, name: str, args: tuple[Any, ...]) -> Any:
+        """Apply an operator to an object; what it iterates over is there at once."""
+        real: Any = self._leaders[number] if self._rank_zero.is_leader else None
+        what, method = f"{kind.__name__}.{name}", getattr(real, name, _nowhere)
+        if name == "__iter__":
+            return iter(self.call(what, lambda: list(real), args, {}))
+        return self.call(what, method, args, {})
+
     def _method(self, what: str, method: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self.call(what, method, args, kwargs)
 
 
-class _Leaders(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use here
-    """What rank 0's script holds: the object, whose methods rank 0 calls."""
-
-    def __init__(self, wrapped: Any, objects: SharedObjects, number: int) -> None:
-        super().__init__(wrapped)
-        self._self_objects = objects
-        self._self_number = number
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return getattr(self.__wrapped__, name)
-        return self._self_objects.attribute(self._self_number, type(self.__wrapped__), name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_objects.call(f"{type(self.__wrapped__).__name__}()", self.__wrapped__, args, kwargs)
-
-
-class _Elsewhere:
-    """What the script of another rank holds in its place. It is of the same class, for ``isinstance``."""
-
-    def __init__(self, kind: type, objects: SharedObjects, number: int) -> None:
-        held = {"_kind": kind, "_objects": objects, "_number": number}
-        for name, value in held.items():
-            object.__setattr__(self, name, value)
-
-    @property  # type: ignore[misc]  # isinstance asks for it
-    def __class__(self) -> type:
-        return object.__getattribute__(self, "_kind")  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        objects, number, kind = (object.__getattribute__(self, own) for own in ("_objects", "_number", "_kind"))
-        return objects.attribute(number, kind, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        pass  # rank 0 sets it, on the object itself
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
-        return objects.call(f"{kind.__name__}()", None, args, kwargs)
-
-    def __repr__(self) -> str:
-        return f"<rank 0's {object.__getattribute__(self, '_kind').__qualname__}>"
+def _nowhere(*_: Any) -> None:
+    """Stand for a method that rank 0 calls."""
 
 
 def plain(leaf: Any) -> Any:
@@ -197,7 +166,7 @@ def plain(leaf: Any) -> Any:
 
 
 def _theirs(leaf: Any) -> Any:
-    return leaf.__wrapped__ if isinstance(leaf, _Leaders) else leaf
+    return leaf.__wrapped__ if isinstance(leaf, LeadersHandle) else leaf
 
 
 def _is_method(kind: type, name: str) -> bool:

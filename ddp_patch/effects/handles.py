@@ -1,0 +1,90 @@
+"""What the script holds of an object that rank 0 has: on rank 0 the object, on the others what stands for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+if TYPE_CHECKING:
+    from .shared import SharedObjects
+
+
+class LeadersHandle(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use here
+    """What rank 0's script holds: the object, whose methods rank 0 calls."""
+
+    OBJECT = "_self_objects", "_self_number"
+
+    def __init__(self, wrapped: Any, objects: SharedObjects, number: int) -> None:
+        super().__init__(wrapped)
+        self._self_objects = objects
+        self._self_number = number
+
+    def __getattr__(self, name: str) -> Any:
+        """Read what all ranks get."""
+        if name.startswith("__"):
+            return getattr(self.__wrapped__, name)
+        return self._self_objects.attribute(self._self_number, type(self.__wrapped__), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, on rank 0."""
+        return self._self_objects.call(f"{type(self.__wrapped__).__name__}()", self.__wrapped__, args, kwargs)
+
+
+class OthersHandle:
+    """What the script of another rank holds in its place. It is of the same class, for ``isinstance``."""
+
+    OBJECT = "_objects", "_number"
+
+    def __init__(self, kind: type, objects: SharedObjects, number: int) -> None:
+        held = {"_kind": kind, "_objects": objects, "_number": number}
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+
+    @property  # type: ignore[misc]  # isinstance asks for it
+    def __class__(self) -> type:
+        """Of rank 0's object."""
+        return object.__getattribute__(self, "_kind")  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        """Read what all ranks get."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        objects, number, kind = (object.__getattribute__(self, own) for own in ("_objects", "_number", "_kind"))
+        return objects.attribute(number, kind, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Leave it to rank 0, which sets it on the object itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, on rank 0."""
+        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
+        return objects.call(f"{kind.__name__}()", None, args, kwargs)
+
+    def __repr__(self) -> str:
+        """Tell whose object it is."""
+        return f"<rank 0's {object.__getattribute__(self, '_kind').__qualname__}>"
+
+
+# What Python looks up on the class: ``with run``, ``run["key"] = value``, ``for entry in run``.
+_OPERATORS = ("enter", "exit", "getitem", "setitem", "delitem", "contains", "len", "iter", "bool")
+
+
+@functools.cache
+def with_operators(handle: Any, kind: Any) -> Any:
+    """A class of handles on objects of a class, with the operators that it has."""
+
+    def operator(name: str) -> Callable[..., Any]:
+        def call(self: Any, *args: Any) -> Any:
+            objects, number = (object.__getattribute__(self, own) for own in handle.OBJECT)
+            return objects.operate(number, kind, name, args)
+
+        return call
+
+    names = [f"__{name}__" for name in _OPERATORS]
+    held = {name: operator(name) for name in names if getattr(kind, name, None) is not None}
+    if "__len__" in held and "__bool__" not in held:
+        held["__bool__"] = lambda self: len(self) > 0
+    return type(handle.__name__, (handle,), held)
