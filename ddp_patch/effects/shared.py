@@ -108,14 +108,17 @@ class SharedObjects:
             return kept[0] if kept else next(iter((*args, *kwargs.values())), None)
         if kind == "value":
             return told
+        handle: Any
+        class_: Any
         number, module, name = told
         if number not in self._handles:
             if self._rank_zero.is_leader:
-                leaders = self._leaders[number]
-                self._handles[number] = with_operators(LeadersHandle, type(leaders))(leaders, self, number)
+                held = self._leaders[number]
+                handle, class_ = LeadersHandle, type(held)
             else:
-                class_: Any = _class(module, name)
-                self._handles[number] = with_operators(OthersHandle, class_)(class_, self, number)
+                held = class_ = _class(module, name)
+                handle = OthersHandle
+            self._handles[number] = with_operators(handle, class_)(held, self, number)
         return self._handles[number]
 
     def _told(self, result: Any) -> tuple[str, Any]:
