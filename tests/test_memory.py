@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from parity.habits import data
 from torch import nn
 
-from ddp_patch.deciding.probe import trial_copy
+from ddp_patch.deciding.copies import trial_copy
 
 
 class Crowded(torch.autograd.Function):

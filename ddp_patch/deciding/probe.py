@@ -10,7 +10,6 @@ a step.
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,22 +17,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..batch.observation import Observation
 from ..batch.pending_tensor import PendingTensor
 from ..batch.reductions import Reduction, Reductions
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calling import module_hooks
 from ..calling.comparison import Dims, Span, compare
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves
+from .copies import trial_copy
 from .trial import Refused, Trial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -172,39 +167,6 @@ def _scripted(module: nn.Module) -> str:
     names = {str(getattr(layer, "original_name", type(layer).__name__)) for layer in module.modules()}
     mixing = sorted(name for name in names if "Norm" in name)
     return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
-
-
-def trial_copy(module: nn.Module) -> nn.Module:
-    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared."""
-    # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
-    computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
-    held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
-    held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
-    held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
-    twin = copy.deepcopy(module, held)
-    for layer in twin.modules():
-        module_hooks.drop_own(layer)  # the author's hooks are for real calls
-        if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
-            layer.eval()
-        if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
-            vars(layer)["dropout"] = 0.0
-    return twin
-
-
-def _is_computed(leaf: Any) -> bool:
-    return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
-
-
-def _varied(tensor: Any) -> Any:
-    """A tensor as it is, or, if it starts constant, with different entries: behind zeros all rows look alike."""
-    with torch.no_grad():
-        if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
-            return tensor
-        if bool(tensor.min() != tensor.max()) or not bool(tensor.isfinite().all()):
-            return tensor
-        step = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
-        varied = tensor + 0.05 * torch.cos(step).view_as(tensor)
-        return nn.Parameter(varied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else varied
 
 
 def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.rows import detached, whole_arguments
-from ..deciding.probe import trial_copy, undisturbed
+from ..deciding.copies import trial_copy
+from ..deciding.probe import undisturbed
 from ..deciding.trial import Trial
 from ..errors import BatchError
 from ..structure import leaves, map_leaves

@@ -1,0 +1,48 @@
+"""Copies of a module that are tried: they share its parameters, and nothing of theirs is noticed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ..batch.tensor import BatchTensor
+from ..calling import module_hooks
+
+
+def trial_copy(module: nn.Module) -> nn.Module:
+    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared."""
+    # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
+    computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
+    held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
+    held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
+    held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
+    twin = copy.deepcopy(module, held)
+    for layer in twin.modules():
+        module_hooks.drop_own(layer)  # the author's hooks are for real calls
+        if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
+            layer.eval()
+        if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
+            vars(layer)["dropout"] = 0.0
+    return twin
+
+
+def _is_computed(leaf: Any) -> bool:
+    return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
+
+
+def _varied(tensor: Any) -> Any:
+    """A tensor as it is, or, if it starts constant, with different entries: behind zeros all rows look alike."""
+    with torch.no_grad():
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.layout is not torch.strided:
+            return tensor
+        if bool(tensor.min() != tensor.max()) or not bool(tensor.isfinite().all()):
+            return tensor
+        step = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+        varied = tensor + 0.05 * torch.cos(step).view_as(tensor)
+        return nn.Parameter(varied, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else varied
