@@ -191,6 +191,27 @@ refused(lambda: next(iter(loader_of([*range(20)][:: 1 - 2 * ddp_patch.rank()])))
         assert "Sort what the file system lists" in text
 
 
+def test_datasets_may_hold_what_one_rank_has_loaded(ranks, tmp_path):
+    source = f"""{SETUP}
+class Caching(torch.utils.data.Dataset):
+    def __init__(self):
+        self.cache, self.count, self.items = [None] * 12, torch.zeros(12), [{{"at": i}} for i in range(12)]
+    def __len__(self):
+        return 12
+    def __getitem__(self, at):
+        self.cache[at] = self.items[at]["row"] = torch.tensor([float(at)])
+        self.count[at] += 1
+        return self.cache[at]
+
+data = Caching()
+train, held = torch.utils.data.Subset(data, range(8)), torch.utils.data.Subset(data, range(8, 12))
+for epoch in range(2):
+    print(sum(x.sum().item() for x in DataLoader(train, 4)), sum(x.sum().item() for x in DataLoader(held, 4)))
+"""
+    outcome = ranks.script(write(tmp_path, source), 2).ok()
+    assert outcome.stdout[0] == "28.0 38.0\n" * 2
+
+
 def test_a_job_with_datasets_of_different_length_ends(ranks, tmp_path):
     source = f"""{SETUP}
 for (x,) in DataLoader(TensorDataset(torch.randn(10 + ddp_patch.rank(), 2)), 5):

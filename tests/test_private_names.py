@@ -19,6 +19,7 @@ WITHOUT_TORCH = ("check", "migrate", "source")
 NAMES = {
     "torch.Tensor._make_wrapper_subclass": "a batch: a tensor with the global shape and no memory of its own",
     "torch._C.DisableTorchFunctionSubclass": "torch's function below our override, for subclasses alone",
+    "torch._C.TensorBase.data": "the descriptor behind Parameter.data, which is watched while there are replicas",
     "torch._C.TensorBase.grad": "the descriptor behind Tensor.grad, which is watched while gradients wait",
     "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
     "torch._dynamo.eval_frame.OptimizeContext.__init__": "whether anything is to be compiled",

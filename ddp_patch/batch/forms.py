@@ -124,7 +124,13 @@ def mark_aliased(batch: BatchTensor) -> None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
     key = to_local(batch).untyped_storage().data_ptr()
     holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
-    _aliased[key] = [*holders, weakref.ref(batch)]
+    _aliased[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
+
+
+def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
+    holders = [holder for holder in _aliased.pop(key, []) if holder is not gone]
+    if holders:
+        _aliased[key] = holders
 
 
 def any_is_aliased() -> bool:
@@ -144,8 +150,6 @@ def _catch_up(batch: BatchTensor) -> None:
         copy = other._whole_copy
         if version(other._whole) != other._whole_seen or (copy is not None and not torch.equal(other._whole, copy)):
             write_back(other)
-    if not any(holder() is not None for holder in _aliased.get(key, [])):
-        _aliased.pop(key, None)
 
 
 def look_through(batch: BatchTensor) -> None:

@@ -21,27 +21,28 @@ _apply = torch.autograd.Function.__dict__["apply"].__func__
 _MEANS: dict[str | None, str] = {"SumBackward0": "MeanBackward0", "SumBackward1": "MeanBackward1"}
 
 
-_before_tie: Any = WeakIdKeyDictionary()
+_before_tie: Any = WeakIdKeyDictionary()  # no attributes: these would be saved with the tensor
 _have_ties: Any = WeakIdKeyDictionary()
 
 
 def note_untied(tied: Tensor, output: Tensor) -> None:
     """Note which output of a forward the script has in another form, that brings every backward to all parameters."""
-    _before_tie[tied] = output
+    _before_tie[tied] = output, tied.grad_fn
     _have_ties[output] = True
 
 
-def untied(tensor: Tensor) -> Tensor:
+def untied(tensor: Any) -> Any:
     """The tensor that a forward computed: what was computed from it has a path to it, and none to its tied form.
 
-    What comes back to the tied form comes back to it as well.
+    What comes back to the tied form comes back to it as well. Not once the script has written to that.
     """
-    return _before_tie.get(tensor, tensor)  # type: ignore[no-any-return]
+    output, node = _before_tie.get(tensor, (tensor, None)) if isinstance(tensor, Tensor) else (tensor, None)
+    return output if node is not None and tensor.grad_fn is node else tensor
 
 
-def has_tie(tensor: Tensor) -> bool:
+def has_tie(tensor: Any) -> bool:
     """Tell whether a forward computed it, and the script has it in another form."""
-    return tensor in _have_ties
+    return isinstance(tensor, Tensor) and tensor in _have_ties
 
 
 def name_of(tensor: Tensor) -> str | None:

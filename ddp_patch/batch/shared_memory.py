@@ -46,7 +46,7 @@ def in_shared_memory(
         catch_up_with(rows)
         return result
     found = [leaf for _, leaf in leaves(result)]
-    views = [leaf for leaf in found if leaf is not target and _is_batch(leaf) and _is_view(leaf, rows)]
+    views = [leaf for leaf in found if leaf is not target and _is_batch(leaf) and _looks_into(leaf, rows)]
     if not views or not whole_is_seen(target):
         return result
 
@@ -65,7 +65,7 @@ def in_shared_memory(
     return result
 
 
-def _is_view(batch: BatchTensor, rows: Tensor) -> bool:
+def _looks_into(batch: BatchTensor, rows: Tensor) -> bool:
     return batch._whole is None and batch._rows is not None and shares_memory(batch._rows, rows)
 
 

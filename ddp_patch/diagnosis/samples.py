@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import zlib
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 _MOST = 16  # entries of a list that are looked at
 _DEPTH = 3  # of datasets in datasets
+_looked_at: Any = WeakIdKeyDictionary()  # later a dataset may hold what one rank has loaded or counted
 _ROUNDED = 1e-3  # what processors may compute otherwise
 
 
@@ -42,6 +45,10 @@ def _held(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
     if isinstance(thing, (list, tuple)):
         yield name, _some(thing)
         return
+    if thing in _looked_at:
+        return
+    with contextlib.suppress(TypeError):  # it cannot be referred to weakly
+        _looked_at[thing] = True
     for attribute, value in sorted(getattr(thing, "__dict__", {}).items()):
         where = f"{name}.{attribute}"
         if _length(value) == count and (isinstance(value, (list, tuple)) or _is_array(value)):
@@ -100,8 +107,10 @@ def _is_array(thing: Any) -> bool:
 
 
 def _is_same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right) and not {type(left), type(right)} <= {bool, int, float}:
+        return True  # what one rank has loaded and others have not, say: nothing is known of it
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_is_same, left, right))
+        return all(map(_is_same, left, right))
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return left == right or math.isclose(left, right, rel_tol=_ROUNDED, abs_tol=1e-6) or left != left
     return bool(left == right)

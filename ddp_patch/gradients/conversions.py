@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 _slot: Any = torch._C.TensorBase.data  # below the property
 
@@ -42,7 +43,8 @@ class Conversions:
             self._planted = None
 
     def _set(self, parameter: nn.Parameter, value: Any) -> None:
-        if isinstance(value, Tensor) and _kind(value) != _kind(parameter):
+        # A lazy parameter has no shape yet, and is under no DDP.
+        if isinstance(value, Tensor) and not is_lazy(parameter) and _kind(value) != _kind(parameter):
             self._converted(parameter)
         _slot.__set__(parameter, value)
 

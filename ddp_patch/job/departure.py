@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 
 from .attendance import Attendance
 
@@ -27,6 +28,7 @@ class Departure:
         """
         self.is_leader = rank == 0
         self._attendance = attendance
+        self._one = threading.Lock()
         self._numbers = itertools.count()  # of what is said; taken from two threads
 
     def goes_on(self) -> None:
@@ -48,5 +50,6 @@ class Departure:
 
     def _say(self, word: bytes) -> None:
         if self.is_leader:
-            with contextlib.suppress(RuntimeError):  # the store is gone, and with it those that would listen
+            # One word after the other: those that listen wait for each.
+            with self._one, contextlib.suppress(RuntimeError):  # the store is gone, and with it those that would listen
                 self._attendance.put(f"leaving {next(self._numbers)}", word)

@@ -797,6 +797,13 @@ def a_generator_of_the_script():
     return [*said, mine.random()]
 
 
+def a_generator_that_is_held():
+    """And drawn from in no call: its model runs on rows."""
+    model = ByItsOwnDraws(lambda: 1.0)
+    model.generator = torch.Generator().manual_seed(1)
+    return own_draws(model)
+
+
 def a_queue():
     model, waiting = ByItsOwnDraws(None), queue.Queue()
     for number in range(40):

@@ -1246,6 +1246,36 @@ def an_output_by_another():
     return said + everything(model)
 
 
+def an_output_that_is_written_to():
+    """Its gradient is that of what was written, from then on."""
+    model = TwoOutputs()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = []
+    for x, y in data():
+        scores, features = model(x)
+        scores /= 3
+        scores.retain_grad()
+        scores.register_hook(lambda g: said.append(g.norm().item()))
+        (slope,) = torch.autograd.grad(F.cross_entropy(scores, y), scores, retain_graph=True)
+        said.append(slope.norm().item())
+        descend(F.cross_entropy(scores, y) + features.pow(2).mean(), optimizer)
+        said.append(scores.grad.norm().item())
+    return said + everything(model)
+
+
+def a_lazy_layer_beside():
+    """Made while a model is trained, and not called before."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = [float(descend(F.cross_entropy(model(x), y), optimizer)) for x, y in data()]
+    torch.manual_seed(3)
+    late = nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.LazyLinear(3))
+    late(torch.ones(2, 4))
+    optimizer = SGD(late.parameters(), 0.3)
+    said += [float(descend(F.cross_entropy(late(x), y), optimizer)) for x, y in data()]
+    return said + everything(model, late)
+
+
 def an_output_that_no_loss_is_of():
     model = TwoOutputs()
     optimizer = SGD(model.parameters(), 0.3)

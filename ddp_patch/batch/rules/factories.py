@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..forms import to_local
-from ..strides import empty_whole
+from ..strides import empty_whole, is_contiguous
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -34,7 +34,12 @@ def random_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return NotImplemented
     batch: BatchTensor = args[0]
     rows = to_local(batch)
-    template = empty_whole(rows, batch._layout, World.get().strides_of_whole(rows, batch._layout))
+    strides = World.get().strides_of_whole(rows, batch._layout)
+    if is_contiguous(list(batch.shape), strides):
+        template = rows.new_empty(1).expand(batch.shape)  # one number in memory
+        kwargs = {"memory_format": torch.contiguous_format, **kwargs}
+    else:
+        template = empty_whole(rows, batch._layout, strides)
     leaf = kwargs.pop("requires_grad", False)
     made = BatchTensor.from_full(func(template, *args[1:], **kwargs), batch._layout)
     return made.requires_grad_() if leaf else made
