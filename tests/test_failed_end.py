@@ -117,7 +117,8 @@ def test_rank_0_writes_to_its_end_where_all_fail(tmp_path, start):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_nobody_waits_for_a_rank_0_that_is_no_more(tmp_path, number):
     """Started one by one, so that no launcher ends the others, and rank 0 holds the store."""
-    script = WRITES.replace("START", STARTS["thread"]).replace("WAITS", f"os.kill(os.getpid(), {number:d})")
+    ends = f"time.sleep(2); os.kill(os.getpid(), {number:d})"  # once its error is shown
+    script = WRITES.replace("START", STARTS["thread"]).replace("WAITS", ends)
     path = tmp_path / "train.py"
     path.write_text(script.replace("LINE", "import ddp_patch; ddp_patch.enable()"))
     with socket.socket() as listening:
