@@ -21,9 +21,10 @@ def leader(layout: Layout) -> int:
 def empty_whole(rows: Tensor, layout: Layout, strides: tuple[int, ...]) -> Tensor:
     """Memory for the whole batch, in the order of these strides and without holes."""
     shape = [*rows.shape[: layout.dim], layout.total, *rows.shape[layout.dim + 1 :]]
+    if is_contiguous(shape, strides):  # nearly always
+        return rows.new_empty(shape)
     # torch's own answer to what a copy of such a tensor looks like; a meta tensor holds no memory.
-    dense = torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
-    return rows.new_empty(shape) if is_contiguous(shape, dense) else rows.new_empty_strided(shape, dense)
+    return rows.new_empty_strided(shape, torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride())
 
 
 def is_contiguous(shape: list[int], strides: tuple[int, ...]) -> bool:
