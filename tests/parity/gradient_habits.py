@@ -1253,8 +1253,8 @@ def an_output_that_is_written_to():
     said = []
     for x, y in data():
         scores, features = model(x)
-        scores /= 3
         scores.retain_grad()
+        scores /= 3
         scores.register_hook(lambda g: said.append(g.norm().item()))
         (slope,) = torch.autograd.grad(F.cross_entropy(scores, y), scores, retain_graph=True)
         said.append(slope.norm().item())

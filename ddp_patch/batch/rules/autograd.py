@@ -90,7 +90,9 @@ def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.retain_grad()`` on an intermediate."""
-    untied(to_local(args[0])).retain_grad()
+    rows = to_local(args[0])
+    untied(rows).retain_grad()
+    rows.retain_grad()  # the script may write to it yet
 
 
 def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
