@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from local import by_hand
 from local.habits import Uneven, mlp, rows, weights
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import ddp_patch
@@ -45,6 +46,11 @@ class Stream(IterableDataset):
         return 46
 
 
+class StreamWithoutLength(IterableDataset):
+    def __iter__(self):
+        yield from (rows(46)[i] for i in range(46))
+
+
 class Groups(Uneven):
     """Batches that are put together two by two, by hand."""
 
@@ -69,6 +75,8 @@ def loader_of(kind, size):
         return DataLoader(rows(46), 6 * size, shuffle=True, drop_last=True)
     if kind == "stream":
         return DataLoader(Stream(), 6 * size)
+    if kind == "stream without a length":
+        return DataLoader(StreamWithoutLength(), 6 * size)
     if kind == "collated":
         return DataLoader(rows(46), 6 * size, collate_fn=lambda batch: torch.utils.data.default_collate(batch))
     if kind == "workers":
@@ -88,11 +96,15 @@ def grown(kind, size):
             loss.backward()
             optimizer.step()
             seen.append([len(x), loss.item()])
-    return {"len": len(loader), "seen": seen, "weights": weights(model)}
+    count = -1 if kind == "stream without a length" else len(loader)
+    return {"len": count, "seen": seen, "weights": weights(model)}
+
+
+KINDS = ["shuffled", "dropped", "stream", "stream without a length", "collated", "workers", "batch sampler"]
 
 
 @pytest.mark.parametrize("nproc", [2, 3])
-@pytest.mark.parametrize("kind", ["shuffled", "dropped", "stream", "collated", "workers", "batch sampler"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_batches_grow_to_those_of_one_process_with_a_bigger_size(ranks, kind, nproc):
     (wanted,) = ranks.call(grown, 1, kind, nproc).ok().results
     for found in ranks.call(grown, nproc, kind, 1, enable={"batch": "per_device"}).ok().results:
@@ -178,6 +190,150 @@ def test_a_warmup_goes_on_where_a_checkpoint_left_it(ranks, tmp_path, warmup):
         found = ranks.call(resumed, 2, part, enable=options, cwd=str(tmp_path)).ok().results
     same(found, wanted)
     assert found[0][1] == 0.05  # the script's rate, whatever the ranks
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer that wraps another, whose groups it shares: steps inside of a step, as sharpness-aware ones have."""
+
+    def __init__(self, base):
+        super().__init__(base.param_groups, {"lr": 1.0})
+        self.base, self.param_groups, self.extra = base, base.param_groups, None
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        with torch.enable_grad():
+            closure()
+        moved = [(p, 0.05 * p.grad) for group in self.param_groups for p in group["params"]]
+        for parameter, by in moved:
+            parameter += by
+        self.zero_grad()
+        with torch.enable_grad():
+            closure()
+        for parameter, by in moved:
+            parameter -= by
+        self.base.step()
+
+
+class Several(torch.optim.Optimizer):
+    """Steps that are made of others', with no groups of its own."""
+
+    def __init__(self, *those):
+        super().__init__([torch.zeros(0)], {"lr": 1.0})
+        self.param_groups[0]["params"].clear()
+        self.those = those
+
+    def step(self, closure=None):
+        for its in self.those:
+            its.step()
+
+    def zero_grad(self, set_to_none=True):
+        for its in self.those:
+            its.zero_grad()
+
+
+class Handed(torch.optim.SGD):
+    """An optimizer that hands its rates on to one of its own, as ``ZeroRedundancyOptimizer`` does."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], 100.0)
+
+    def step(self, closure=None):
+        self.inner.param_groups[0]["lr"] = self.param_groups[0]["lr"]
+        self.inner.step()
+
+
+class Twice(torch.optim.SGD):
+    """A step that is made of its base class's."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def wrapped(kind, factor):
+    """A script with batches of 6 on each rank, or by hand of 12 and with ``factor``."""
+    by_hand_too = factor != 1
+    model = mlp()
+    first, *others = model.parameters()
+    if kind == "around":
+        optimizer = Around(torch.optim.SGD(model.parameters(), 0.01 * factor))
+    elif kind == "several":
+        those = (torch.optim.SGD([first], 0.01 * factor), torch.optim.SGD(others, 0.02 * factor))
+        optimizer = Several(*those)
+    elif kind == "handed":
+        optimizer = Handed(model.parameters(), 0.01 * factor)
+    else:
+        torch.optim.SGD([first], 1.0)  # whose class's step has hooks from here on
+        optimizer = Twice(model.parameters(), 0.01 * factor)
+    for x, y in DataLoader(rows(48), 12 if by_hand_too else 12 // ddp_patch.world_size()):
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        if kind == "around":
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+    report = ddp_patch.report()
+    return {"weights": weights(model), "steps": 4 if by_hand_too or report is None else report.ledger.steps}
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+@pytest.mark.parametrize("kind", ["around", "several", "handed", "twice"])
+def test_a_step_inside_another_is_not_scaled_again(ranks, kind, view):
+    (wanted,) = ranks.call(wrapped, 1, kind, 2).ok().results
+    options = {"batch": "per_device", "lr_scale": "linear", "view": view, "check_every": 2}
+    for found in ranks.call(wrapped, 2, kind, 1, enable=options).ok().results:
+        same(found, wanted)
+
+
+def sharded(is_by_hand):
+    """torch's optimizer whose states are spread over the ranks; one of three has nothing to train."""
+    model = nn.Linear(5, 4).double()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter)
+    if is_by_hand:
+        optimizer = torch.optim.Adam(model.parameters(), 0.01 * math.sqrt(3))
+    else:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    for x, y in DataLoader(rows(48), 12 if is_by_hand else 4):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def test_an_optimizer_that_is_spread_over_ranks_is_one(ranks):
+    (wanted,) = ranks.call(sharded, 1, True).ok().results
+    options = {"batch": "per_device", "lr_scale": "sqrt", "view": "local", "check_every": 1}
+    for found in ranks.call(sharded, 3, False, enable=options).ok().results:
+        same(found, wanted)
+
+
+def trained_twice(are_made_anew):
+    """How far the warmup came after each epoch of a second training on the same loader."""
+    loader, model, came = DataLoader(rows(24), 6), mlp(), []
+    for epochs in (2, 4):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(epochs):
+            for x, y in DataLoader(rows(12), 6) if are_made_anew else loader:
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            came.append(optimizer.param_groups[0]["ddp_patch_warmup"])
+    return came
+
+
+@pytest.mark.parametrize("are_made_anew", [False, True])
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_a_second_training_warms_up_as_well(ranks, view, are_made_anew):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": "4 epochs", "view": view}
+    for found in ranks.call(trained_twice, 2, are_made_anew, enable=options).ok().results:
+        same(found, [0.25, 0.5, 0.25, 0.5, 0.75, 1.0])
 
 
 def by_hand_locally(is_used):
@@ -291,6 +447,33 @@ def test_a_warmup_in_epochs_needs_epochs_that_end(ranks):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": "2 epochs"}
     for said in ranks.call(epochs_without_a_length, 2, enable=options).ok().results:
         assert "needs a loader with a length" in said
+
+
+class OfItsOwn(torch.optim.SGD):
+    """An optimizer that chooses its rates."""
+
+    def __init__(self, params):
+        super().__init__(params, 0.1)
+        self.param_groups[0]["lr"] = None
+
+    def step(self, closure=None):
+        pass
+
+
+def without_a_rate():
+    model = nn.Linear(5, 2).double()
+    optimizer = OfItsOwn(model.parameters())
+    try:
+        for x, y in DataLoader(rows(12), 6):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    except OptionError as error:
+        return str(error)
+
+
+def test_a_rate_that_an_optimizer_chooses_cannot_be_scaled(ranks):
+    for said in ranks.call(without_a_rate, 2, enable={"batch": "per_device", "lr_scale": "linear"}).ok().results:
+        assert "lr_scale scales learning rates, and OfItsOwn has none" in said
 
 
 def test_adams_kind_is_known_by_name():

@@ -34,6 +34,7 @@ FLOORS = (
         "earlier",
         "env",
         "rates",
+        "stepping",
         "testing",
         "trace",
         "usage",

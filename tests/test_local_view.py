@@ -621,7 +621,7 @@ class Shuffled(torch.utils.data.IterableDataset):
                 yield i, torch.rand(())
 
 
-def streams(workers):
+def streams(workers, is_kept):
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if workers:
@@ -634,7 +634,7 @@ def streams(workers):
         dataset = Seeded()
     else:
         dataset = Shuffled()
-    loader, found = DataLoader(dataset, 4, num_workers=workers), []
+    loader, found = DataLoader(dataset, 4, num_workers=workers, persistent_workers=is_kept), []
     for _ in range(2):
         for i, drawn in loader:
             model(drawn[:, None]).mean().backward()
@@ -644,9 +644,9 @@ def streams(workers):
     return sorted(ddp_patch.gather(torch.cat(found)).tolist()), [len(i) for i in found], noise
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_streams_that_shuffle_as_they_go_are_read_once(ranks, workers):
-    found = ranks.call(streams, 2, workers, enable={"view": "local"}).ok().results
+@pytest.mark.parametrize(("workers", "is_kept"), [(0, False), (2, False), (2, True)])
+def test_streams_that_shuffle_as_they_go_are_read_once(ranks, workers, is_kept):
+    found = ranks.call(streams, 2, workers, is_kept, enable={"view": "local"}).ok().results
     for rows, sizes, _ in found:
         assert rows == sorted([*range(24)] * 2)
         assert sizes == [2] * 12

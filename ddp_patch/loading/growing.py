@@ -39,7 +39,8 @@ class Growing:
                 f"{script_line()}: batch='per_device' cannot let batches grow that the dataset makes "
                 "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
             )
-        grown: DataLoader[Any] = self._grown.get(loader) or object.__new__(type(loader))
+        known = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
+        grown: DataLoader[Any] = object.__new__(type(loader)) if known is None else known
         # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
         grown.__dict__.update(loader.__dict__)
         grown.__dict__["batch_sampler"] = self._bigger(loader.batch_sampler)

@@ -13,7 +13,7 @@ class Batches:
     """A loader's iterator: what it yields is the global batch."""
 
     def __init__(
-        self, source: Any, replicas: Replicas, world: World, what: str, epoch: int, length: int | None
+        self, source: Any, replicas: Replicas, world: World, what: str, epoch: int, length: int | None, name: str = ""
     ) -> None:
         """Wrap what fetches the batches.
 
@@ -24,12 +24,14 @@ class Batches:
             what: names a batch in messages, alike on every rank.
             epoch: of the loader, from 0.
             length: how many batches it has; None if that is not known.
+            name: of the loader.
         """
         self._source = source
         self._replicas = replicas
         self._world = world
         self._what = what
         self._epoch, self._length, self._count = epoch, length, 0
+        self._name = name
 
     def __iter__(self) -> Batches:
         """An iterator is its own iterator."""
@@ -52,6 +54,7 @@ class Batches:
                 self._world.trail.leave()
         self._count += 1
         self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
+        self._world.ledger.loader = self._name
         if script_thread.is_here():  # a thread that reads ahead is not at the batch the script works on
             self._replicas.rows = rows
         return data

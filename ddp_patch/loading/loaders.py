@@ -99,7 +99,7 @@ class Loaders:
         what = f"a batch of loader {known.number} (epoch {known.epochs})"
         # To ask has effects of its own: torch (2.13) warns when a stream gives more than it was asked to have.
         batches = length(loader) if self._growing is not None else None
-        return Batches(source, self._replicas, self._world, what, known.epochs - 1, batches)
+        return Batches(source, self._replicas, self._world, what, known.epochs - 1, batches, known.number)
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""

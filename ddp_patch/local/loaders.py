@@ -77,7 +77,7 @@ class LocalLoaders:
                 self._streams.part()
             self._models.renew()
             epoch = self._epochs.begin(loader, _described(loader))
-            shadow = self._kept.get(loader) or self._shadow(loader)
+            shadow = self._shadow_of(loader)
             if loader.persistent_workers:
                 self._kept[loader] = shadow
             for sampler in (shadow.sampler, shadow.batch_sampler, getattr(shadow.batch_sampler, "sampler", None)):
@@ -123,8 +123,11 @@ class LocalLoaders:
             return own // share if loader.drop_last else math.ceil(own / share)
         if is_distributed(loader):
             return wrapped()
-        shadow = self._kept.get(loader) or self._shadow(loader)
-        return longest(shadow)
+        return longest(self._shadow_of(loader))
+
+    def _shadow_of(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        kept = self._kept.get(loader)  # whose truth would be its length, which a stream may lack
+        return self._shadow(loader) if kept is None else kept
 
     def _shadow(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
