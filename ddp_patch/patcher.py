@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -33,15 +33,13 @@ class _Done:
 class Patcher:
     """Apply rows in order and put back the very objects that were there."""
 
-    def __init__(self, session: Any = None, enabled: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, session: Any = None) -> None:
         """Start with nothing applied.
 
         Args:
             session: given to each wrapper as its first argument.
-            enabled: wrappers are passed by while it gives False.
         """
         self._session = session
-        self._enabled = enabled
         self._span = Span()
         self._log: list[_Done] = []
         self._bound: Bindings | None = None  # while rows are applied
@@ -86,7 +84,7 @@ class Patcher:
             PatchError: when somebody else replaced a patched name meanwhile; the others are still put back.
         """
         self.applied.clear()
-        self._span.is_over = True
+        self._span.end()
         self._span = Span()
         self._undo_down_to(0)
 
@@ -110,7 +108,7 @@ class Patcher:
         wrapped = along_mro(owner, attribute) if original is ABSENT else original
         if wrapped is ABSENT:
             raise PatchError(f"{patch.name} does not exist in this version of {patch.module.split('.')[0]}.")
-        span, enabled = self._span, self._enabled
+        span = self._span
         if (
             type(wrapped) is Planted
             and wrapped._self_span is span
@@ -118,7 +116,7 @@ class Patcher:
         ):
             return  # another row's name for it
         wrapper = functools.partial(patch.wrapper, self._session)
-        planted = Planted(wrapped, wrapper, enabled=lambda: not span.is_over and enabled())
+        planted = Planted(wrapped, wrapper, enabled=span.switch)  # type: ignore[arg-type]  # anything that is true or false
         planted._self_place = (patch.module, *patch.target.split("."))
         planted._self_span = span
         self._set(_Done(owner, attribute, original, planted, patch.gives_way))

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import os
+import weakref
 from typing import Any
 
 import wrapt
 
 
-@dataclass
 class Span:
-    """From a first patch until ``undo``: a name that was bound to a wrapper meanwhile reaches what was there before."""
+    """From a first patch until ``undo``: a name that was bound to a wrapper meanwhile reaches what was there before.
 
-    is_over: bool = False
+    It is over in children of the process as well. DataLoader workers inherit the wrappers, but are no ranks.
+    """
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.switch = [True]  # wrapt passes wrappers by whose switch is empty, without a call of Python
+        _going_on.add(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether wrappers are passed by."""
+        return not self.switch
+
+    def end(self) -> None:
+        """Have them passed by."""
+        self.switch.clear()
+
+
+def _end_all() -> None:
+    for span in list(_going_on):
+        span.end()
+
+
+_going_on: weakref.WeakSet[Span] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_all)
 
 
 class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # of no use here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import sys
 import time
 import uuid
@@ -36,6 +36,7 @@ from .effects.rank_zero import RankZero
 from .effects.shared import ANY, Library, SharedObjects
 from .effects.system_random import SystemRandom
 from .errors import PatchError
+from .gradients import zeroing
 from .gradients.drift import Drift
 from .job import hosts
 from .job.frozen import Frozen
@@ -52,6 +53,7 @@ from .replica.forwards import ON_WHOLE
 from .replica.functions import Functions
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
+from .stepping import Stepping
 from .structure import leaves
 
 
@@ -77,13 +79,13 @@ class Session:
             job.placement.rank, job.placement.world_size, job.group, job.device, self.ledger, job.explain
         )
         self._job_told_world()
-        self.rates = Rates(options, job.placement.world_size, self.ledger, lambda: self.ledger.epochs)
+        self.rates = Rates(options, job.placement.world_size, self.ledger)
+        self.stepping = Stepping()
         every = options.check_every
         self.drift = None if every is None else Drift(self.world, every, self._models)
-        # DataLoader workers and other children inherit the patched classes, but not the job.
-        own_process = os.getpid()
-        self._patcher = Patcher(self, enabled=lambda: os.getpid() == own_process)
+        self._patcher = Patcher(self)
         self._make_view()
+        self.unsettled.first = functools.partial(self.plant, zeroing.PATCHES)
         self.device_map = DeviceMap(job.device)
         self.rank_zero = RankZero(job.attendance, self.world)
         self.owners = Ownership()
@@ -115,6 +117,7 @@ class Session:
         self.replicas = Replicas(self.options, self.job, world)
         self.stream: Any = self.replicas.stream
         """Of random numbers, told when the script seeds or comes back to a state."""
+        self.unsettled = self.replicas.backwards.unsettled
         self.functions = Functions(self.replicas, world)
         world.computes_rows = lambda: self.replicas.forwards.computes_rows
         world.keeps_global = self.replicas.keeps_global
@@ -132,10 +135,14 @@ class Session:
     def _make_random(self) -> SystemRandom:
         return SystemRandom(self.rank_zero, self.owners)
 
-    def _adopt(self, optimizer: Any) -> None:
-        """Take over an optimizer, made before or now."""
-        self.replicas.optimizes(optimizer)
+    def adopt(self, optimizer: Any) -> None:
+        """Take over an optimizer, made before or now, or one that got another group."""
+        self.rates.meets(optimizer)
+        self._optimizes(optimizer)
         self.discovery.start()
+
+    def _optimizes(self, optimizer: Any) -> None:
+        self.replicas.optimizes(optimizer)
 
     def _close_view(self, settle: bool, goes_on: bool) -> None:
         self.replicas.close(settle=settle)
@@ -166,7 +173,7 @@ class Session:
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)
         self._take_back = [undo for other in others for undo in other(self)]
         for existing in self._adopted:
-            self._adopt(existing)
+            self.adopt(existing)
         self._record()
         self.console.begin()
         job.signals.begin(self.rank_zero.alone)
@@ -226,10 +233,17 @@ class Session:
         with self.rank_zero.alone(), self.console.heard():
             yield
 
-    def stepped(self, optimizer: Any) -> None:
-        """An optimizer of the script's has stepped."""
-        self.ledger.pace.stepped(profiles=self.options.report)
+    def stepped(self, optimizer: Any, is_outermost: bool) -> None:
+        """An optimizer of the script's has stepped.
+
+        Args:
+            optimizer: that has.
+            is_outermost: inside of no other's step.
+        """
         self.replicas.backwards.after_step(optimizer)
+        if not is_outermost:
+            return
+        self.ledger.pace.stepped(profiles=self.options.report)
         self.replicas.backwards.tuning.stepped(optimizer)
         self.ledger.stepped(optimizer)
         self._greeting.stepped()

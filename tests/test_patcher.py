@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import os
 import pickle
 import sys
 import types
@@ -109,15 +110,18 @@ def test_a_class_keeps_its_identity_signature_and_pickling(library):
     assert type(copy.deepcopy(thing())) is thing
 
 
-def test_wrappers_are_passed_by_while_not_enabled(library):
-    enabled = False
-    patcher = Patcher(enabled=lambda: enabled)
-    patcher.apply([row("Thing.method"), row("function")])
-    assert library.Thing().method(1) == ("Thing", 1)
-    assert library.function(1) == 2
-    enabled = True
-    assert library.Thing().method(1) == ("patched", ("Thing", 1))
-    assert library.function(1) == ("patched", 2)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_children_pass_wrappers_by(library):
+    bound = library.Thing().method
+    Patcher().apply([row("Thing.method"), row("function")])
+    kept, again = library.function, library.Thing().method
+    child = os.fork()
+    if not child:
+        passed_by = (library.Thing().method(1), again(1), kept(1)) == (bound(1), bound(1), 2)
+        os._exit(0 if passed_by else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert library.Thing().method(1) == again(1) == ("patched", ("Thing", 1))
+    assert kept(1) == ("patched", 2)
 
 
 # --- apply and undo ---------------------------------------------------------------------------------------------------

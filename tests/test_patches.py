@@ -14,10 +14,11 @@ from conftest import PATIENCE
 from parity.test_scripts import compare_text
 
 from ddp_patch import patches
+from ddp_patch.gradients import zeroing
 from ddp_patch.patches import files, listing, parallel_functions, state_dict
 from ddp_patch.replica import discovery
 
-EVERY = [*patches.rows(has_cuda=False), *patches.rows(has_cuda=True), *discovery.PATCHES]
+EVERY = [*patches.rows(has_cuda=False), *patches.rows(has_cuda=True), *discovery.PATCHES, *zeroing.PATCHES]
 
 
 def there(patch):

@@ -55,7 +55,7 @@ class AccumulationSchedule:
             return
         self._cycle[-1] = True
         cycle = tuple(self._cycle)
-        self.forget_cycle()
+        self._cycle.clear()
         # A ragged end of an epoch does not change the schedule; the same thing twice in a row does.
         if not self._declared and (self._pattern is None or cycle == self._last):
             self._pattern = cycle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class Unsettled:
     def __init__(self) -> None:
         """Start with none."""
         self._watch = Watch(self._before_reading)
+        self.first: Callable[[], None] | None = None  # called once, when some gradient waits for the first time
         self.waiting: dict[int, Waiting] = {}
         """Whose gradients wait, by parameter."""
 
@@ -39,6 +40,9 @@ class Unsettled:
     def note(self, sync: Waiting) -> None:
         """Watch reads of gradients while some are pending."""
         if sync.pending:
+            if self.first is not None:
+                first, self.first = self.first, None
+                first()
             self.waiting.update(dict.fromkeys(sync.ids, sync))
             self._watch.start()
         elif self.waiting:

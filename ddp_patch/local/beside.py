@@ -8,7 +8,6 @@ from ..batch.world import World
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, in_parts
 from ..replica.trained import Trained
-from .synced import Synced
 
 
 class Beside:
@@ -22,14 +21,20 @@ class Beside:
         self.schedule = AccumulationSchedule()
         self._world = world
 
-    def ended(self, trained: Trained, models: dict[int, Synced]) -> bool:
-        """A backward of the script has ended; tell whether that may have left something to average."""
+    def ended(self, trained: Trained, held: set[int]) -> bool:
+        """A backward of the script has ended; tell whether that may have left something to average.
+
+        Args:
+            trained: what optimizers train.
+            held: identities of the parameters of models.
+        """
         if self.parameters is None:
-            held = {key for synced in models.values() for key in synced.ids}
             self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
             self.ids = {id(parameter) for parameter in self.parameters}
+        if not self.parameters and not self.pending:
+            return False
         was_pending = self.pending
-        self.pending = bool(self.parameters) and any(parameter.requires_grad for parameter in self.parameters)
+        self.pending = any(parameter.requires_grad for parameter in self.parameters)
         return self.pending or was_pending
 
     def settle(self) -> None:

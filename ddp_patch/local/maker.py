@@ -7,6 +7,7 @@ import gc
 from torch import nn
 
 from ..batch.world import World
+from ..calling import swap
 from ..calling.calls import described
 from ..gradients.compression import compress
 from ..gradients.tuning import Tuning
@@ -66,6 +67,7 @@ class Maker:
         with self._world.collective("the making of DDP"):
             synced.ddp = self._job.wrapping.wrap(
                 synced.module,
+                swap.call_as_written,
                 without=synced.sparse,
                 with_broadcast=with_broadcast,
                 sync_buffers=not self._options.sync_batchnorm,  # as DDP has it

@@ -40,9 +40,12 @@ class Models:
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
+        self._met_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
         self._world = world
+        self._attendance = job.attendance
         self._synced: dict[int, Synced] = {}
+        self._ids: set[int] = set()  # of the parameters of all of them
         self._conversions = Conversions(self._converted)
         self._looked_at: list[nn.Module] = []
         self._trained = Trained()
@@ -62,9 +65,12 @@ class Models:
         """An optimizer is about to step: what it reads must be of all ranks."""
         for synced in self._synced.values():
             synced.check()
-            self.unsettled.settle(synced)
+            if synced.pending:
+                self.unsettled.settle(synced)
             synced.schedule.step()
-        self.unsettled.settle(self._beside)
+        self._met_before_step = self.met
+        if self._beside.pending:
+            self.unsettled.settle(self._beside)
 
     def are_trained(self) -> bool:
         """Tell whether there is an optimizer."""
@@ -72,6 +78,8 @@ class Models:
 
     def after_step(self) -> None:
         """A step ended; the backwards of its closure, if it has one, were each looked at."""
+        if self.met == self._met_before_step:
+            return
         for synced in self._synced.values():
             synced.schedule.forget_cycle()
 
@@ -81,11 +89,11 @@ class Models:
 
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter of a model under DDP."""
-        return any(id(tensor) in synced.ids for synced in self._synced.values())
+        return id(tensor) in self._ids
 
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
-        return bool(optimized) and optimized <= {key for synced in self._synced.values() for key in synced.ids}
+        return bool(optimized) and optimized <= self._ids
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -114,14 +122,15 @@ class Models:
                 return run(*args, **kwargs)
             if synced.is_stale:
                 self._drop(synced)
-                synced = self._synced[id(module)] = self._maker.anew(synced)
+                synced = self._keep(self._maker.anew(synced))
             if synced.ddp is None:
                 return run(*args, **kwargs)
             if self.tuning.is_on:
                 self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
-            return self.weights.mark(self._met("a forward under DDP", synced.forward, (args, kwargs), {}))
+            outputs = self._met("a forward under DDP", synced.forward, (args, kwargs), {})
+            return self.weights.mark(outputs) if self.weights.is_used else outputs
         finally:
             self.inside = False
 
@@ -134,10 +143,15 @@ class Models:
         inner = {id(child) for child in module.modules()}
         for key in [key for key in self._synced if key in inner]:
             self._drop(self._synced.pop(key))
-        self._synced[id(module)] = self._maker.make(module)
+        self._keep(self._maker.make(module))
         self._beside.parameters = None
         self._world.ledger.replicas[described(module)] = _WHY
         self._look_at(module)
+
+    def _keep(self, synced: Synced) -> Synced:
+        self._synced[id(synced.module)] = synced
+        self._ids = {key for its in self._synced.values() for key in its.ids}
+        return synced
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
@@ -161,9 +175,11 @@ class Models:
         if self.in_backward:
             run(*args, **kwargs)
             return
-        args, kwargs = self.weights.weigh(args, kwargs)
+        if self.weights.is_used:
+            args, kwargs = self.weights.weigh(args, kwargs)
         self.in_backward = self.weights.is_backward = True
-        self.tuning.begin()
+        if self.tuning.is_on:
+            self.tuning.begin()
         try:
             self._met("a backward", run, args, kwargs)
         finally:
@@ -171,15 +187,18 @@ class Models:
         self.met += 1
         for synced in self._synced.values():
             synced.ended()
-            self.unsettled.note(synced)
-        if self._beside.ended(self._trained, self._synced):
+            if synced.pending or self.unsettled.waiting:
+                self.unsettled.note(synced)
+        if self._beside.ended(self._trained, self._ids):
             self.unsettled.note(self._beside)
-        self.tuning.end()
+        if self.tuning.is_on:
+            self.tuning.end()
 
     def _met(self, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do what ranks meet in, as ``World.collective`` surrounds it, in a fifth of its time."""
         world = self._world
-        world.check()
+        if self._attendance.out_of_step is not None:
+            world.check()
         counts = world.trail.enter(what)
         try:
             return run(*args, **kwargs)
@@ -207,6 +226,7 @@ class Models:
         for synced in self._synced.values():
             self._drop(synced, settle)
         self._synced.clear()
+        self._ids.clear()
         self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)

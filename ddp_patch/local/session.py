@@ -29,6 +29,7 @@ class LocalSession(Session):
         self.told = Told(self.world)
         self.stream: Streams = Streams(placement.rank, self.job.device)
         self.models = Models(self.options, self.job, self.world)
+        self.unsettled = self.models.unsettled
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
             self.options, self.world, self.models, self.stream, per_host, self.told.compare
@@ -48,9 +49,8 @@ class LocalSession(Session):
     def _make_random(self) -> OwnSeeds:
         return OwnSeeds(self.stream, self.rank_zero, self.owners)
 
-    def _adopt(self, optimizer: Any) -> None:
+    def _optimizes(self, optimizer: Any) -> None:
         self.models.optimizes(optimizer)
-        self.discovery.start()
 
     def _close_view(self, settle: bool, goes_on: bool) -> None:
         self.models.close(settle and not self.ends_by_error)  # which other ranks may not have met
@@ -87,11 +87,17 @@ class LocalSession(Session):
 
         return map_leaves(own, data)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, is_outermost: bool) -> None:
         """An optimizer of the script's has stepped."""
+        self.models.after_step()
+        if not is_outermost:
+            return
         self.ledger.pace.stepped(profiles=False)
-        self.models.tuning.stepped(optimizer)
-        first = next((p for group in optimizer.param_groups for p in group["params"]), None)  # a group may be empty
-        self.told.steps += self.models.trains(first)
+        if self.models.tuning.is_on:
+            self.models.tuning.stepped(optimizer)
+        for group in optimizer.param_groups:
+            if group["params"]:  # it may be empty
+                self.told.steps += self.models.trains(group["params"][0])
+                break
         self.ledger.stepped(optimizer)
         self._greeting.stepped()

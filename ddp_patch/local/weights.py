@@ -93,7 +93,7 @@ class Weights:
 
     def mark(self, outputs: Any) -> Any:
         """Have a model's outputs keep the weight of their batch."""
-        return map_leaves(self._marked, outputs) if self.is_used else outputs
+        return map_leaves(self._marked, outputs)
 
     def weigh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Begin a backward: weigh its ``tensors``.
@@ -105,7 +105,7 @@ class Weights:
         Raises:
             BatchError: when batches of several loaders were fetched for it, of which the ranks have other shares.
         """
-        share = self.begin() if self.is_used else None
+        share = self.begin()
         if share is None:
             return args, kwargs
         given = args[0] if args else kwargs["tensors"]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
+from ..gradients import zeroing
 from ..patch import Patch
 from ..replica import discovery
 
@@ -41,7 +42,7 @@ def subjects() -> Sequence[ModuleType]:
     """The files, each with its table."""
     from . import SUBJECTS  # noqa: PLC0415 — which imports this
 
-    return (*SUBJECTS, discovery)
+    return (*SUBJECTS, discovery, zeroing)
 
 
 def heading(subject: ModuleType) -> str:

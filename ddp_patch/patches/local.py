@@ -42,38 +42,26 @@ def _length(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args
 
 def _add_param_group(session: LocalSession, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
-    session._adopt(instance)
-
-
-def _zero_grad(session: LocalSession, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
-    unsettled = session.models.unsettled
-    if unsettled.waiting:
-        unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
-    wrapped(*args, **kwargs)
-
-
-def _zero_module(session: LocalSession, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    session.models.unsettled.before_zeroing(instance.parameters())
-    wrapped(*args, **kwargs)
+    session.adopt(instance)
 
 
 def count_steps(session: Session) -> list[Callable[[], None]]:
     """Register the step hooks; returns the functions that remove them."""
     assert isinstance(session, LocalSession)
-    models = session.models
+    models, stepping = session.models, session.stepping
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        is_outermost = stepping.begins(optimizer)
         models.before_step()
-        if session.drift is not None:
+        if session.drift is not None and is_outermost:
             session.drift.before_step(optimizer)
         if session.rates.are_scaled:
-            session.rates.before(optimizer)
+            session.rates.before(optimizer, stepping.around())
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        models.after_step()
         if session.rates.are_scaled:
-            session.rates.after(optimizer)
-        session.stepped(optimizer)
+            session.rates.after(optimizer, stepping.around())
+        session.stepped(optimizer, stepping.ended())
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
 
@@ -172,7 +160,7 @@ _INITS = (
     *("uniform_", "normal_", "trunc_normal_", "orthogonal_", "sparse_"),
     *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"),
 )
-_DATA, _MODULE, _OPTIMIZER = "torch.utils.data.dataloader", "torch.nn.modules.module", "torch.optim.optimizer"
+_DATA, _OPTIMIZER = "torch.utils.data.dataloader", "torch.optim.optimizer"
 _DEALS = "reads this rank's rows, as under a DistributedSampler with set_epoch"
 _PARALLEL = "torch.nn.parallel.data_parallel"
 
@@ -189,8 +177,6 @@ PATCHES = (
     Patch(_PARALLEL, "DataParallel.__init__", _parallel, "binds to this rank's device"),
     Patch(_PARALLEL, "data_parallel", _called_in_parallel, "calls the module"),
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
-    Patch(_OPTIMIZER, "Optimizer.zero_grad", _zero_grad, "gradients that nobody looked at are not averaged any more"),
-    Patch(_MODULE, "Module.zero_grad", _zero_module, "gradients that nobody looked at are not averaged any more"),
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
     Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
     Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -21,18 +20,7 @@ from ..session import Session
 
 def _add_param_group(session: Session, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
-    session.replicas.optimizes(instance)
-    session.discovery.start()
-
-
-def _zero_grad(session: Session, wrapped: Any, instance: Optimizer, args: Args, kwargs: Kwargs) -> None:
-    session.replicas.backwards.unsettled.before_zeroing(p for group in instance.param_groups for p in group["params"])
-    wrapped(*args, **kwargs)
-
-
-def _zero_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
-    session.replicas.backwards.unsettled.before_zeroing(instance.parameters())
-    wrapped(*args, **kwargs)
+    session.adopt(instance)
 
 
 def count_steps(session: Session) -> list[Callable[[], None]]:
@@ -40,26 +28,23 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
+        is_outermost = session.stepping.begins(optimizer)
         session.replicas.backwards.before_step(optimizer, has_closure)
-        if session.drift is not None:
+        if session.drift is not None and is_outermost:
             session.drift.before_step(optimizer)
         if session.rates.are_scaled:
-            session.rates.before(optimizer)
-        if not has_closure:  # which runs forwards and backwards
+            session.rates.before(optimizer, session.stepping.around())
+        if is_outermost and not has_closure:  # which runs forwards and backwards
             session.ledger.pace.steps()
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if session.rates.are_scaled:
-            session.rates.after(optimizer)
-        session.stepped(optimizer)
+            session.rates.after(optimizer, session.stepping.around())
+        session.stepped(optimizer, session.stepping.ended())
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
 
 
-_UNREAD = "gradients that nobody looked at are not averaged any more"
-
 PATCHES = (
     Patch("torch.optim.optimizer", "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
-    Patch("torch.optim.optimizer", "Optimizer.zero_grad", _zero_grad, _UNREAD),
-    Patch("torch.nn.modules.module", "Module.zero_grad", _zero_module, _UNREAD),
 )

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
-from ..calling import compiled
+from ..calling import compiled, swap
 from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
@@ -160,7 +160,9 @@ class Replica:
             is_told_otherwise = options.comm_hook is not None or options.static_graph or options.find_unused_parameters
             flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
             with self._world.collective("the making of DDP"):
-                self._ddp = self._job.wrapping.wrap(self.module, flags.parameter, without=sparse, **for_ddp(options))
+                self._ddp = self._job.wrapping.wrap(
+                    self.module, swap.call_as_written, flags.parameter, without=sparse, **for_ddp(options)
+                )
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
             if flags.parameter is not None and self._world.size & (self._world.size - 1):
