@@ -64,6 +64,9 @@ def test_each_rank_computes_what_it_computes_under_hand_written_ddp(ranks, name,
 
 ALIKE = [
     ("batch_norm",),
+    ("batch_norm_computed_again", False),
+    ("batch_norm_computed_again", True),
+    ("batch_norm_past_forward",),
     ("a_method_beside_forward",),
     ("a_method_alone",),
     ("forward_then_a_method",),

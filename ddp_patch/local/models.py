@@ -91,6 +91,20 @@ class Models:
         """Tell whether a tensor is a parameter of a model under DDP."""
         return id(tensor) in self._ids
 
+    def normalizes(self, running_mean: Any, weight: Any) -> bool:
+        """Tell whether a BatchNorm is of what the script trains, also where it is called past its model's call.
+
+        A method beside ``forward`` does so, and a checkpoint that computes again in a backward.
+
+        Args:
+            running_mean: its own; None where it keeps none.
+            weight: likewise.
+        """
+        if self.inside or (weight is not None and id(weight) in self._trained.ids()):
+            return True
+        layers = (layer for synced in self._synced.values() for layer in synced.module.modules())
+        return running_mean is not None and any(getattr(its, "running_mean", None) is running_mean for its in layers)
+
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
         return bool(optimized) and optimized <= self._ids

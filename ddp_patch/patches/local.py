@@ -100,7 +100,7 @@ def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, 
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        if training and session.models.inside and session.options.sync_batchnorm:
+        if training and session.options.sync_batchnorm and session.models.normalizes(running_mean, weight):
             return over_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
         result: Tensor = wrapped(input, running_mean, running_var, weight, bias, training, momentum, eps)
         return result
@@ -179,7 +179,7 @@ PATCHES = (
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
     Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
-    Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
+    Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks where a model is trained, as SyncBatchNorm"),
     *(Patch("torch.nn.init", name, _alike, "draws what all ranks draw") for name in _INITS),
     Patch(
         "torch.utils.data.dataset",

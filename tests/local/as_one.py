@@ -31,14 +31,51 @@ def batch_norm():
     return found | {"mean": model[1].running_mean.tolist(), "var": model[1].running_var.tolist()}
 
 
+def batch_norm_computed_again(use_reentrant):
+    """In a backward, past the model's own call."""
+    first, norm, last = mlp(nn.BatchNorm1d(16)), nn.BatchNorm1d(2).double(), nn.Linear(2, 2).double()
+    model = nn.Sequential(first, norm, last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            return last(norm(checkpoint(first, x.requires_grad_(), use_reentrant=use_reentrant)))
+
+    net = Net()
+    found = steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(net(x), y), models=[net])
+    return found | {"mean": first[1].running_mean.tolist(), "var": first[1].running_var.tolist()}
+
+
+def batch_norm_past_forward():
+    """In a method of the model's beside ``forward``, and without affine parameters."""
+    model = Coder(nn.BatchNorm1d(8), nn.BatchNorm1d(8, affine=False)).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss_of(x, y):
+        return F.cross_entropy(model(x), y) + (model.encode(x) - 0.3).square().mean()
+
+    first = steps(DataLoader(rows(48), 12), optimizer, loss_of, models=[model])
+    model.float().double()  # whose buffers are others from here on
+    second = steps(DataLoader(rows(48), 12), optimizer, loss_of, models=[model])
+    return [first, second, *(norm.running_var.tolist() for norm in model.norms)]
+
+
 class Coder(nn.Module):
-    def __init__(self):
+    def __init__(self, *norms):
         super().__init__()
         torch.manual_seed(2)
         self.codes, self.head = nn.Linear(5, 8), nn.Linear(8, 2)
+        self.norms = nn.ModuleList(norms)
 
     def encode(self, x):
-        return self.codes(x).relu()
+        x = self.codes(x)
+        for norm in self.norms:
+            x = norm(x)
+        return x.relu()
 
     def forward(self, x):
         return self.head(self.encode(x))
