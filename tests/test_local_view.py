@@ -1,6 +1,7 @@
 """view="local": what hand-written DDP computes, from one line."""
 
 import contextlib
+import logging
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from local import as_one, habits
 from torch.utils.data import DataLoader
+from torch.utils.tensorboard import SummaryWriter
 
 import ddp_patch
 from ddp_patch.local.streams import Streams
@@ -25,6 +27,10 @@ CASES = [
     "gan",
     "batches_of_its_own",
     "batch_sampler_of_torchs",
+    "sampled_from_a_part",
+    "told_its_epoch",
+    "not_told_its_epoch",
+    "many_rows_at_once",
     "streamed",
     "lstm_with_its_loss_inside",
     "augmented_by_workers",
@@ -207,6 +213,37 @@ def test_a_rank_that_goes_its_own_way_ends_the_job(ranks, how, said):
     assert said in "".join(outcome.stderr)
 
 
+KEPT = []
+
+
+def decides_rates_by_its_own_rows(how):
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for epoch in range(1 if how == "at the end" else 3):
+        for x, y in DataLoader(habits.rows(48), 12):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        for value in ([0.5, 0.4] if ddp_patch.rank() else [0.4, 0.5]) if epoch == 0 else []:
+            scheduler.step(value if how != "as advised" else ddp_patch.mean(value))
+    KEPT.append(optimizer)  # as a script's module does until the end
+    return optimizer.param_groups[0]["lr"]
+
+
+def test_ranks_that_train_at_other_rates_are_told_so(ranks):
+    outcome = ranks.call(decides_rates_by_its_own_rows, 2, "its own", enable={"view": "local"})
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    assert (
+        "an optimizer has other learning rates on the ranks: [0.010000000000000002, 0.1], by rank" in outcome.stderr[0]
+    )
+    outcome = ranks.call(decides_rates_by_its_own_rows, 2, "at the end", enable={"view": "local"}).ok()
+    assert "an optimizer has other learning rates on the ranks" in outcome.stderr[0]
+    outcome = ranks.call(decides_rates_by_its_own_rows, 2, "as advised", enable={"view": "local"}).ok()
+    assert len(set(outcome.results)) == 1
+
+
 def one_backward_for_all_batches():
     model = habits.mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -278,6 +315,7 @@ def says_what_it_lets_out():
     model = habits.mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     best = torch.tensor(10.0)
+    log, board = open("log.txt", "w"), SummaryWriter("board")
     for _ in range(2):
         for x, y in DataLoader(habits.rows(48), 12):
             loss = F.cross_entropy(model(x), y)
@@ -290,6 +328,12 @@ def says_what_it_lets_out():
                 best = loss
             torch.save({"model": model.state_dict(), "loss": loss.item()}, "last.pt")
             torch.save({"model": model.state_dict(), "rng": torch.get_rng_state(), "epoch": 1}, "same.pt")
+            logging.getLogger("train").warning("loss %.4f", loss.item())
+            log.write(f"{loss.item()}\n")
+            log.write(f"{ddp_patch.mean(loss).item()}\n")
+            board.add_scalar("loss", loss.item(), 1)
+            board.add_scalar("mean", ddp_patch.mean(loss).item(), 1)
+    log.close()
     for _ in DataLoader(habits.rows(48), 12):
         pass
     assert best is not None
@@ -303,6 +347,9 @@ def test_the_report_names_lines_that_let_a_ranks_own_numbers_out(ranks):
         "print(loss.item())": "printed",
         "if (loss.detach() * 1e9).long() % 2 == 0:": "branched on",
         'torch.save({"model": model.state_dict(), "loss": loss.item()}, "last.pt")': "saved",
+        'logging.getLogger("train").warning("loss %.4f", loss.item())': "logged",
+        'log.write(f"{loss.item()}\\n")': "written",
+        'board.add_scalar("loss", loss.item(), 1)': "logged",
     }
     wanted = [f"test_local_view.py:{lines.index(f'            {text}') + 1}: {how}" for text, how in let_out.items()]
     for notes in outcome.results:
@@ -328,6 +375,12 @@ def values():
             ddp_patch.gather(rows).flatten().tolist(),
             ddp_patch.gather([str(v) for v in rows.flatten().tolist()]),
         ],
+        "dealt": [
+            ddp_patch.gather(ddp_patch.shard_batch(torch.arange(7))).tolist(),
+            ddp_patch.gather(ddp_patch.shard_batch({"x": torch.arange(14).reshape(2, 7)}, dim=1)["x"].t())[
+                :, 1
+            ].tolist(),
+        ],
         "needs grad": ddp_patch.mean(torch.ones(2, requires_grad=True)).requires_grad,
     }
 
@@ -340,6 +393,7 @@ def test_values_of_all_ranks(ranks, nproc):
             "mean": [mean, [mean, 1.0], pytest.approx(mean / 2)],
             "sum": [sum(range(nproc)), nproc / 2, [nproc, nproc - 1]],
             "gather": [list(range(7)), [str(i) for i in range(7)]],
+            "dealt": [list(range(7)), list(range(7, 14))],
             "needs grad": False,
         }
 

@@ -27,6 +27,27 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
     Raises:
         BatchError: when the tensors do not have one number of rows.
     """
+    rows = rows_of(data, dim)
+
+    def dealt(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or not leaf.dim():
+            return leaf
+        layout = Layout.deal(rows, dim % leaf.dim(), world.size)
+        return leaf if layout is None else BatchTensor.from_full(leaf, layout)
+
+    return map_leaves(dealt, data), rows
+
+
+def rows_of(data: Any, dim: int) -> int:
+    """Count the rows of the tensors in a structure.
+
+    Args:
+        data: a tensor, or a structure of them.
+        dim: the batch dimension of each.
+
+    Raises:
+        BatchError: when the tensors do not have one number of rows.
+    """
     sizes = {path: _rows(leaf, dim, path) for path, leaf in leaves(data) if isinstance(leaf, Tensor) and leaf.dim()}
     if not sizes:
         raise BatchError(
@@ -38,15 +59,7 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
             f"ddp_patch.shard_batch(data, dim={dim}): the tensors have different numbers of rows ({listed}), so they "
             "are not one batch. Pass them in separate calls, each with its own dim."
         )
-    rows = next(iter(sizes.values()))
-
-    def dealt(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or not leaf.dim():
-            return leaf
-        layout = Layout.deal(rows, dim % leaf.dim(), world.size)
-        return leaf if layout is None else BatchTensor.from_full(leaf, layout)
-
-    return map_leaves(dealt, data), rows
+    return next(iter(sizes.values()))
 
 
 def _rows(leaf: Tensor, dim: int, path: str) -> int:

@@ -30,8 +30,6 @@ class Checkpoints:
             owners: tells which files are a rank's own.
             files: of the script.
         """
-        self.saves: Callable[[Any], None] = lambda held: None
-        """Told what is saved where all ranks are in step."""
         self._world = world
         self._rank_zero = rank_zero
         self._owners = owners
@@ -73,7 +71,7 @@ class Checkpoints:
         if not self._rank_zero.in_lockstep() or is_own:
             self._write(target, write, write_directly, by_name)
             return
-        self.saves(held)
+        self._rank_zero.lets_out("saved", held)
         for _, leaf in leaves(held):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # gathered before anything can fail on one rank alone

@@ -39,6 +39,11 @@ class Watched:
                 self._tell()
         return size
 
+    def gets(self, data: Any) -> None:
+        """Take note of what is about to be written."""
+        if self._rank_zero.in_lockstep():
+            self._rank_zero.lets_out("written", data)
+
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
         """Close on all ranks, which raise what rank 0 meets."""
         if not self._rank_zero.in_lockstep():
@@ -104,6 +109,8 @@ class _InStep:
     _busy = False  # flushing or closing: Python's own file objects do so through these very methods
 
     def write(self, data: Any) -> Any:
+        if not self._busy:
+            self.watched.gets(data)
         return self.watched.write(lambda: super(_InStep, self).write(data), len(data))  # type: ignore[misc]
 
     def flush(self) -> None:

@@ -93,6 +93,7 @@ class SharedObjects:
         if not self._rank_zero.in_lockstep():
             args, kwargs = map_leaves(_theirs, (args, kwargs))
             return real(*args, **kwargs)
+        self._rank_zero.lets_out("logged", (args, kwargs))
         kept: list[Any] = []
 
         def act() -> tuple[str, Any]:

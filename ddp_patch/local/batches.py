@@ -11,10 +11,35 @@ from torch.utils.data import IterableDataset, Sampler
 from .samplers import Ranks
 
 
+class EpochOf:
+    """Calls a sampler's ``set_epoch``, unless the script does."""
+
+    def __init__(self, batches: Any) -> None:
+        """Begin.
+
+        Args:
+            batches: a batch sampler of the script's.
+        """
+        self._batches = batches
+        self._left = getattr(batches, "epoch", None)  # as it was left
+        # One that keeps its epoch under another name cannot be seen to be told.
+        self._is_scripts = self._left not in (0, -1) or not callable(getattr(batches, "set_epoch", None))
+
+    def begins(self, epoch: int) -> None:
+        """An epoch begins.
+
+        Args:
+            epoch: its number, from 0.
+        """
+        now = getattr(self._batches, "epoch", None)
+        self._is_scripts = self._is_scripts or now != self._left
+        if not self._is_scripts:
+            self._batches.set_epoch(epoch)
+            self._left = getattr(self._batches, "epoch", None)
+
+
 class TakenBatches(Sampler[list[Any]]):
     """This rank's batches of those that a batch sampler of the script's draws: every Nth."""
-
-    epoch = 0
 
     def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
         """Take turns.
@@ -63,8 +88,6 @@ class TakenBatches(Sampler[list[Any]]):
 class DealtBatches(Sampler[list[Any]]):
     """This rank's part of each batch that a batch sampler of the script's draws."""
 
-    epoch = 0
-
     def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
         """Deal them.
 
@@ -81,9 +104,6 @@ class DealtBatches(Sampler[list[Any]]):
     def __iter__(self) -> Iterator[list[Any]]:
         """Give the indices of this rank, batch by batch."""
         ranks = self._ranks
-        set_epoch = getattr(self._batches, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(self.epoch)
         self.sizes.clear()
         with ranks.shared():
             drawn = iter(self._batches)

@@ -20,10 +20,10 @@ from ..errors import BatchError, LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..options import Options
-from .batches import DealtBatches, DealtStream, TakenBatches
+from .batches import DealtBatches, DealtStream, EpochOf, TakenBatches
 from .epochs import Epochs
 from .models import Models
-from .rows import Rows, longest
+from .rows import Rows, longest, samplers_of
 from .samplers import Dealt, Ranks, checksum, is_torchs, share_of
 from .streams import Streams
 
@@ -61,6 +61,7 @@ class LocalLoaders:
         self._on_epoch = on_epoch
         self._ranks = Ranks(world.rank, world.size, streams.shared)
         self._epochs = Epochs(world, models)
+        self._epochs_of: weakref.WeakKeyDictionary[DataLoader[Any], EpochOf] = weakref.WeakKeyDictionary()
         self._kept: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -80,9 +81,13 @@ class LocalLoaders:
             shadow = self._shadow_of(loader)
             if loader.persistent_workers:
                 self._kept[loader] = shadow
-            for sampler in (shadow.sampler, shadow.batch_sampler, getattr(shadow.batch_sampler, "sampler", None)):
-                if isinstance(sampler, (Dealt, DealtBatches, TakenBatches)):
-                    sampler.epoch = epoch
+            sampler = samplers_of(shadow)[1]
+            if isinstance(sampler, Dealt):
+                sampler.epoch = epoch
+            if isinstance(shadow.batch_sampler, (DealtBatches, TakenBatches)):
+                if loader not in self._epochs_of:
+                    self._epochs_of[loader] = EpochOf(loader.batch_sampler)
+                self._epochs_of[loader].begins(epoch)
             self._compare(loader, shadow)
             is_stream = isinstance(shadow.dataset, DealtStream)
             # It may shuffle as it goes: all ranks have to read it in one order.
@@ -100,9 +105,9 @@ class LocalLoaders:
         Raises:
             LockstepError: on every rank, when they do not.
         """
-        samplers = (shadow.sampler, getattr(shadow.batch_sampler, "sampler", None))
-        drawn = [sampler.draw() for sampler in {id(s): s for s in samplers}.values() if isinstance(sampler, Dealt)]
-        told = [given[0] for given in self._world.share([[length(loader.dataset), *_chosen(loader.dataset), *drawn]])]
+        sampler = samplers_of(shadow)[1]
+        drawn = sampler.draw() if isinstance(sampler, Dealt) else 0
+        told = [given[0] for given in self._world.share([[length(loader.dataset), *_chosen(loader.dataset), drawn]])]
         if any(its != told[0] for its in told):
             raise LockstepError(
                 f"{script_line()}: the ranks deal different rows of {_described(loader)}: they chose or drew them from "
@@ -148,34 +153,39 @@ class LocalLoaders:
             return {}, "left to torch, which deals what the pipe's sharding_filter stands for"
         if isinstance(loader.dataset, IterableDataset):
             return self._of_stream(loader)
-        if loader.batch_sampler is None:
-            dealt = self._dealt(loader.sampler, loader, drop_last=False)
+        changes, how = self._of_rows(loader)
+        # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
+        return {**changes, "generator": None}, how
+
+    def _of_rows(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:
+        batches, sampler = samplers_of(loader)
+        if batches is None:
+            dealt = self._dealt(sampler, drop_last=False)
             return {"sampler": dealt}, "batch_size=None: every rank takes every Nth of what the dataset has"
-        if is_torchs(loader.batch_sampler):
-            batches: Any = loader.batch_sampler
+        if is_torchs(batches):
             share = self._share(batches.batch_size)
-            dealt = self._dealt(batches.sampler, loader, drop_last=batches.drop_last)
-            made: Any = BatchSampler(dealt, share, batches.drop_last)
-            # Workers' seeds come from this rank's stream: from the script's generator all ranks' would be the same.
-            return {"batch_sampler": made, "sampler": dealt, "generator": None}, self._in_words(batches, share)
+            dealt = self._dealt(sampler, drop_last=batches.drop_last)
+            made = BatchSampler(dealt, share, batches.drop_last)
+            changes = {"sampler": made} if loader.batch_sampler is None else {"batch_sampler": made, "sampler": dealt}
+            return changes, self._in_words(batches, share)
         if self._is_per_device:
-            taken = TakenBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
-            return {"batch_sampler": taken}, f"each rank loads every Nth batch of {_name(loader.batch_sampler)}"
-        made = DealtBatches(loader.batch_sampler, self._ranks, is_exact=self._is_exact)
-        return {"batch_sampler": made}, f"each rank loads every Nth row of the batches of {_name(loader.batch_sampler)}"
+            taken = TakenBatches(batches, self._ranks, is_exact=self._is_exact)
+            return {"batch_sampler": taken}, f"each rank loads every Nth batch of {_name(batches)}"
+        parts = DealtBatches(batches, self._ranks, is_exact=self._is_exact)
+        return {"batch_sampler": parts}, f"each rank loads every Nth row of the batches of {_name(batches)}"
 
     def _share(self, batch_size: int) -> int:
         return batch_size if self._is_per_device else share_of(batch_size, self._world.size)
 
-    def _dealt(self, sampler: Any, loader: DataLoader[Any], drop_last: bool) -> Dealt:
+    def _dealt(self, sampler: Any, drop_last: bool) -> Dealt:
         exact = self._is_exact and not drop_last
-        return Dealt(sampler, loader.dataset, self._ranks, drop_last=drop_last, is_exact=exact)
+        return Dealt(sampler, self._ranks, drop_last=drop_last, is_exact=exact)
 
     def _of_stream(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:
         if self._is_exact:
             raise BatchError(
                 f"{script_line()}: tail='exact' cannot deal an iterable dataset, whose end no rank knows beforehand. "
-                "Write tail='pad', or drop_last=True in the loader."
+                "Write tail='pad'."
             )
         dealt = DealtStream(loader.dataset, self._world.rank, self._world.size, not loader.drop_last)  # type: ignore[arg-type]
         changes: dict[str, Any] = {"dataset": dealt}

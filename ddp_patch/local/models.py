@@ -61,6 +61,10 @@ class Models:
         self._trained.add(optimizer)
         self._beside.parameters = None
 
+    def rates(self) -> list[float]:
+        """Give the learning rates of every optimizer's groups."""
+        return self._trained.rates()
+
     def before_step(self) -> None:
         """An optimizer is about to step: what it reads must be of all ranks."""
         for synced in self._synced.values():

@@ -13,7 +13,7 @@ from ..batch.world import World
 from ..diagnosis.lockstep import length
 from .batches import DealtBatches, TakenBatches
 from .models import Models
-from .samplers import Dealt
+from .samplers import Dealt, is_torchs
 from .weights import Share
 
 
@@ -43,13 +43,12 @@ class Rows:
         self._surround = surround
         self._epoch = epoch
         self._length = None if length(iterator) is None else longest(shadow)
-        self._batches = shadow.batch_sampler
-        self._sampler = shadow.sampler
+        self._batches, self._sampler = samplers_of(shadow)
         self._world = world
         self._models = models
         self._count = 0
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
-        self._is_uneven = getattr(shadow.sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
+        self._is_uneven = getattr(self._sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
         self._met_before = models.met
         models.weights.begins()
 
@@ -93,7 +92,7 @@ class Rows:
             rows = self._batches.sizes[number - 1]
         else:
             share: int = getattr(self._batches, "batch_size", 1)  # of batch_size=None what the dataset has is a row
-            total: int = self._sampler.total  # type: ignore[attr-defined]
+            total: int = self._sampler.total
             rows = max(0, min(total - (number - 1) * share * size, share * size))
         return None if rows % size == 0 else Share(rank, tuple(len(range(each, rows, size)) for each in range(size)))
 
@@ -121,13 +120,22 @@ class Rows:
         return getattr(self.iterator, name)
 
 
+def samplers_of(shadow: DataLoader[Any]) -> tuple[Any, Any]:
+    """Give a loader's batch sampler, None where its dataset makes the batches, and what draws the rows.
+
+    A batch sampler may stand in the place of the sampler, with ``batch_size=None``: torch's way to read many rows at
+    once.
+    """
+    batches = shadow.sampler if shadow.batch_sampler is None and is_torchs(shadow.sampler) else shadow.batch_sampler
+    return batches, getattr(batches, "sampler", shadow.sampler)
+
+
 def longest(shadow: DataLoader[Any]) -> int:
     """Count the batches of the rank that has most: what scripts step, accumulate and schedule by."""
-    if shadow.batch_sampler is None:
-        return shadow.sampler.longest() if isinstance(shadow.sampler, Dealt) else len(shadow.sampler)  # type: ignore[arg-type]
-    batches: Any = shadow.batch_sampler
-    dealt = getattr(batches, "sampler", None)
-    if isinstance(dealt, Dealt) and dealt.is_exact:
+    batches, sampler = samplers_of(shadow)
+    if batches is None:
+        return sampler.longest() if isinstance(sampler, Dealt) else len(sampler)
+    if isinstance(sampler, Dealt) and sampler.is_exact:
         share: int = batches.batch_size
-        return -(-dealt.longest() // share)
+        return -(-sampler.longest() // share)
     return len(batches)

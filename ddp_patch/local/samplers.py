@@ -37,18 +37,16 @@ class Dealt(Sampler[Any]):
 
     epoch = 0
 
-    def __init__(self, sampler: Sampler[Any], dataset: Any, ranks: Ranks, *, drop_last: bool, is_exact: bool) -> None:
+    def __init__(self, sampler: Sampler[Any], ranks: Ranks, *, drop_last: bool, is_exact: bool) -> None:
         """Deal what a sampler draws; in the orders of ``DistributedSampler`` in place of torch's own samplers.
 
         Args:
             sampler: of the script's loader.
-            dataset: that it samples.
             ranks: that share the rows.
             drop_last: rows that do not go round are left out; otherwise some are repeated.
             is_exact: no row is left out nor repeated, so that some ranks have one more.
         """
         self._sampler = sampler
-        self._dataset = dataset
         self._ranks = ranks
         self._drop_last = drop_last
         self.is_exact = is_exact
@@ -88,15 +86,16 @@ class Dealt(Sampler[Any]):
         return -(-len(self._sampler) // self._ranks.size) if self.is_exact else len(self)  # type: ignore[arg-type]
 
     def _order(self) -> Sequence[Any]:
-        if type(self._sampler) is SequentialSampler:
-            return range(len(self._dataset))
-        if is_plain(self._sampler):
+        sampler: Any = self._sampler
+        if type(sampler) is SequentialSampler:
+            return range(len(sampler.data_source))
+        if is_plain(sampler):
             # All of its order: of one rank.
-            whole: DistributedSampler[Any] = DistributedSampler(self._dataset, 1, 0, shuffle=True)
+            whole: DistributedSampler[Any] = DistributedSampler(sampler.data_source, 1, 0, shuffle=True)
             whole.set_epoch(self.epoch)
             return list(whole)
         with self._ranks.shared():
-            return list(self._sampler)
+            return list(sampler)
 
 
 def checksum(order: Sequence[Any]) -> int:

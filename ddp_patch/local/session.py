@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..batch.shard_batch import rows_of
 from ..earlier import remember_used
 from ..job.job import Job
 from ..patch import Patch
@@ -26,9 +27,9 @@ class LocalSession(Session):
 
     def _make_view(self) -> None:
         placement = self.job.placement
-        self.told = Told(self.world)
         self.stream: Streams = Streams(placement.rank, self.job.device)
         self.models = Models(self.options, self.job, self.world)
+        self.told = Told(self.world, self.models.rates)
         self.unsettled = self.models.unsettled
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
@@ -40,7 +41,7 @@ class LocalSession(Session):
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
     ) -> None:
         """Apply every patch, or none. Every rank comes here together."""
-        self.checkpoints.saves = lambda held: self.told.lets_out("saved", digest(held))
+        self.rank_zero.lets_out = lambda how, held: self.told.lets_out(how, digest(held))
         super().begin(rows, others)
 
     def _models(self) -> list[torch.nn.Module]:
@@ -78,12 +79,14 @@ class LocalSession(Session):
         return contextlib.nullcontext()
 
     def deal(self, data: Any, dim: int) -> Any:
-        """Give this rank's rows of tensors that every rank holds whole."""
+        """Give this rank's rows of tensors that every rank holds whole: every Nth, as loaders deal them."""
+        rows_of(data, dim)
+        own_rows = slice(self.world.rank, None, self.world.size)
 
         def own(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
+            if not isinstance(leaf, torch.Tensor) or not leaf.dim():
                 return leaf
-            return leaf.tensor_split(self.world.size, dim)[self.world.rank]
+            return leaf[(*[slice(None)] * (dim % leaf.dim()), own_rows)]
 
         return map_leaves(own, data)
 

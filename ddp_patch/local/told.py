@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,10 +28,16 @@ _MOST = 200  # lines that are remembered
 class Told:
     """What this rank has told whom."""
 
-    def __init__(self, world: World) -> None:
-        """Start with nothing."""
+    def __init__(self, world: World, rates: Callable[[], list[float]]) -> None:
+        """Start with nothing.
+
+        Args:
+            world: the ranks.
+            rates: gives the learning rates of this rank's optimizers.
+        """
         self.steps = 0  # of optimizers that train a model under DDP
         self._world = world
+        self._rates = rates
         self._sums: dict[tuple[str, str], int] = {}
 
     def lets_out(self, how: str, text: str) -> None:
@@ -48,22 +55,22 @@ class Told:
         """Find lines where the ranks differ. Every rank comes here together.
 
         Raises:
-            LockstepError: on every rank, when some have stepped more often than others.
+            LockstepError: on every rank, when some have stepped more often than others, or at other learning rates.
         """
-        told = [given[0] for given in self._world.share([(self.steps, self._taken())])]
-        steps = [its[0] for its in told]
-        if len(set(steps)) > 1:
-            raise _left_out(steps)
+        told = [given[0] for given in self._world.share([(self.steps, self._taken(), self._rates())])]
+        why = _parted([its[0] for its in told], [its[2] for its in told])
+        if why is not None:
+            raise why
         self._compare([its[1] for its in told])
 
     def compare_at_the_end(self) -> None:
         """Do so where ranks meet no more, but for the store of the job; nobody is left to catch an error."""
         name = f"what ranks let out, at the end of session {next(_ends)}"
-        self._world.post(name, json.dumps([self.steps, self._taken()]).encode())
+        self._world.post(name, json.dumps([self.steps, self._taken(), self._rates()]).encode())
         told = [json.loads(its) for its in self._world.collect(name)]
-        steps = [its[0] for its in told]
-        if len(set(steps)) > 1:
-            self._world.ledger.warn(str(_left_out(steps)).removesuffix("."))
+        why = _parted([its[0] for its in told], [its[2] for its in told])
+        if why is not None:
+            self._world.ledger.warn(str(why).removesuffix("."))
         self._compare([its[1] for its in told])
 
     def _taken(self) -> list[tuple[str, str, int]]:
@@ -76,6 +83,25 @@ class Told:
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
                 self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")
+
+
+def _parted(steps: list[int], rates: list[list[float]]) -> LockstepError | None:
+    if len(set(steps)) > 1:
+        return _left_out(steps)
+    # Optimizers that nobody holds go when the garbage collector of a rank comes by.
+    if len({len(its) for its in rates}) == 1:
+        for its in zip(*rates, strict=True):
+            if len(set(its)) > 1:
+                return _other_rates(its)
+    return None
+
+
+def _other_rates(rates: tuple[float, ...]) -> LockstepError:
+    return LockstepError(
+        f"{script_line()}: an optimizer has other learning rates on the ranks: {[*rates]}, by rank, so that their "
+        "models would not stay the same. A scheduler steps by a number of each rank's own rows, as ReduceLROnPlateau "
+        "does. Write `scheduler.step(ddp_patch.mean(loss))`."
+    )
 
 
 def _left_out(steps: list[int]) -> LockstepError:
@@ -93,6 +119,8 @@ def digest(held: Any) -> str:
         if isinstance(leaf, torch.Tensor):
             if leaf.dtype != torch.uint8:  # states of generators, which are each rank's own
                 words.append(f"{path}={leaf.detach().flatten()[:_FIRST].tolist()}")
+        elif isinstance(leaf, (bytes, bytearray)):
+            words.append(f"{path}={zlib.crc32(leaf)}")
         elif isinstance(leaf, (int, float, str)):
             words.append(f"{path}={leaf}")
     return ";".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..gradients.averages import average
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..local.session import LocalSession
+from ..local.told import digest
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -140,6 +142,20 @@ def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwarg
         session.told.lets_out("printed", " ".join(map(str, args)))
 
 
+def _logged(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    if session.rank_zero.in_lockstep():
+        (record,) = args
+        with contextlib.suppress(Exception):  # a message that cannot be put together, which logging reports
+            session.told.lets_out("logged", record.getMessage())
+    wrapped(*args, **kwargs)
+
+
+def _shown(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.rank_zero.in_lockstep():
+        session.told.lets_out("logged", digest((args, kwargs)))
+    return wrapped(*args, **kwargs)
+
+
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
     result: bool = wrapped(*args, **kwargs)
     models = session.models
@@ -179,7 +195,7 @@ PATCHES = (
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
     Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
-    Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks where a model is trained, as SyncBatchNorm"),
+    Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
     *(Patch("torch.nn.init", name, _alike, "draws what all ranks draw") for name in _INITS),
     Patch(
         "torch.utils.data.dataset",
@@ -189,5 +205,13 @@ PATCHES = (
         also=("torch.utils.data:random_split",),
     ),
     Patch("builtins", "print", _print, "rank 0 is heard; the report names what the ranks print differently"),
+    Patch("logging", "Logger.handle", _logged, "the report names what the ranks log differently"),
+    *(
+        Patch(
+            writer, f"SummaryWriter.{name}", _shown, "the report names what differs on the ranks", when_imported=writer
+        )
+        for writer in ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+        for name in ("add_scalar", "add_scalars", "add_histogram", "add_text")
+    ),
     Patch("torch", "Tensor.__bool__", _truth, "the report names what the ranks decide differently"),
 )

@@ -29,6 +29,11 @@ class Trained:
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
 
+    def rates(self) -> list[float]:
+        """The learning rates of their groups, where these have one."""
+        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
+        return [float(group["lr"]) for group in groups if group.get("lr") is not None]
+
     def ids(self) -> set[int]:
         """Identities of the parameters."""
         if self._ids is None:

@@ -17,6 +17,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 
 def rows(count=70, width=5, seed=0):
@@ -183,6 +184,99 @@ def batches_of_its_own(hand):
         batches = PartOfBatches(batches, hand.rank, hand.size)
     loader = DataLoader(rows(47), batch_sampler=batches)
     return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
+
+
+class TenTimes(Dataset):
+    """Whose rows are asked for by numbers that another set counts."""
+
+    def __len__(self):
+        return 480
+
+    def __getitem__(self, index):
+        return rows(480)[index]
+
+
+def sampled_from_a_part(hand):
+    """A sampler that draws from another source than the dataset."""
+    model = hand.model(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if hand.is_used:
+        dealt = DistributedSampler(range(48), shuffle=True)
+        loader = DataLoader(TenTimes(), 12 // hand.size, sampler=dealt)
+    else:
+        loader = DataLoader(TenTimes(), 12, sampler=RandomSampler(range(48)))
+    return trained(hand, model, loader, optimizer) | {"len": len(loader)}
+
+
+class AsSet(BatchSampler):
+    """Other batches in each epoch that it is told."""
+
+    def __init__(self, size):
+        self.size, self.epoch = size, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        order = np.random.RandomState(self.epoch).permutation(48).tolist()
+        return iter([order[at : at + self.size] for at in range(0, 48, self.size)])
+
+    def __len__(self):
+        return 48 // self.size
+
+
+def told_its_epoch(hand):
+    """By the script, from the tenth epoch on."""
+    model = hand.model(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batches = AsSet(12)
+    part = PartOfBatches(batches, hand.rank, hand.size) if hand.is_used else batches
+    loader, found = DataLoader(rows(48), batch_sampler=part), []
+    for epoch in range(10, 13):
+        batches.set_epoch(epoch)
+        found.append(trained(hand, model, loader, optimizer, 1))
+    return {"epochs": found}
+
+
+def not_told_its_epoch(hand):
+    """As ``set_epoch`` is forgotten."""
+    model = hand.model(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batches = AsSet(12)
+    part = PartOfBatches(batches, hand.rank, hand.size) if hand.is_used else batches
+    loader, found = DataLoader(rows(48), batch_sampler=part), []
+    for epoch in range(3):
+        if hand.is_used:
+            batches.set_epoch(epoch)
+        found.append(trained(hand, model, loader, optimizer, 1))
+    return {"epochs": found}
+
+
+class AtOnce(Dataset):
+    """Gives many rows at once, which a batch sampler asks for in the place of a sampler."""
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, indices):
+        x, y = rows(50).tensors
+        return x[indices], y[indices]
+
+
+def many_rows_at_once(hand):
+    model = hand.model(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if hand.is_used:
+        dealt = DistributedSampler(AtOnce(), shuffle=True)
+        batches = BatchSampler(dealt, 12 // hand.size, drop_last=False)
+    else:
+        batches = BatchSampler(RandomSampler(AtOnce()), 12, drop_last=False)
+    loader, found = DataLoader(AtOnce(), sampler=batches, batch_size=None), []
+    for epoch in range(3):
+        if hand.is_used:
+            dealt.set_epoch(epoch)
+        found.append(trained(hand, model, loader, optimizer, 1))
+    return {"epochs": found, "len": len(loader)}
 
 
 def batch_sampler_of_torchs(hand):
