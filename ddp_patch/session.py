@@ -246,7 +246,8 @@ class Session:
         self.ledger.pace.stepped(profiles=self.options.report)
         self.replicas.backwards.tuning.stepped(optimizer)
         self.ledger.stepped(optimizer)
-        self._greeting.stepped()
+        if self._greeting.said != len(self.ledger.replicas):
+            self._greeting.stepped()
 
     def report(self) -> Report:
         """Snapshot what happened so far."""

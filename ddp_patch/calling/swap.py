@@ -65,7 +65,8 @@ def original_class(instance: Any) -> type:
 
 def call_as_written(instance: Any, *args: Any, **kwargs: Any) -> Any:
     """Call an instance whose calls may have been redirected, and were: by whoever calls this."""
-    return original_class(instance).__call__(instance, *args, **kwargs)
+    class_ = type(instance)
+    return vars(class_).get(MARK, class_).__call__(instance, *args, **kwargs)
 
 
 def _reduce_as_original(self: Any, protocol: Any) -> Any:

@@ -19,7 +19,7 @@ class Greeting:
         """
         self._ledger = ledger
         self._is_spoken = is_spoken
-        self._said = -1  # models that were named
+        self.said = -1  # models that were named
 
     def started(self, size: int, device: str, launcher: str) -> None:
         """The ranks have met.
@@ -33,14 +33,12 @@ class Greeting:
 
     def stepped(self) -> None:
         """An optimizer has stepped: what it trains has been called."""
-        if len(self._ledger.replicas) == self._said:
-            return
         models = list(self._ledger.replicas)
-        for name in models[max(self._said, 0) :]:
+        for name in models[max(self.said, 0) :]:
             self._say(f"{name} is the model; {self._how(name)}.")
         if not models:
             self._say("no batch has reached a model yet, so every rank computes everything: right, but not faster.")
-        self._said = len(models)
+        self.said = len(models)
 
     def _how(self, name: str) -> str:
         if name in self._ledger.on_whole:

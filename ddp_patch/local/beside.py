@@ -31,8 +31,6 @@ class Beside:
         if self.parameters is None:
             self.parameters = [parameter for parameter in trained.parameters() if id(parameter) not in held]
             self.ids = {id(parameter) for parameter in self.parameters}
-        if not self.parameters and not self.pending:
-            return False
         was_pending = self.pending
         self.pending = any(parameter.requires_grad for parameter in self.parameters)
         return self.pending or was_pending

@@ -40,7 +40,7 @@ class Models:
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
-        self._met_before_step = 0  # likewise, when the last step of an optimizer began
+        self.met_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
         self._world = world
         self._attendance = job.attendance
@@ -72,7 +72,7 @@ class Models:
             if synced.pending:
                 self.unsettled.settle(synced)
             synced.schedule.step()
-        self._met_before_step = self.met
+        self.met_before_step = self.met
         if self._beside.pending:
             self.unsettled.settle(self._beside)
 
@@ -82,8 +82,6 @@ class Models:
 
     def after_step(self) -> None:
         """A step ended; the backwards of its closure, if it has one, were each looked at."""
-        if self.met == self._met_before_step:
-            return
         for synced in self._synced.values():
             synced.schedule.forget_cycle()
 
@@ -207,8 +205,9 @@ class Models:
             synced.ended()
             if synced.pending or self.unsettled.waiting:
                 self.unsettled.note(synced)
-        if self._beside.ended(self._trained, self._ids):
-            self.unsettled.note(self._beside)
+        beside = self._beside
+        if (beside.parameters != [] or beside.pending) and beside.ended(self._trained, self._ids):
+            self.unsettled.note(beside)
         if self.tuning.is_on:
             self.tuning.end()
 

@@ -92,15 +92,18 @@ class LocalSession(Session):
 
     def stepped(self, optimizer: Any, is_outermost: bool) -> None:
         """An optimizer of the script's has stepped."""
-        self.models.after_step()
+        models = self.models
+        if models.met != models.met_before_step:
+            models.after_step()
         if not is_outermost:
             return
         self.ledger.pace.stepped(profiles=False)
-        if self.models.tuning.is_on:
-            self.models.tuning.stepped(optimizer)
+        if models.tuning.is_on:
+            models.tuning.stepped(optimizer)
         for group in optimizer.param_groups:
             if group["params"]:  # it may be empty
-                self.told.steps += self.models.trains(group["params"][0])
+                self.told.steps += models.trains(group["params"][0])
                 break
         self.ledger.stepped(optimizer)
-        self._greeting.stepped()
+        if self._greeting.said != len(self.ledger.replicas):
+            self._greeting.stepped()
