@@ -1,5 +1,6 @@
 """Who reads what: each row once where rows can be loaded apart, once per host where they cannot, and never a hang."""
 
+import gc
 import multiprocessing
 import os
 import queue
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -693,10 +695,10 @@ def test_a_stream_longer_than_its_length_warns_on_every_rank_as_on_one_process(r
     assert ranks.call(more_than_it_said, 2, workers, persistent).ok().results == [alone] * 2
 
 
-def small_batches():
+def small_batches(is_settled):
     """Batches of fewer rows than ranks, which workers augment; what was exchanged for each."""
-    seen = []
-    for (x,) in DataLoader(Noisy(), batch_size=1, num_workers=1):
+    seen, loader = [], DataLoader(Noisy(), batch_size=1, num_workers=1)
+    for (x,) in ddp_patch.shard_batch(loader) if is_settled else loader:
         seen.append(x.item())
     sent = ddp_patch.report().ledger.collectives
     return [seen, sent["broadcast_object"], sent["all_gather"]]
@@ -712,10 +714,11 @@ class Noisy(Dataset):
         return (torch.rand(()) + index,)
 
 
-def test_batches_that_are_not_split_are_those_of_rank_0(ranks):
-    results = ranks.call(small_batches, 3).ok().results
+@pytest.mark.parametrize(("is_settled", "broadcasts"), [(False, 0), (True, 3)])
+def test_batches_that_are_not_split_are_those_of_rank_0(ranks, is_settled, broadcasts):
+    results = ranks.call(small_batches, 3, is_settled).ok().results
     assert results[0] == results[1] == results[2]
-    assert results[0][1:] == [3, 0]
+    assert results[0][1:] == [broadcasts, 0]
 
 
 def given_by_rank_0():
@@ -735,3 +738,93 @@ def test_what_rank_0_cannot_give_is_an_error_on_every_rank(ranks):
     results = ranks.call(given_by_rank_0, 3).ok().results
     assert results[0][0] in ("PicklingError", "AttributeError")
     assert results == [[results[0][0], 0]] * 3
+
+
+class Bound(DataLoader):
+    """Whose collate function belongs to it, and whose workers go on."""
+
+    def __init__(self, dataset):
+        super().__init__(dataset, 4, collate_fn=self.collate, num_workers=1, persistent_workers=True)
+
+    def collate(self, samples):
+        return torch.utils.data.default_collate(samples)
+
+
+def forgotten_loaders():
+    left = []
+    for _ in range(3):
+        loader = Bound(TensorDataset(torch.arange(8.0)))
+        assert len([x for epoch in range(2) for (x,) in loader]) == 4
+        left.append(weakref.ref(loader))
+        del loader
+        gc.collect()
+    return [kept() is None for kept in left], len(multiprocessing.active_children())
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_loaders_whose_workers_go_on_go_with_the_script_s_last_reference(ranks, view):
+    for gone, children in ranks.call(forgotten_loaders, 2, enable={"view": view}).ok().results:
+        assert all(gone)
+        assert children == 0
+
+
+class Stored(Dataset):
+    def __init__(self, kept):
+        self.kept = kept
+
+    def __len__(self):
+        return len(self.kept)
+
+    def __getitem__(self, i):
+        return self.kept[i]
+
+
+def reads_batches_again(how):
+    kept = list(DataLoader(TensorDataset(torch.arange(400.0)), 4))
+    try:
+        if how == "in workers":
+            list(DataLoader(kept, batch_size=None, num_workers=1))
+        elif how == "a few at once":
+            list(DataLoader(Stored(kept), batch_size=3))
+        else:
+            list(DataLoader(Stored(kept), batch_size=3, num_workers=1))
+    except ddp_patch.BatchError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("in workers", "the workers of a loader cannot read batches of another loader"),
+        ("a few at once", "is made of batches of another loader, of which every rank holds its rows"),
+        ("a few in workers", "computes on a batch, in which all ranks take part"),
+    ],
+)
+def test_batches_that_cannot_be_read_again_are_an_error_on_every_rank(ranks, how, words):
+    for said in ranks.call(reads_batches_again, 2, how, timeout=60).ok().results:
+        assert words in said
+
+
+def stateful_out_of_order():
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(Slow(), 4, num_workers=2, in_order=False)
+    return [x.tolist() for x in loader], loader.in_order
+
+
+class Slow(Dataset):
+    """Whose first worker is late, on rank 1."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        if i // 4 % 2 == 0 and os.environ.get("RANK", "0") == "1":
+            time.sleep(0.2)
+        return float(i)
+
+
+def test_a_loader_that_keeps_its_position_gives_all_ranks_one_order(ranks):
+    for batches, in_order in ranks.call(stateful_out_of_order, 2).ok().results:
+        assert batches == [[4.0 * at + i for i in range(4)] for at in range(4)]
+        assert in_order is False

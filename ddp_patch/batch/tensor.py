@@ -82,6 +82,8 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
+        if World.is_child:
+            return func(*_nested(_known, list(args)), **_nested(_known, kwargs or {}))
         seen = None if World.current is None else World.current.observation
         if seen is None:
             return _computed(func, args, kwargs or {})
@@ -119,6 +121,13 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)
     return batch
+
+
+def _known(value: Any) -> Any:
+    """What a worker of a loader computes on: the whole, where it was gathered before the worker was started."""
+    if isinstance(value, BatchTensor) and value._whole is None:
+        World.get()  # raises
+    return value._whole if isinstance(value, BatchTensor) else value
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

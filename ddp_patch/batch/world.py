@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -79,6 +80,7 @@ class World(Collectives):
     asking: bool = False  # rank 0 asks its user, and the other ranks wait
 
     current: ClassVar[World | None] = None
+    is_child: ClassVar[bool] = False  # of a rank's process, as a worker is
 
     @classmethod
     def get(cls) -> World:
@@ -87,6 +89,11 @@ class World(Collectives):
         Raises:
             BatchError: after ``disable()``, when a batch of the finished session is still used.
         """
+        if cls.current is None and cls.is_child:
+            raise BatchError(
+                "A process that a rank has started, as a worker of a loader, computes on a batch, in which all ranks "
+                "take part. Give it the values: batch.clone().cpu().numpy(), or write num_workers=0."
+            )
         if cls.current is None:
             raise BatchError(
                 "A batch made under ddp_patch.enable() was used after ddp_patch.disable(), when its rows are no "
@@ -199,3 +206,12 @@ class World(Collectives):
             whether ``trail.leave`` has to be called.
         """
         return not (self.fetching.get() or self.reading.get() or self.muted.get()) and self.trail.enter(what)
+
+
+def _be_a_child() -> None:
+    if World.current is not None:
+        World.current, World.is_child = None, True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_be_a_child)

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, IterableDataset
 
 from ..batch.world import World
 from ..errors import LockstepError
@@ -23,7 +24,8 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
     Raises:
         LockstepError: on every rank, when they differ.
     """
-    own = [length(loader.dataset), length(loader.batch_sampler), first_samples(loader.dataset)]
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    own = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset)]
     given = world.exchange(f"the lengths of loader {name}", own)
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
@@ -165,8 +167,20 @@ def length(thing: Any) -> int | None:
     """``len(thing)``, or None for what has none."""
     try:
         return len(thing)
-    except (TypeError, NotImplementedError):  # a stream
+    except Exception:  # noqa: BLE001 — a stream, or the author's code
         return None
+
+
+def rows_of(dataset: Any) -> int | None:
+    """Count a dataset's rows; None where one process would not: a stream may be read for it, or have no end."""
+    return None if isinstance(dataset, IterableDataset) else length(dataset)
+
+
+def _batches_of(loader: Any) -> int | None:
+    """Count an epoch's batches, where to count them draws nothing."""
+    batches = loader.batch_sampler
+    known = type(batches) is BatchSampler and type(batches.sampler).__module__.startswith(("torch.", "builtins"))
+    return length(batches) if known else None
 
 
 def _by_rank(values: list[Any]) -> str:

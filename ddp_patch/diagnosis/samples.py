@@ -39,7 +39,7 @@ def differing(found: list[dict[str, list[Any]]]) -> tuple[str, list[Any]] | None
 
 
 def _held(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
-    count = _length(thing)
+    count = None if isinstance(thing, torch.utils.data.IterableDataset) else _length(thing)
     if not count or depth < 0:
         return
     if isinstance(thing, (list, tuple)):

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import script_thread
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.per_rank_generators import PerRankGenerators
+from ..errors import BatchError
+from ..ledger import script_line
+from ..structure import leaves
 from .batches import as_dealt
 from .collated import Collated
 from .sampler import DealtBatches
@@ -77,6 +81,11 @@ class Apart:
             if script_thread.is_here():
                 self._stream.leave()
         rows, layout = self._sampler.sizes.popleft()
+        if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
+            raise BatchError(
+                f"{script_line()}: {self._described} is made of batches of another loader, of which every rank holds "
+                "its rows. Write loader = ddp_patch.read_once(loader), so that every rank reads all of it."
+            )
         if layout is None and self._has_workers:
             # Fewer rows than ranks: all hold all of them, but their workers draw from generators of their own.
             data = self._leaders(data)

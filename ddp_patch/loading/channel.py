@@ -167,7 +167,10 @@ class Channel:
             with self._arrival:
                 waiting = self._arrived.get(address)
                 if waiting:
-                    return waiting.popleft()
+                    value = waiting.popleft()
+                    if not waiting:
+                        del self._arrived[address]  # each epoch has another
+                    return value
                 if self._failure is not None:
                     raise self._failure
                 if self._is_receiving:

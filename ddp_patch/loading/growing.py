@@ -12,6 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from ..errors import BatchError
 from ..ledger import script_line
 from .plan import is_distributed
+from .shadow import shadow_of
 
 
 class Growing:
@@ -40,10 +41,9 @@ class Growing:
                 "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
             )
         known = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
-        grown: DataLoader[Any] = object.__new__(type(loader)) if known is None else known
-        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
-        grown.__dict__.update(loader.__dict__)
-        grown.__dict__["batch_sampler"] = self._bigger(loader.batch_sampler)
+        changes = {"batch_sampler": self._bigger(loader.batch_sampler)}
+        grown = shadow_of(loader, changes) if known is None else known
+        grown.__dict__.update({**loader.__dict__, **changes})
         self._grown[loader] = grown
         return grown
 

@@ -6,13 +6,15 @@ import contextlib
 import functools
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-_DEPTH = 4  # of objects in objects
+_MOST_THINGS = 4096  # that are looked at
 _MOST = 64  # entries of a container that is looked into
+_LEAVES = (str, bytes, int, float, complex, type(None), torch.Tensor, types.BuiltinFunctionType)
 _SHARED = (  # by the processes that a process starts
     ("multiprocessing.synchronize", "SemLock"),
     ("multiprocessing.synchronize", "Condition"),
@@ -37,42 +39,74 @@ def held_by(loader: Any, kinds: tuple[type, ...], known: Iterable[Any] = ()) -> 
 
 def _within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
     seen = {id(thing): thing for thing in known}  # which stay alive: their places in memory are not taken again
-
-    def look(thing: Any, depth: int) -> Iterator[Any]:
-        if id(thing) in seen or depth > _DEPTH or isinstance(thing, (str, bytes, int, float, torch.Tensor, type)):
-            return
-        seen[id(thing)] = thing
-        if isinstance(thing, types.FunctionType) and (thing.__module__ or "").startswith("torch."):
-            return
+    waiting = deque(things)  # those that are held nearer come first
+    while waiting and len(seen) < _MOST_THINGS:
+        thing = waiting.popleft()
+        if id(thing) in seen:
+            continue
         if isinstance(thing, kinds):
             yield thing
-        if isinstance(thing, (list, tuple)) and len(thing) <= _MOST:
-            for item in thing:
-                yield from look(item, depth + 1)
-        elif isinstance(thing, dict) and len(thing) <= _MOST:
-            for item in thing.values():
-                yield from look(item, depth + 1)
-        elif isinstance(thing, types.MethodType):
-            yield from look(thing.__self__, depth + 1)
-            yield from look(thing.__func__, depth + 1)
-        elif isinstance(thing, functools.partial):
-            yield from look([thing.func, *thing.args, *thing.keywords.values()], depth + 1)
-        elif isinstance(thing, types.FunctionType):
-            for cell in thing.__closure__ or ():
-                with contextlib.suppress(ValueError):  # not bound yet
-                    yield from look(cell.cell_contents, depth + 1)
-            for name in thing.__code__.co_names:
-                yield from look(thing.__globals__.get(name), depth + 1)
-        elif hasattr(thing, "__dict__") and not isinstance(thing, (types.ModuleType, torch.nn.Module)):
-            yield from look(vars(thing), depth)
-            for kind in type(thing).__mro__:
-                if not kind.__module__.startswith(("torch.", "builtins")):
-                    for function in vars(kind).values():
-                        if isinstance(function, types.FunctionType):
-                            yield from look(function, depth + 1)
+        if isinstance(thing, _LEAVES):
+            continue
+        seen[id(thing)] = thing
+        waiting.extend(_directly_in(thing))
 
-    for thing in things:
-        yield from look(thing, 0)
+
+def _directly_in(thing: Any) -> Iterable[Any]:
+    """What an object, a class or a function has at hand."""
+    if isinstance(thing, (list, tuple)):
+        return thing if len(thing) <= _MOST else ()
+    if isinstance(thing, dict):
+        return thing.values() if len(thing) <= _MOST else ()
+    if isinstance(thing, types.MethodType):
+        return thing.__self__, thing.__func__
+    if isinstance(thing, functools.partial):
+        return thing.func, *thing.args, *thing.keywords.values()
+    if isinstance(thing, (staticmethod, classmethod)):
+        return (thing.__func__,)
+    if isinstance(thing, property):
+        return thing.fget, thing.fset
+    if isinstance(thing, types.FunctionType):
+        return () if _is_librarys(thing.__module__) else _used_by(thing)
+    if isinstance(thing, type):
+        return () if _is_librarys(thing.__module__) else vars(thing).values()
+    if isinstance(thing, types.ModuleType):
+        return ()
+    own = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    slots = [getattr(thing, name, None) for kind in type(thing).__mro__ for name in _slots_of(kind)]
+    return *own, *slots, *type(thing).__mro__
+
+
+def _used_by(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield cell.cell_contents
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    names = list(_names_in(function.__code__))
+    for name in names:
+        found = function.__globals__.get(name)
+        yield found
+        if isinstance(found, types.ModuleType) and not _is_librarys(found.__name__):
+            yield from (vars(found).get(attribute) for attribute in names)
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:  # comprehensions and functions within
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _slots_of(kind: type) -> Iterable[str]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else [name for name in slots if name not in ("__dict__", "__weakref__")]
+
+
+def _is_librarys(module: str | None) -> bool:
+    """Tell modules whose functions hold nothing of a script's: Python's own, torch's and NumPy's."""
+    root = (module or "").partition(".")[0]
+    return root in ("torch", "numpy", "wrapt") or (root in sys.stdlib_module_names and root != "__main__")
 
 
 def asks_for_its_worker(loader: Any) -> bool:
@@ -81,7 +115,7 @@ def asks_for_its_worker(loader: Any) -> bool:
     if isinstance(begin, types.MethodType) and begin.__self__ is loader.dataset:
         return True
     functions = _within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
-    return any("get_worker_info" in function.__code__.co_names for function in functions)
+    return any("get_worker_info" in _names_in(function.__code__) for function in functions)
 
 
 def shared_with_children(loader: Any) -> list[Any]:

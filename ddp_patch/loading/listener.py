@@ -18,6 +18,7 @@ from .batches import given, mapped_tensors, pinned
 from .channel import Channel
 from .generators import own_generators, undrawn
 from .sampler import Drawn
+from .shadow import shadow_of
 from .workers import drawn_ahead
 
 
@@ -76,7 +77,7 @@ class Listener:
             if loader.num_workers > 0:
                 sampler.begin()  # torch 2.13 does when workers go on, and a second time when it starts them
             sampler.draw_ahead()
-        self._draws = sampler is not None
+        self._sampler = sampler
         self._placed = pinned(loader)
         self._by_itself = False
         self._generators = own_generators(loader) if loader.num_workers == 0 else []
@@ -95,11 +96,13 @@ class Listener:
             return given(next(self.iterator))
         own: BaseException | None = None
         try:
-            if self._draws:
+            if self._sampler is not None:
                 next(self.iterator)
         except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
             own = error
         kind, value, moved = self._channel.receive(self._name)
+        if kind == "read it yourselves":
+            return self._read_alone()
         if moved[0] is not None:
             set_states(moved[0])
         for generator, state in zip(self._generators, moved[1], strict=True):
@@ -108,11 +111,9 @@ class Listener:
             raise StopIteration
         if kind == "error":
             raise value
-        if kind == "read it yourselves":
-            return self._read_alone()
         if own is not None:
             raise own
-        if not self._draws:
+        if self._sampler is None:
             next(self.iterator)  # which counts, and warns when more comes of a stream than its ``len`` told
         self._before = None
         data, layout = value
@@ -125,15 +126,22 @@ class Listener:
         return self._placed(leaf)
 
     def _read_alone(self) -> tuple[Any, int | None]:
+        """Read from the first batch on, whose indices were drawn already."""
         self._by_itself = True
-        set_states(self._before)
-        self.iterator = self._make(self._loader)
+        if self._sampler is None:  # a stream, which may draw from its beginning on
+            set_states(self._before)
+            self.iterator = self._make(self._loader)
+        else:
+            changes = {_sampler_of(self._loader): self._sampler.again()}
+            with undrawn(self._loader.generator):
+                self.iterator = self._make(shadow_of(self._loader, changes))
         return given(next(self.iterator))
 
 
 def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:
     """Make a loader that draws what another draws, and reads nothing."""
-    hollow: DataLoader[Any] = object.__new__(type(loader))
+    # Not of the loader's own class, whose iterator may work on what it gets.
+    hollow: DataLoader[Any] = object.__new__(DataLoader)
     hollow.__dict__.update(loader.__dict__)
     changes: dict[str, Any] = {
         "dataset": Nothing(),
@@ -147,10 +155,14 @@ def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Dra
     }
     sampler = None
     if not isinstance(loader.dataset, IterableDataset):
-        which = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        which = _sampler_of(loader)
         sampler = changes[which] = Drawn(getattr(loader, which), world, drawn_ahead(loader))
     hollow.__dict__.update(changes)
     return hollow, sampler
+
+
+def _sampler_of(loader: DataLoader[Any]) -> str:
+    return "sampler" if loader.batch_sampler is None else "batch_sampler"
 
 
 def _nothing_to_shut_down() -> None:

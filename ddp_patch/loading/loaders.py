@@ -16,8 +16,10 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from .. import script_thread
+from ..batch.forms import full_tensor
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..diagnosis.lockstep import FirstBatches, compare_datasets, length
+from ..diagnosis.lockstep import FirstBatches, compare_datasets, length, rows_of
 from ..job.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
@@ -25,11 +27,13 @@ from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .collated import Collated
 from .growing import Growing
+from .held import held_by
 from .iterator import Batches
 from .listener import Listener
 from .plan import RUNS, Plan, Read, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
+from .shadow import Shadows, shadow_of
 from .workers import divided, drawn_ahead
 
 _LENGTH = "_IterableDataset_len_called"  # of a stream, which torch (2.13) warns of when more comes
@@ -58,6 +62,7 @@ class Loaders:
         self._is_one_host = job.placement.local_world_size == job.placement.world_size
         self._channel: Channel | None = None
         self._connecting = threading.Lock()
+        self._shadows = Shadows()
         self._known: weakref.WeakKeyDictionary[DataLoader[Any], _Known] = weakref.WeakKeyDictionary()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -82,7 +87,10 @@ class Loaders:
         if self._growing is not None:
             vars(loader).update({RUNS: True} if loader.persistent_workers else {})
             loader = self._growing.grown(loader)
-        how = plan(loader, self._is_one_host)
+        how = plan(loader, self._world.size, self._is_one_host)
+        if loader.num_workers > 0:
+            for batch in held_by(loader, (BatchTensor,)):
+                full_tensor(batch)  # workers cannot ask the other ranks
         self._world.ledger.loaders[_described(loader)] = how.reason
         known = self._known.get(loader)
         if known is None:
@@ -108,25 +116,27 @@ class Loaders:
         return Batches(source, self._replicas, self._world, "a batch of a loader", 0, None)
 
     def close(self) -> None:
-        """Let go of the other ranks of this host."""
+        """Let go of the other ranks of this host, and of workers."""
+        self._shadows.close()
         if self._channel is not None:
             self._channel.close()
 
     def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known) -> Any:
         if how.by is Read.AS_WRITTEN:
             return Alone(make(loader))
-        goes_on = known.shadow is not None  # with the workers of the epoch before
+        goes_on = known.goes_on  # with the workers of the epoch before
+        known.goes_on = loader.persistent_workers
         name = f"loader {known.number} in epoch {known.epochs}"
         channel = self._connected() if how.by is Read.PER_HOST else None
         if channel is not None and not channel.is_reader:
-            listener = Listener(make, loader, channel, self._world, name, known.compared, goes_on)
-            known.shadow = loader.persistent_workers or None
-            return listener
-        shadow = known.shadow if goes_on else self._shadow(how, loader)
+            return Listener(make, loader, channel, self._world, name, known.compared, goes_on)
+        shadow = self._shadows.get(loader)
+        if shadow is None:
+            shadow = self._shadow(how, loader)
         if _LENGTH in vars(loader):  # it counts from when the script asked
             vars(shadow)[_LENGTH] = vars(loader)[_LENGTH]
         if loader.persistent_workers:
-            known.shadow = shadow
+            self._shadows.keep(loader, shadow)
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
         if isinstance(sampler, Drawn):
             sampler.compared = known.compared
@@ -152,9 +162,6 @@ class Loaders:
 
     def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
-        shadow: DataLoader[Any] = object.__new__(type(loader))
-        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
-        shadow.__dict__.update(loader.__dict__)
         changes: dict[str, Any] = {}
         if how.by is Read.PER_HOST:
             changes["pin_memory"] = False  # after it was handed over
@@ -178,8 +185,7 @@ class Loaders:
             }
             if how.by is Read.OWN_SAMPLES:
                 changes["collate_fn"] = samples_as_they_are
-        shadow.__dict__.update(changes)
-        return shadow
+        return shadow_of(loader, changes)
 
 
 @dataclass
@@ -190,7 +196,7 @@ class _Known:
     compared: FirstBatches
     collated: Collated
     epochs: int = 0
-    shadow: Any = None  # kept with the iterator of a loader with persistent workers
+    goes_on: bool = False  # with its workers, in the next epoch
 
 
 class Alone:
@@ -234,6 +240,6 @@ def _nothing() -> None:
 def _described(loader: DataLoader[Any]) -> str:
     dataset = type(loader.dataset).__name__
     size = f"batch_size={loader.batch_size}" if loader.batch_size else type(loader.batch_sampler).__name__
-    rows = length(loader.dataset)
+    rows = rows_of(loader.dataset)
     length_text = "a stream" if rows is None else f"{rows} rows"
     return f"{type(loader).__name__}({dataset}, {length_text}, {size}, num_workers={loader.num_workers})"

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
 
+from ..batch.tensor import BatchTensor
 from ..errors import BatchError
 from ..ledger import script_line
+from ..structure import leaves
 from .generators import own_generators
 from .held import asks_for_its_worker, shared_with_children
 
@@ -58,16 +60,24 @@ def choose(loader: DataLoader[Any], rows: str) -> None:
     vars(loader)[_CHOICE] = rows
 
 
-def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
+def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
     """Decide how a loader's batches reach the ranks.
 
     Args:
         loader: of the script.
-        is_one_host: all ranks are on one.
+        size: the number of ranks.
+        is_one_host: all are on one.
     """
     choice = vars(loader).get(_CHOICE)
     if is_distributed(loader):
         return Plan(Read.AS_WRITTEN, "left alone: it has a DistributedSampler")
+    if _holds_batches(loader.dataset):
+        if loader.num_workers > 0:
+            raise BatchError(
+                f"{script_line()}: the workers of a loader cannot read batches of another loader, of which every rank "
+                "holds its rows. Write num_workers=0: what is read is in memory already."
+            )
+        return Plan(Read.AS_WRITTEN, "left alone: it holds batches of another loader")
     if isinstance(loader.dataset, IterableDataset):
         return _per_host("an iterable dataset")
     if loader.batch_sampler is None:
@@ -88,6 +98,8 @@ def plan(loader: DataLoader[Any], is_one_host: bool) -> Plan:
         )
     if loader.num_workers > 0 and choice != "shard_batch" and asks_for_its_worker(loader):
         return _per_host(f"it asks which of its workers loads; {_SHARD_BATCH}")
+    if loader.num_workers > 0 and (loader.batch_size or size) < size and choice != "shard_batch":
+        return _per_host(f"batch_size={loader.batch_size} are fewer rows than there are ranks")
     if loader.collate_fn is default_collate:
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "shard_batch":
@@ -106,6 +118,16 @@ def is_distributed(loader: DataLoader[Any]) -> bool:
     """Tell whether the script deals the rows itself."""
     samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     return any(isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1 for sampler in samplers)
+
+
+def _holds_batches(dataset: Any) -> bool:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return (
+        isinstance(dataset, (list, tuple))
+        and len(dataset) > 0
+        and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(dataset[0]))
+    )
 
 
 def _has_batches(loader: DataLoader[Any]) -> bool:

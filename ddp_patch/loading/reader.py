@@ -19,6 +19,7 @@ from ..batch.world import World
 from ..errors import BatchError
 from ..generators import same, state_of, states
 from ..portable import portable
+from ..structure import leaves
 from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
 from .channel import Channel, NotPortableError
 from .generators import own_generators
@@ -92,6 +93,8 @@ class Reader:
             drawn = self._lengths.popleft() if self._lengths else None
         self._read += 1
         try:
+            if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
+                raise NotPortableError("it is made of batches of another loader, of which every rank holds its rows")
             layout, dealt = cut(data, self._world, drawn if self._in_order else None)
             self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
         except NotPortableError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,12 @@ class Drawn:
         self._ahead = ahead
         self._drawing: Iterator[Any] = iter(())
         self._drawn: deque[Any] = deque()
+        self._last: Any = None  # the item that was given last
+
+    def again(self) -> Iterator[Any]:
+        """Give the items from the last one on, drawing no further ahead than they are asked for."""
+        self._ahead = 0
+        return itertools.chain([self._last], self._items())
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
@@ -65,7 +72,7 @@ class Drawn:
             self.draw_ahead(1)
             if not self._drawn:
                 return
-            item = self._drawn.popleft()
+            item = self._last = self._drawn.popleft()
             if self.lengths is not None:
                 self.lengths.append(len(item) if isinstance(item, (list, tuple)) else None)
             yield item

@@ -15,10 +15,11 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe, Subset
 
 from ..batch.world import World
-from ..diagnosis.lockstep import length
+from ..diagnosis.lockstep import length, rows_of
 from ..errors import BatchError, LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
+from ..loading.shadow import Shadows, shadow_of
 from ..options import Options
 from .batches import DealtBatches, DealtStream, EpochOf, TakenBatches
 from .epochs import Epochs
@@ -62,7 +63,7 @@ class LocalLoaders:
         self._ranks = Ranks(world.rank, world.size, streams.shared)
         self._epochs = Epochs(world, models)
         self._epochs_of: weakref.WeakKeyDictionary[DataLoader[Any], EpochOf] = weakref.WeakKeyDictionary()
-        self._kept: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
+        self._shadows = Shadows()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
         """Begin an epoch of a loader.
@@ -80,7 +81,7 @@ class LocalLoaders:
             epoch = self._epochs.begin(loader, _described(loader))
             shadow = self._shadow_of(loader)
             if loader.persistent_workers:
-                self._kept[loader] = shadow
+                self._shadows.keep(loader, shadow)
             sampler = samplers_of(shadow)[1]
             if isinstance(sampler, Dealt):
                 sampler.epoch = epoch
@@ -99,6 +100,10 @@ class LocalLoaders:
             if counts:
                 self._world.trail.leave()
 
+    def close(self) -> None:
+        """Let go of workers."""
+        self._shadows.close()
+
     def _compare(self, loader: DataLoader[Any], shadow: DataLoader[Any]) -> None:
         """See that all ranks deal the same rows in the same order.
 
@@ -107,7 +112,7 @@ class LocalLoaders:
         """
         sampler = samplers_of(shadow)[1]
         drawn = sampler.draw() if isinstance(sampler, Dealt) else 0
-        told = [given[0] for given in self._world.share([[length(loader.dataset), *_chosen(loader.dataset), drawn]])]
+        told = [given[0] for given in self._world.share([[rows_of(loader.dataset), *_chosen(loader.dataset), drawn]])]
         if any(its != told[0] for its in told):
             raise LockstepError(
                 f"{script_line()}: the ranks deal different rows of {_described(loader)}: they chose or drew them from "
@@ -131,7 +136,7 @@ class LocalLoaders:
         return longest(self._shadow_of(loader))
 
     def _shadow_of(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        kept = self._kept.get(loader)  # whose truth would be its length, which a stream may lack
+        kept = self._shadows.get(loader)  # whose truth would be its length, which a stream may lack
         return self._shadow(loader) if kept is None else kept
 
     def _shadow(self, loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -140,11 +145,7 @@ class LocalLoaders:
         self._world.ledger.loaders[_described(loader)] = how
         if changes and loader.num_workers:
             changes["num_workers"] = -(-loader.num_workers // self._per_host)
-        shadow: DataLoader[Any] = object.__new__(type(loader))
-        # DataLoader refuses attribute writes after __init__ (torch 2.x __setattr__).
-        shadow.__dict__.update(loader.__dict__)
-        shadow.__dict__.update(changes)
-        return shadow
+        return shadow_of(loader, changes)
 
     def _changes(self, loader: DataLoader[Any]) -> tuple[dict[str, Any], str]:
         if is_distributed(loader):
@@ -221,6 +222,6 @@ def _name(batches: Any) -> str:
 def _described(loader: DataLoader[Any]) -> str:
     dataset = type(loader.dataset).__name__
     size = f"batch_size={loader.batch_size}" if loader.batch_size else _name(loader.batch_sampler)
-    rows = length(loader.dataset)
+    rows = rows_of(loader.dataset)
     text = "a stream" if rows is None else f"{rows} rows"
     return f"{type(loader).__name__}({dataset}, {text}, {size}, num_workers={loader.num_workers})"

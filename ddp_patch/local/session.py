@@ -54,6 +54,7 @@ class LocalSession(Session):
         self.models.optimizes(optimizer)
 
     def _close_view(self, settle: bool, goes_on: bool) -> None:
+        self.local_loaders.close()
         self.models.close(settle and not self.ends_by_error)  # which other ranks may not have met
         if goes_on:
             self.stream.join()

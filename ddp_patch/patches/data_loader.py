@@ -15,6 +15,9 @@ _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 def _iterate(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
+    world = session.world
+    if world.reading.get() or world.fetching.get():  # within a dataset: this rank is at a row of its own
+        return wrapped(*args, **kwargs)
     return session.loaders.iterate(wrapped.__func__, instance)
 
 
@@ -23,7 +26,12 @@ def _length(session: Session, wrapped: Any, instance: DataLoader[Any], args: Arg
 
 
 def _iterate_stateful(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
-    return session.loaders.iterate_everywhere(wrapped(*args, **kwargs), instance)
+    was_in_order = instance.in_order
+    vars(instance)["in_order"] = True  # as their workers are done, ranks would cut rows of different batches
+    try:
+        return session.loaders.iterate_everywhere(wrapped(*args, **kwargs), instance)
+    finally:
+        vars(instance)["in_order"] = was_in_order
 
 
 PATCHES = (

@@ -25,6 +25,8 @@ _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
 def _iterate(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
+    if session.world.fetching.get():  # within a dataset: this rank is at a row of its own
+        return wrapped(*args, **kwargs)
     return session.local_loaders.iterate(wrapped.__func__, instance)
 
 

@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import torch
+from parity import held_generators
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -586,3 +587,292 @@ def a_loader_that_keeps_its_position():
 
 def a_new_loader_every_epoch():
     return [v for epoch in range(3) for v in epochs(DataLoader(Rows(9 + epoch), 4, shuffle=True), 1)]
+
+
+class Sorted:
+    """An iterator that works on what another one gives, in this process."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        rows, classes = next(self.batches)
+        if rows is None:
+            raise TypeError("no rows")
+        return rows.flip(0), classes
+
+    def __len__(self):
+        return len(self.batches)
+
+
+class Flipping(DataLoader):
+    """Whose iterator is wrapped, as those of graph libraries are."""
+
+    def __init__(self, dataset, size, **options):
+        super().__init__(dataset, size, collate_fn=self.collate, **options)
+
+    def collate(self, samples):
+        return padded_rows(samples), torch.tensor([label for _, label in samples])
+
+    def _get_iterator(self):
+        return Sorted(super()._get_iterator())
+
+
+def iterators_that_work_on_batches():
+    return epochs(Flipping(Rows(), 6, shuffle=True)) + epochs(Flipping(Rows(), 6, num_workers=2))
+
+
+class Jitter:
+    def __init__(self):
+        self.rng = np.random.default_rng(5)
+
+    def __call__(self, row):
+        return row + self.rng.normal()
+
+
+class Compose:
+    def __init__(self, *steps):
+        self.steps = list(steps)
+
+    def __call__(self, row):
+        for step in self.steps:
+            row = step(row)
+        return row
+
+
+class JitterModule(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rng = random.Random(5)
+
+    def forward(self, row):
+        return row + self.rng.random()
+
+
+class Changed(Rows):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def __getitem__(self, i):
+        row, label = super().__getitem__(i)
+        return self.change(row), label
+
+
+class ClassWide(Rows):
+    noise = np.random.default_rng(7)
+
+    def __getitem__(self, i):
+        row, label = super().__getitem__(i)
+        return row + self.noise.normal(), label
+
+
+_rng = random.Random(9)
+
+
+class InAComprehension(Rows):
+    def __getitem__(self, i):
+        row, label = super().__getitem__(i)
+        return row + sum([_rng.random() for _ in range(2)]) + sum(_rng.random() for _ in range(2)), label
+
+
+class InAModule(Rows):
+    def __getitem__(self, i):
+        row, label = super().__getitem__(i)
+        return row + held_generators.rng.random(), label
+
+
+class AsDefault(Rows):
+    def __getitem__(self, i, rng=random.Random(11)):
+        row, label = super().__getitem__(i)
+        return row + rng.random(), label
+
+
+def generators_that_are_deep_in_a_dataset():
+    ClassWide.noise = np.random.default_rng(7)  # each is drawn from again by the next run of this process
+    _rng.seed(9)
+    held_generators.rng.seed(3)
+    AsDefault.__getitem__.__defaults__[0].seed(11)
+    folds = random_split(Changed(Compose(Jitter())), [12, 11], generator=torch.Generator().manual_seed(0))
+    joined = torch.utils.data.ConcatDataset([Changed(Compose(Compose(Jitter()))), Rows(2)])
+    return [
+        *epochs(DataLoader(folds[0], 5)),
+        *epochs(DataLoader(Subset(joined, range(11)), 4)),
+        *epochs(DataLoader(Changed(JitterModule()), 6)),
+        *epochs(DataLoader(ClassWide(), 6)),
+        *epochs(DataLoader(InAComprehension(), 6)),
+        *epochs(DataLoader(InAModule(), 6)),
+        *epochs(DataLoader(AsDefault(), 6)),
+    ]
+
+
+class Counting(IterableDataset):
+    """Whose length is found by reading it, which draws."""
+
+    def __len__(self):
+        return len(list(iter(self)))
+
+    def __iter__(self):
+        order = list(range(17))
+        random.shuffle(order)
+        return iter([torch.tensor([float(i)]) for i in order])
+
+
+class OneShot(IterableDataset):
+    def __init__(self):
+        self.left = iter(range(17))
+
+    def __len__(self):
+        return sum(1 for _ in self.left)
+
+    def __iter__(self):
+        return (torch.tensor([float(i)]) for i in self.left)
+
+
+class CountedByDrawing(Sampler):
+    def __init__(self):
+        self.calls = 0
+
+    def __len__(self):
+        self.calls += 100
+        return sum(1 for _ in self)
+
+    def __iter__(self):
+        self.calls += 1
+        order = torch.randperm(23).tolist()
+        return iter([order[at : at + 6] for at in range(0, 23, 6)])
+
+
+class NoLength(IterableDataset):
+    def __len__(self):
+        return self.found  # set while it is read
+
+    def __iter__(self):
+        self.found = 9
+        return iter(torch.arange(9.0).split(1))
+
+
+def lengths_that_one_process_does_not_ask():
+    batches = CountedByDrawing()
+    found = epochs(DataLoader(Counting(), 4)) + epochs(DataLoader(OneShot(), 4), 1)
+    found += [*epochs(DataLoader(Rows(), batch_sampler=batches)), float(batches.calls)]
+    return found + epochs(DataLoader(NoLength(), 2))
+
+
+def loaders_over_batches():
+    """What another loader gave, kept in a list."""
+    kept = list(DataLoader(Rows(80), 2))
+    found = epochs(DataLoader(kept, batch_size=None, shuffle=True))
+    found += epochs(DataLoader(kept[:6], batch_size=None))
+    found += epochs(DataLoader(kept, batch_size=1, shuffle=True, collate_fn=lambda batches: batches[0]))
+    found += epochs(DataLoader(kept[:8], batch_size=3)) + epochs(DataLoader(Subset(kept, [3, 1, 2]), batch_size=2))
+    return found + epochs(ddp_patch.read_once(DataLoader(Stored(kept), batch_size=2)))
+
+
+def features_of_a_first_pass():
+    """Kept as batches, and read by workers."""
+    rows = torch.cat([rows for rows, _ in DataLoader(Rows(), 6)])
+    labels = torch.cat([label for _, label in DataLoader(Rows(), 6)])
+    found = epochs(DataLoader(torch.utils.data.TensorDataset(rows * 2, labels), 5, shuffle=True))
+    return found + epochs(DataLoader(torch.utils.data.TensorDataset(rows * 2, labels), 5, shuffle=True, num_workers=2))
+
+
+class Stored(Dataset):
+    def __init__(self, kept):
+        self.kept = kept
+
+    def __len__(self):
+        return len(self.kept)
+
+    def __getitem__(self, i):
+        return self.kept[i]
+
+
+class Flat(IterableDataset):
+    """Reads another loader."""
+
+    def __iter__(self):
+        for rows, _ in DataLoader(Rows(), 4, shuffle=True):
+            yield from rows
+
+
+class Bags(Dataset):
+    """Each item is read by a loader of its own: slides of tiles, documents of pages."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, i):
+        bag = [rows.sum(0) for rows, _ in DataLoader(Rows(4 + i), 2)]
+        return torch.stack(bag).mean(0), i
+
+
+def loaders_within_datasets():
+    found = epochs(DataLoader(Flat(), 5))
+    bags = [said(batch) for workers in (0, 2) for batch in DataLoader(Bags(), 3, num_workers=workers)]
+    return [*found, *itertools.chain(*bags)]
+
+
+class ShufflesItself(Sampler):
+    """Draws from a generator of its own, and counts."""
+
+    def __init__(self, count):
+        self.count, self.rng, self.epoch = count, random.Random(4), 0
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        self.epoch += 1
+        order = list(range(self.count))
+        for _ in range(self.epoch):
+            self.rng.shuffle(order)
+        return iter(order)
+
+
+def batches_that_cannot_be_pickled_from_generators():
+    def unportable(samples):
+        return padded_rows(samples), lambda x: x + 1
+
+    def noisy(samples, rng=np.random.default_rng(8)):
+        return padded_rows(samples) + rng.normal(), lambda x: x + 1
+
+    found = []
+    for options in (
+        {"shuffle": True, "generator": torch.Generator().manual_seed(0), "collate_fn": unportable},
+        {"sampler": ShufflesItself(23), "collate_fn": unportable},
+        {"shuffle": True, "collate_fn": noisy},
+    ):
+        noisy.__defaults__ = (np.random.default_rng(8),)
+        loader = DataLoader(Noisy(), 6, **options)
+        found += [v for _ in range(2) for rows, call in loader for v in [*said(call(rows)), random.random()]]
+    return found
+
+
+class Closing(DataLoader):
+    """Closes what it reads when it goes."""
+
+    is_open = True
+
+    def __del__(self):
+        self.dataset.is_open = False
+
+
+class Open(Rows):
+    is_open = True
+
+    def __getitem__(self, i):
+        if not self.is_open:
+            raise OSError("closed")
+        return super().__getitem__(i)
+
+
+def loaders_that_close_what_they_read():
+    return epochs(Closing(Open(), 6)) + epochs(Closing(Open(), 6, collate_fn=lambda rows: padded_rows(rows)))
+
+
+def batches_of_fewer_rows_than_ranks():
+    return epochs(DataLoader(Noisy(5), 1, num_workers=2, shuffle=True))
