@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .crossings import all_gather, shard
+from .strides import scaled
 from .world import World
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ def full_tensor(batch: BatchTensor) -> Tensor:
             batch._whole = all_gather(rows, batch._layout)
         batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
     return batch._whole
+
+
+def strides_of(batch: BatchTensor) -> tuple[int, ...]:
+    """Strides that one process's tensor has. One exchange among the ranks where a rank's only row cannot tell."""
+    rows, world = to_local(batch), World.current
+    if batch._lies_as_whole and batch._whole is not None:
+        return batch._whole.stride()
+    if world is None or world.alone:  # after disable() a batch still knows its shape
+        return scaled(rows, batch._layout)
+    return world.strides_of_whole(rows, batch._layout)
 
 
 def known_whole(batch: BatchTensor) -> Tensor | None:

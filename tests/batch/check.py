@@ -4,6 +4,7 @@ import random
 import traceback
 
 import cases
+import memory_cases
 import network_cases
 import torch
 
@@ -13,8 +14,8 @@ from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import World
 
-CASES = {**cases.CASES, **network_cases.CASES}
-REPEATS = {**cases.REPEATS, **network_cases.REPEATS}
+CASES = {**cases.CASES, **network_cases.CASES, **memory_cases.CASES}
+REPEATS = {**cases.REPEATS, **network_cases.REPEATS, **memory_cases.REPEATS}
 
 
 def tensors_in(value):

@@ -12,6 +12,7 @@ from ..crossings import replicate, shard
 from ..forms import forget_whole, to_local, whole_is_seen
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, Unanswered
+from .copies import copied, keeps_memory
 
 
 def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -61,8 +62,10 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*map(_any_form, args), **{name: _any_form(value) for name, value in kwargs.items()})
     rows = to_local(first)
     result = func(rows, *map(_any_form, args[1:]), **{name: _any_form(value) for name, value in kwargs.items()})
+    order = kwargs.get("memory_format", torch.preserve_format)
+    stays = order is torch.preserve_format or keeps_memory(Tensor.to, first, order)  # asked on every rank
     if result is rows:
-        return first
+        return first if stays else copied(first, order)
     return BatchTensor.from_local(result, first._layout) if isinstance(result, Tensor) else result
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import full_tensor, to_local
+from ..forms import full_tensor, strides_of, to_local
 from ..names import function_name
-from ..strides import scaled
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -41,7 +40,7 @@ def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Strides that the whole batch would have, were it laid out as the rows are."""
     batch: BatchTensor = args[0]
-    strides = _strides(batch)
+    strides = strides_of(batch)
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     return strides if dim is None else strides[dim]
 
@@ -49,13 +48,7 @@ def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def is_contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Rows of a contiguous batch are contiguous."""
     batch: BatchTensor = args[0]
-    strides = _strides(batch)
-    return func(torch.empty_strided(batch.shape, strides, device="meta"), *args[1:], **kwargs)
-
-
-def _strides(batch: BatchTensor) -> tuple[int, ...]:
-    world, rows = World.current, to_local(batch)  # no world after disable(), when a batch still knows its shape
-    return scaled(rows, batch._layout) if world is None else world.strides_of_whole(rows, batch._layout)
+    return func(torch.empty_strided(batch.shape, strides_of(batch), device="meta"), *args[1:], **kwargs)
 
 
 def type_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..forms import to_local
 from ..layout import Layout
-from ..tensor import BatchTensor, Rule
+from ..tensor import BatchTensor, Rule, on_whole
+from .copies import contiguous, copied, is_view, reshaped_copy
 
 
 def follow(shape: Sequence[int], layout: Layout, new_shape: Sequence[int]) -> Layout | None:
@@ -60,12 +61,15 @@ def resolve(numel: int, sizes: Sequence[Any]) -> list[int] | None:
 def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
     """Run ``view`` or ``reshape`` on the rows."""
     new_shape = resolve(batch.numel(), sizes)
-    layout = new_shape and follow(batch.shape, batch._layout, new_shape)
-    if not new_shape or not layout:
+    if not new_shape:
         return NotImplemented
+    layout = follow(batch.shape, batch._layout, new_shape)
+    copies = func is not Tensor.view and not is_view(batch, new_shape)
+    if not layout:
+        return on_whole(func, (copied(batch), new_shape), {}) if copies else NotImplemented
     own = list(new_shape)
     own[layout.dim] = own_count(batch, layout)
-    return BatchTensor.from_local(func(to_local(batch), own), layout)
+    return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), own), layout)
 
 
 def own_count(batch: BatchTensor, layout: Layout) -> int:
@@ -101,6 +105,14 @@ def flatten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     shape = list(batch.shape)
     return reshaped(Tensor.reshape, batch, [*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]])
+
+
+def ravel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.ravel()``: a view of a contiguous batch."""
+    batch = args[0]
+    if not isinstance(batch, BatchTensor) or batch.dim() < 2:
+        return NotImplemented
+    return reshaped(Tensor.view, contiguous(Tensor.contiguous, (batch,), {}), [-1])
 
 
 def unflatten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -194,6 +206,7 @@ def rules() -> list[tuple[Any, Rule]]:
         view: (Tensor.view, Tensor.reshape, torch.reshape),
         view_as: (Tensor.view_as, Tensor.reshape_as),
         flatten: (torch.flatten, Tensor.flatten),
+        ravel: (torch.ravel, Tensor.ravel),
         unflatten: (torch.unflatten, Tensor.unflatten),
         squeeze: (torch.squeeze, Tensor.squeeze),
         unsqueeze: (torch.unsqueeze, Tensor.unsqueeze),

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from ..tensor import RULES, Rule
 from . import (
     autograd,
+    copies,
     dims,
     dropout,
     elementwise,
@@ -33,7 +34,7 @@ from . import (
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, dims, networks, products, sequences,
-    dropout,
+    dropout, copies,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
