@@ -20,8 +20,17 @@ if TYPE_CHECKING:
 
 
 def version(tensor: Tensor) -> int:
-    """Count of in-place writes; inference tensors keep none."""
-    return 0 if tensor.is_inference() else tensor._version
+    """Count of in-place writes; inference tensors keep none, so theirs are those that were noted."""
+    if not tensor.is_inference():
+        return tensor._version
+    return tensor.untyped_storage().__dict__.get("ddp_patch_writes", 0)  # type: ignore[no-any-return]
+
+
+def note_write(tensor: Tensor) -> None:
+    """Count a write to an inference tensor, on the storage that it shares with its views."""
+    if tensor.is_inference():
+        noted = tensor.untyped_storage().__dict__  # torch keeps the object as long as the memory
+        noted["ddp_patch_writes"] = noted.get("ddp_patch_writes", 0) + 1
 
 
 def to_local(batch: BatchTensor) -> Tensor:
@@ -105,6 +114,7 @@ def write_back(batch: BatchTensor) -> None:
     if batch._rows is not None:
         # Into the same memory: other batches may be views of these rows.
         batch._rows.copy_(shard(whole, batch._layout))
+        note_write(batch._rows)
         batch._rows_seen = version(batch._rows)
     batch._whole_seen = version(whole)
     if batch._whole_copy is not None:
@@ -118,6 +128,7 @@ def _write_forward(batch: BatchTensor) -> None:
     assert rows is not None
     with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
         whole.copy_(all_gather(rows, batch._layout))
+        note_write(whole)
     batch._whole_seen, batch._rows_seen = version(whole), version(rows)
     if batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, version, write_back
+from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import function_name
+from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .world import World
 
@@ -53,9 +54,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     @staticmethod
     def from_full(whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole."""
-        batch = _make(None, whole, layout)
-        batch._lies_as_whole = True
-        return batch
+        return _make(None, whole, layout)
 
     @staticmethod
     def from_both(rows: Tensor, whole: Tensor, layout: Layout) -> BatchTensor:
@@ -121,7 +120,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
     batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
-    batch._lies_as_whole = False
+    batch._lies_as_whole = rows is None
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)
     return batch
@@ -164,7 +163,17 @@ def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     finally:
         if world is not None:
             world.at_work = before
-    return on_whole(func, args, kwargs) if result is NotImplemented else result
+    if result is NotImplemented:
+        return on_whole(func, args, kwargs)
+    target = kwargs.get("out", args[0] if args else None)
+    if (
+        result is target
+        and isinstance(target, BatchTensor)
+        and target._rows is not None
+        and writes_in_place(func, kwargs)
+    ):
+        note_write(target._rows)
+    return result
 
 
 def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,8 +188,8 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return value
 
     with world.working_on_whole(func):
-        whole_args = tuple(_nested(take, arg) for arg in args)
-        whole_kwargs = {name: _nested(take, arg) for name, arg in kwargs.items()}
+        whole_args = tuple(nested(take, arg) for arg in args)
+        whole_kwargs = {name: nested(take, arg) for name, arg in kwargs.items()}
         result = func(*whole_args, **whole_kwargs)
     seen = world.observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
@@ -194,6 +203,8 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _dealt(result, dims, batches[0]._layout)
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
+    if writes and isinstance(target, BatchTensor) and target._whole is not None:
+        note_write(target._whole)
     for batch in batches:
         whole = batch._whole
         if whole is not None and (version(whole) != batch._whole_seen or (writes and batch is target)):
@@ -218,7 +229,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 return batch
         return value
 
-    return _nested(give, result)
+    return nested(give, result)
 
 
 def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
@@ -231,27 +242,17 @@ def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
         dim, factor = dims[paths[id(leaf)]]
         return BatchTensor.from_full(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
 
-    return _nested(deal, result)
+    return nested(deal, result)
 
 
 def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
     """Tell by torch's naming whether a function writes to its first argument or to ``out``."""
     name = getattr(func, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or kwargs.get("out") is not None
+    is_named = (name.endswith("_") and not name.endswith("__")) or name in _WRITERS
+    return is_named or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
 
 
 _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
 }  # fmt: skip
-
-
-def _nested(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [_nested(function, item) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if type(value) is dict:
-        return {key: _nested(function, item) for key, item in value.items()}
-    return function(value)

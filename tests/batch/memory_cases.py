@@ -1,6 +1,7 @@
 """Random calls whose results look into a batch's memory, or hold a copy, as those of one process do."""
 
 import torch
+import torch.nn.functional as F
 from cases import Call, batch
 
 
@@ -43,9 +44,50 @@ def copies_or_views(r):
     return Call(function, [(x, dim)], local=False)
 
 
+def writes_in_inference(r):
+    """Inference tensors count no writes, yet views of one and the tensor itself show each other's."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    b, form, looks, late = x.shape[dim], r.randrange(10), r.randrange(4), r.random() < 0.5
+
+    def function(x):
+        with torch.inference_mode():
+            z = x.detach() * 1
+            view, column = z.view(*z.shape), z[:, 0] if dim == 0 else z[0]
+            seen = [part.argmax() for part in ([], [z], [z, view], [view, column])[looks]]
+            if form == 0:
+                column.clamp_(0, 1)
+            elif form == 1:
+                z.mul_(2)
+            elif form == 2:
+                view.t().add_(1)
+            elif form == 3:
+                view[view > 0] = 5.0
+            elif form == 4:
+                z.masked_fill_(z < 0, 0.5)
+            elif form == 5:
+                torch.add(view, 1, out=z)
+            elif form == 6:
+                z.data.mul_(3)
+            elif form == 9:
+                F.relu(view, inplace=True)
+            elif form == 7:
+                (z[: b - 1] if dim == 0 else z[:, : b - 1]).zero_()
+            else:
+                column[0] = 7.0
+            if late:
+                seen += [view.argmax(), z.argmax()]
+                column += 1
+                view *= 2
+            return z, view, column, z.argmin(), view.sum(), *seen
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
 CASES = {
     "copies_or_views": copies_or_views,
+    "writes_in_inference": writes_in_inference,
 }
 REPEATS = {
     "copies_or_views": 80,
+    "writes_in_inference": 120,
 }
