@@ -72,8 +72,19 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         assert rows is not None
         with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
             batch._whole = all_gather(rows, batch._layout)
+        batch._whole_first = False
         batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
     return batch._whole
+
+
+def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
+    """The form that all gradients of a batch come by, and whether it is the whole: the other is computed from it."""
+    if batch._rows is not None and batch._whole is not None and batch._whole_first is None:
+        batch._rows, batch._whole_first = None, True  # of a view, whose whole is computed apart from its rows
+    rows = to_local(batch)
+    if batch._whole is None or not batch._whole_first or version(rows) != batch._rows_seen:
+        return rows, False
+    return batch._whole, True
 
 
 def strides_of(batch: BatchTensor) -> tuple[int, ...]:
@@ -115,6 +126,10 @@ def write_back(batch: BatchTensor) -> None:
         # Into the same memory: other batches may be views of these rows.
         batch._rows.copy_(shard(whole, batch._layout))
         note_write(batch._rows)
+        if torch.is_grad_enabled() and whole.requires_grad:
+            batch._whole_first = True
+            if batch._rows.retains_grad:
+                whole.retain_grad()
         batch._rows_seen = version(batch._rows)
     batch._whole_seen = version(whole)
     if batch._whole_copy is not None:
@@ -129,6 +144,7 @@ def _write_forward(batch: BatchTensor) -> None:
     with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
         whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
+        batch._whole_first = False
     batch._whole_seen, batch._rows_seen = version(whole), version(rows)
     if batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()

@@ -61,7 +61,7 @@ def in_shared_memory(
     for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
         if any(view is each for each in views):
             view._whole, view._whole_seen = whole, version(whole)
-            view._lies_as_whole = target._lies_as_whole
+            view._lies_as_whole, view._whole_first = target._lies_as_whole, None
             look_through(view)
     return result
 

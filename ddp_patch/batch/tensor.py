@@ -42,6 +42,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _lies_as_whole: bool  # the whole lies in memory as one process's does, and the rows are a copy without its holes
+    _whole_first: bool | None  # the rows were computed from the whole, not the whole from the rows; None: neither
     _is_slice: bool  # the whole is a view of another batch's
     _is_aliased: bool  # its rows may be written to through ``.data``, which counts no version
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
@@ -74,9 +75,9 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """
         rows, whole = (form if form is None else instead.get(id(form), form) for form in (self._rows, self._whole))
         batch = _make(rows, whole, self._layout)
-        batch._rows_seen, batch._whole_seen = self._rows_seen, self._whole_seen
+        batch._rows_seen, batch._whole_seen, batch._whole_copy = self._rows_seen, self._whole_seen, self._whole_copy
         batch._halved, batch._is_slice, batch._is_aliased = self._halved, self._is_slice, self._is_aliased
-        batch._whole_copy, batch._lies_as_whole = self._whole_copy, self._lies_as_whole
+        batch._lies_as_whole, batch._whole_first = self._lies_as_whole, self._whole_first
         return batch
 
     @classmethod
@@ -120,7 +121,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
     batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
-    batch._lies_as_whole = rows is None
+    batch._lies_as_whole = batch._whole_first = rows is None
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)
     return batch

@@ -83,11 +83,58 @@ def writes_in_inference(r):
     return Call(function, [(x, dim)], local=False, grads=False)
 
 
+def gradients_on_the_way(r):
+    """``retain_grad``, hooks and ``autograd.grad`` see all of the gradient, however a batch was made and is used."""
+    x, _ = batch(r, dims=2, dim=0)
+    b, made, used, asked, late = x.shape[0], r.randrange(9), r.randrange(5), r.randrange(4), r.random() < 0.3
+    used = 0 if asked == 3 and used > 1 else used  # cdist has no second derivative
+    made, late = made if asked < 2 else made % 8, late and made < 8
+    order = torch.randperm(b, generator=torch.Generator().manual_seed(r.randrange(2**30)))
+
+    def function(x):
+        z = x * 1 if made > 3 else (torch.cat([x, x * 2]), x[order], x.chunk(2)[0], x[: b - 1])[made]
+        seen, kept = [], []
+        if made == 4:
+            z[z > 0] = 0.5
+        elif made == 8:
+            kept.append(z[0])
+            z = z.view(*z.shape)
+        elif made == 5:
+            z[0] = x[1] * 3
+        if asked == 0 and not late:
+            z.retain_grad()
+        elif asked == 1:
+            z.register_hook(lambda grad: seen.append(grad.sum()))
+            z.register_hook(lambda grad: -grad * 2)
+        if made == 6:
+            z[1] = x[0] * 2
+        elif made == 7:
+            z.mul_(x.detach() + 3)
+        first = z.exp().sum() * 0.1
+        if asked == 0 and late:
+            z.retain_grad()
+        loss = (z @ z.T).sum() if used == 0 else z.pow(2).sum() if used == 1 else torch.cdist(z, z + 1).sum()
+        if used > 2:
+            loss = loss + (z.sin().sum() if used == 3 else (z.T @ z).sum() + z.cos()[0].sum())
+        if asked == 2:
+            (seen,) = torch.autograd.grad(loss + first, z, retain_graph=True)
+            seen = [seen]
+        elif asked == 3:
+            (found,) = torch.autograd.grad(loss + first, [z], create_graph=True)
+            seen, loss = [found], loss + found.pow(2).sum()
+        (loss + first).backward()
+        return [*seen, x.grad, *([z.grad] if asked == 0 else [])]
+
+    return Call(function, [(x, 0)], local=False, grads=False)
+
+
 CASES = {
     "copies_or_views": copies_or_views,
     "writes_in_inference": writes_in_inference,
+    "gradients_on_the_way": gradients_on_the_way,
 }
 REPEATS = {
     "copies_or_views": 80,
     "writes_in_inference": 120,
+    "gradients_on_the_way": 160,
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BatchError
-from ..forms import to_local
+from ..forms import full_tensor, source_of, to_local
 from ..nodes import untied
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -41,20 +41,17 @@ def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.grad``: a batch of the rows' gradients. For a leaf it shares their memory."""
     batch: BatchTensor = args[0]
-    grad = untied(to_local(batch)).grad
-    if grad is None:
-        return None
-    return BatchTensor.from_local(grad if batch._halved else grad / World.get().size, batch._layout)
+    source, is_whole = source_of(batch)
+    return _returned(untied(source).grad, batch, is_whole)
 
 
 def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``x.grad = None``."""
     batch, value = args
-    if isinstance(value, BatchTensor):
-        value = to_local(value)
-    elif value is not None:
+    if value is not None and not isinstance(value, BatchTensor):
         raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
-    to_local(batch).grad = value
+    source, is_whole = source_of(batch)
+    source.grad = value if value is None else full_tensor(value) if is_whole else to_local(value)
 
 
 def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,26 +88,27 @@ def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.retain_grad()`` on an intermediate."""
     rows = to_local(args[0])
-    untied(rows).retain_grad()
-    rows.retain_grad()  # the script may write to it yet
+    for form in (untied(rows), rows, source_of(args[0])[0]):  # the script may write to it yet
+        form.retain_grad()
 
 
 def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.register_hook(f)``: f sees the true gradient, as a batch, and may return another."""
     batch, hook = args[0], (args[1] if len(args) > 1 else kwargs["hook"])
+    source, is_whole = source_of(batch)
     layout, scale = batch._layout, 1 if batch._halved else World.get().size
 
-    def on_rows(grad: Tensor | None) -> Tensor | None:
+    def on_source(grad: Tensor | None) -> Tensor | None:
         if grad is None:
             return None  # the anchor's: one process would not have called the hook
-        result = hook(BatchTensor.from_local(grad / scale, layout))
+        result = hook(BatchTensor.from_full(grad, layout) if is_whole else BatchTensor.from_local(grad / scale, layout))
         if result is None:
             return None
         if not isinstance(result, BatchTensor):
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
-        return to_local(result) * scale
+        return full_tensor(result) if is_whole else to_local(result) * scale
 
-    return _register_hook(untied(to_local(batch)), on_rows)
+    return _register_hook(untied(source), on_source)
 
 
 def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -140,14 +138,18 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     root_weights = [
         None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
     ]
-    sources = [untied(to_local(source)) if isinstance(source, BatchTensor) else untied(source) for source in inputs]
-    grads = func(roots, sources, grad_outputs=root_weights, **kwargs)
-    return tuple(_returned(value, source) for value, source in zip(grads, inputs, strict=True))
+    sources = [source_of(source) if isinstance(source, BatchTensor) else (source, True) for source in inputs]
+    grads = func(roots, [untied(source) for source, _ in sources], grad_outputs=root_weights, **kwargs)
+    return tuple(
+        _returned(value, source, is_whole) for value, source, (_, is_whole) in zip(grads, inputs, sources, strict=True)
+    )
 
 
-def _returned(value: Tensor | None, source: Tensor) -> Tensor | None:
+def _returned(value: Tensor | None, source: Tensor, is_whole: bool) -> Tensor | None:
     if value is None or not isinstance(source, BatchTensor):
         return value
+    if is_whole:
+        return BatchTensor.from_full(value, source._layout)
     return BatchTensor.from_local(value if source._halved else value / World.get().size, source._layout)
 
 
