@@ -29,17 +29,18 @@ def over(name: str) -> Rule:
         dims = named_dims(batch, args, kwargs, 1, None)
         if not (whole or dims) or not set(kwargs) <= _SIMPLE:
             return NotImplemented
-        if name == "sum":
-            partial = func(to_local(batch), *args[1:], **kwargs)
-            return all_reduce(partial) if partial.dim() else pending_reduction(partial, 1, rows=to_local(batch))
         rows = to_local(batch)
         dtype = kwargs.get("dtype") or rows.dtype
+        is_mean = name == "mean"
         if not (dtype.is_floating_point or dtype.is_complex):
-            return NotImplemented  # torch's own error
+            if is_mean:
+                return NotImplemented  # torch's own error
+            partial = func(rows, *args[1:], **kwargs)
+            return all_reduce(partial) if partial.dim() else pending_reduction(partial, 1, rows=rows)
         # Sum, then divide, as torch's kernel does: a mean of 0s and 1s stays exact. Half precision adds up in float.
         wide = torch.float32 if dtype.itemsize < 4 else dtype
-        reduced = batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
-        partial = torch.sum(rows, *args[1:], **{**kwargs, "dtype": wide})
+        reduced = 1 if not is_mean else batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
+        partial = torch.sum(rows.to(dtype), *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
             return all_reduce(partial, reduced, dtype)
         return pending_reduction(partial, reduced, rows=rows, dtype=dtype)
