@@ -56,7 +56,7 @@ class Collectives(ABC):
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
-        own = rows.detach().movedim(layout.dim, 0).contiguous()
+        own = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
         longest = max(layout.counts)
         shape = own.shape[1:]
         row_bytes = own.element_size() * shape.numel()
