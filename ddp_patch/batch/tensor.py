@@ -144,7 +144,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not args and "input" in kwargs:  # torch.mean(input=x): rules look for it in its place
+    if not args and "input" in kwargs and "condition" not in kwargs:  # torch.mean(input=x): rules look for it there
         args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
     world = World.current  # none after disable(), when a batch still knows its shape
     operation, before = 0, None

@@ -88,9 +88,10 @@ def view(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def view_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.view_as(y)`` needs only y's shape."""
+    shape = (args[1] if len(args) > 1 else kwargs["other"]).shape
     if not isinstance(args[0], BatchTensor):
-        return func(args[0], torch.empty(args[1].shape, device="meta")) if func is Tensor.view_as else NotImplemented
-    return reshaped(Tensor.view if func is Tensor.view_as else Tensor.reshape, args[0], tuple(args[1].shape))
+        return func(args[0], torch.empty(shape, device="meta")) if func is Tensor.view_as else NotImplemented
+    return reshaped(Tensor.view if func is Tensor.view_as else Tensor.reshape, args[0], tuple(shape))
 
 
 def flatten(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
