@@ -16,6 +16,7 @@ from ..tensor import BatchTensor, Rule
 from ..world import World
 
 _register_hook: Any = Tensor.register_hook  # as it was before the session patched it
+_register_after: Any = Tensor.register_post_accumulate_grad_hook
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
 
 
@@ -111,6 +112,12 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return _register_hook(untied(source), on_source)
 
 
+def after_accumulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.register_post_accumulate_grad_hook(f)``: f is given the leaf, with its gradient."""
+    batch, hook = args[0], (args[1] if len(args) > 1 else kwargs["hook"])
+    return _register_after(to_local(batch), lambda rows: hook(batch))
+
+
 def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.backward(gradient)``: the same as the backward of ``(x * gradient).sum()``."""
     batch = args[0]
@@ -185,6 +192,7 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.detach_, detach_),
         (Tensor.retain_grad, retain_grad),
         (Tensor.register_hook, register_hook),
+        (Tensor.register_post_accumulate_grad_hook, after_accumulation),
         (Tensor.backward, backward),
         (torch.autograd.grad, grad),
         (Tensor.__deepcopy__, deepcopy),
