@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..forms import strides_of, to_local
-from ..shared_memory import shares_memory
+from ..memory import shares_memory
 from ..strides import is_contiguous
 from ..tensor import BatchTensor, Rule
 

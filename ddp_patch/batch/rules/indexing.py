@@ -11,7 +11,7 @@ from ..crossings import shard
 from ..factories import counts
 from ..forms import forget_whole, look_through, to_local, whole_is_seen
 from ..layout import Layout
-from ..shared_memory import shares_memory
+from ..memory import shares_memory
 from ..tensor import BatchTensor, Rule, on_whole, writes_in_place
 from ..world import World
 from . import lookups
