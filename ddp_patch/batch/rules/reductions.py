@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ..crossings import all_reduce
-from ..forms import to_local
+from ..forms import known_whole, to_local
 from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
+from ..world import World
 from .dims import along, named_dims
 
 _SIMPLE = {"dim", "axis", "keepdim", "keepdims", "dtype"}
@@ -46,3 +47,32 @@ def over(name: str) -> Rule:
         return pending_reduction(partial, reduced, rows=rows, dtype=dtype)
 
     return rule
+
+
+def of_all(name: str) -> Rule:
+    """Make the rule of ``any`` or ``max``: of all entries, it is that of the ranks' values. One all_reduce."""
+    local = along(name, 1, None)
+
+    def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        batch = args[0] if len(args) == 1 and not kwargs else None
+        if not isinstance(batch, BatchTensor) or batch.requires_grad or known_whole(batch) is not None:
+            return local(func, args, kwargs)  # of equal entries, each has a part in the gradient
+        rows = to_local(batch)
+        if min(batch._layout.counts) == 0 or rows.numel() == 0 or rows.is_complex():
+            return NotImplemented
+        values = _of_ranks(func(rows))
+        return values.sum() if name == "count_nonzero" else func(values)
+
+    return rule
+
+
+def _of_ranks(value: torch.Tensor) -> torch.Tensor:
+    """Give every rank's 0-dim value. Their bits are summed, which keeps NaN and the sign of a zero."""
+    world = World.get()
+    slots = torch.zeros(world.size, dtype=torch.int64, device=value.device)
+    if not value.is_floating_point():
+        slots[world.rank] = value
+        return world.all_reduce(slots).to(value.dtype)
+    wide, bits = (torch.float64, torch.int64) if value.dtype == torch.float64 else (torch.float32, torch.int32)
+    slots[world.rank] = value.to(wide).view(bits)
+    return world.all_reduce(slots).to(bits).view(wide).to(value.dtype)
