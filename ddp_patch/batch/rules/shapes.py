@@ -13,6 +13,7 @@ from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
 from .copies import contiguous, copied, is_view, reshaped_copy
+from .elementwise import broadcast_dims, common_layout, cutter
 
 
 def follow(shape: Sequence[int], layout: Layout, new_shape: Sequence[int]) -> Layout | None:
@@ -198,6 +199,16 @@ def expand_as(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return expand(Tensor.expand, (args[0], *args[1].shape), {})
 
 
+def broadcast_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.broadcast_tensors(x, scale)``: all of them get rows."""
+    tensors = list(args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args)
+    layout = common_layout(tensors) if all(isinstance(tensor, Tensor) for tensor in tensors) else None
+    if layout is None or kwargs:
+        return NotImplemented
+    own = func(*map(cutter(layout, broadcast_dims(tensors)), tensors))
+    return type(own)([BatchTensor.from_local(rows, layout) for rows in own])
+
+
 def rules() -> list[tuple[Any, Rule]]:
     """Functions of shapes and their rules."""
     properties = [
@@ -218,6 +229,7 @@ def rules() -> list[tuple[Any, Rule]]:
         permute: (torch.permute, Tensor.permute, torch.movedim, Tensor.movedim, torch.moveaxis, Tensor.moveaxis),
         expand: (Tensor.expand, torch.broadcast_to, Tensor.broadcast_to),
         expand_as: (Tensor.expand_as,),
+        broadcast_tensors: (torch.broadcast_tensors,),
     }  # fmt: skip
     return [*properties, *((func, rule) for rule, funcs in same.items() for func in funcs)]
 
