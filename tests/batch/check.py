@@ -5,6 +5,7 @@ import traceback
 
 import call_cases
 import cases
+import local_cases
 import memory_cases
 import network_cases
 import torch
@@ -15,8 +16,14 @@ from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import World
 
-CASES = {**cases.CASES, **network_cases.CASES, **memory_cases.CASES, **call_cases.CASES}
-REPEATS = {**cases.REPEATS, **network_cases.REPEATS, **memory_cases.REPEATS, **call_cases.REPEATS}
+CASES = {**cases.CASES, **network_cases.CASES, **memory_cases.CASES, **call_cases.CASES, **local_cases.CASES}
+REPEATS = {
+    **cases.REPEATS,
+    **network_cases.REPEATS,
+    **memory_cases.REPEATS,
+    **call_cases.REPEATS,
+    **local_cases.REPEATS,
+}
 
 
 def tensors_in(value):

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..crossings import shard
 from ..factories import counts
-from ..forms import forget_whole, look_through, to_local, whole_is_seen
+from ..forms import look_through, to_local
 from ..layout import Layout
 from ..memory import shares_memory
-from ..tensor import BatchTensor, Rule, on_whole, writes_in_place
+from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from . import lookups
 from .dims import named_dims
@@ -49,7 +49,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     by_row = _by_row(batch, items)
     if by_row is not None:
         return by_row
-    expanded = _without_ellipsis(items, batch.dim())
+    expanded = without_ellipsis(items, batch.dim())
     if expanded is None or any(isinstance(item, BatchTensor) for item in items):
         return _picked(func, batch, index, items)
     dim, out, at_batch, advanced = 0, 0, slice(None), 0
@@ -119,7 +119,8 @@ def _index_dims(item: Any) -> int | None:
     return None
 
 
-def _without_ellipsis(items: tuple[Any, ...], dims: int) -> list[Any] | None:
+def without_ellipsis(items: tuple[Any, ...], dims: int) -> list[Any] | None:
+    """Write out what ``...`` stands for; None where that is unclear."""
     used = sum(item is not None and item is not Ellipsis for item in items)
     if sum(item is Ellipsis for item in items) > 1 or used > dims:
         return None
@@ -187,7 +188,7 @@ def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``logits.gather(1, labels[:, None])``: local if both are dealt alike."""
+    """``logits.gather(1, labels[:, None])``: local if every row has an index, or several."""
     given = [*args, *(kwargs[name] for name in ("dim", "index")[len(args) - 1 :] if name in kwargs)]
     if len(given) != 3 or len(given) != len(args) + len(kwargs) or type(given[1]) is not int:
         return NotImplemented
@@ -196,31 +197,14 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return lookups.gathered(func, batch, dim, index)
     if dim % batch.dim() == batch._layout.dim:
         return NotImplemented
-    if isinstance(index, BatchTensor) and index._layout == batch._layout:
-        return BatchTensor.from_local(func(to_local(batch), dim, to_local(index)), batch._layout)
-    return NotImplemented
-
-
-def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.scatter(1, labels[:, None], 1.0)``, ``scatter_add`` and their like: local if all are dealt alike."""
-    batch, dim = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("dim")
-    if not isinstance(batch, BatchTensor) or type(dim) is not int or kwargs.get("out") is not None:
+    if not isinstance(index, Tensor) or index.dim() != batch.dim():
         return NotImplemented
-    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-    if dim % batch.dim() == batch._layout.dim or any(getattr(t, "_layout", None) != batch._layout for t in tensors):
+    if index.shape[batch._layout.dim] != batch._layout.total:
         return NotImplemented
-    writes = writes_in_place(func, kwargs)
-    if writes and whole_is_seen(batch):
+    if isinstance(index, BatchTensor) and index._layout != batch._layout:
         return NotImplemented
-    rows = func(*map(_own, args), **{name: _own(value) for name, value in kwargs.items()})
-    if not writes:
-        return BatchTensor.from_local(rows, batch._layout)
-    forget_whole(batch)
-    return batch
-
-
-def _own(value: Any) -> Any:
-    return to_local(value) if isinstance(value, BatchTensor) else value
+    own = to_local(index) if isinstance(index, BatchTensor) else shard(index, batch._layout)
+    return BatchTensor.from_local(func(to_local(batch), dim, own), batch._layout)
 
 
 _selected_along = along_dim(1, None, False)
@@ -248,8 +232,5 @@ def rules() -> list[tuple[Any, Rule]]:
         *((f, unbind) for f in (torch.unbind, Tensor.unbind)),
         *((f, select) for f in (torch.select, Tensor.select)),
         *((f, gather) for f in (torch.gather, Tensor.gather)),
-        *((f, scatter) for f in (torch.scatter, Tensor.scatter, torch.scatter_add, Tensor.scatter_add)),
-        *((f, scatter) for f in (torch.scatter_reduce, Tensor.scatter_reduce)),
-        *((f, scatter) for f in (Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_)),
         *((f, lookups.take) for f in (torch.take, Tensor.take)),
     ]

@@ -29,12 +29,13 @@ from . import (
     reductions,
     sequences,
     shapes,
+    writes,
 )
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, dims, networks, products, sequences,
-    dropout, copies,
+    dropout, copies, writes,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
@@ -114,6 +115,9 @@ ALONG_DIMENSIONS: list[tuple[int, Any, list[str]]] = [
     (2, None, _words("norm vector_norm")),
 ]
 
+# Of all entries, the function of the ranks' values.
+OF_ALL_ENTRIES = _words("any all max min amax amin count_nonzero _is_all_true _is_any_true")
+
 # Layers that treat every sample by itself, for 1, 2 and 3 dimensions of space; the samples are in dimension 0.
 OF_SAMPLES = _words("""
 conv{}d conv_transpose{}d avg_pool{}d lp_pool{}d adaptive_avg_pool{}d max_pool{}d max_pool{}d_with_indices
@@ -145,6 +149,8 @@ def _fill() -> None:
             _set(name, dims.along(name, position, default))
     for name in ("sum", "mean"):
         _set(name, reductions.over(name))
+    for name in OF_ALL_ENTRIES:
+        _set(name, reductions.of_all(name))
     for name in OF_SAMPLES:
         for space in (1, 2, 3):
             _set(name.format(space), networks.samples((space + 2,)))

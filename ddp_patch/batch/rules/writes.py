@@ -1,0 +1,84 @@
+"""Entries of rows that are written to: ``x[:, i] = v``, ``labels[labels == 0] = -100``, ``x.scatter(1, i, v)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..forms import forget_whole, note_write, to_local, whole_is_seen
+from ..tensor import BatchTensor, Rule, writes_in_place
+from .elementwise import common_layout, cutter
+from .indexing import getitem, without_ellipsis
+
+
+def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Local where the index leaves the batch dimension alone, or is a mask that is dealt as the batch is."""
+    batch, index, value = args
+    if not isinstance(batch, BatchTensor) or whole_is_seen(batch):
+        return NotImplemented
+    if not isinstance(value, Tensor) and type(value) not in (int, float, bool, complex):
+        return NotImplemented  # an array has a row for each of the whole's
+    if _is_mask(batch, index):
+        if isinstance(value, Tensor) and (value.dim() > 0 or isinstance(value, BatchTensor) or value.requires_grad):
+            return NotImplemented
+        own_index: Any = to_local(index)
+        own_value = value
+    else:
+        items = without_ellipsis(index if isinstance(index, tuple) else (index,), batch.dim())
+        if items is None or not all(item is None or type(item) in (int, slice) for item in items):
+            return NotImplemented
+        dealt = [item for item in items if item is not None][batch._layout.dim :][:1]
+        if dealt and dealt != [slice(None)]:
+            return NotImplemented
+        own_index, own_value = tuple(items), value
+        if isinstance(value, Tensor):
+            target = getitem(Tensor.__getitem__, (batch, index), {})
+            layout = common_layout([target, value])
+            if layout is None or layout != target._layout or value.dim() > target.dim():
+                return NotImplemented
+            own_value = cutter(layout, target.dim())(value)
+    rows = to_local(batch)
+    func(rows, own_index, own_value)
+    note_write(rows)
+    forget_whole(batch)
+    return None
+
+
+def _is_mask(batch: BatchTensor, index: Any) -> bool:
+    if not isinstance(index, BatchTensor) or index.dtype != torch.bool or index._layout != batch._layout:
+        return False
+    return index.shape == batch.shape[: index.dim()]
+
+
+def scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.scatter(1, labels[:, None], 1.0)``, ``scatter_add`` and their like: local if all are dealt alike."""
+    batch, dim = args[0] if args else None, args[1] if len(args) > 1 else kwargs.get("dim")
+    if not isinstance(batch, BatchTensor) or type(dim) is not int or kwargs.get("out") is not None:
+        return NotImplemented
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    if dim % batch.dim() == batch._layout.dim or any(getattr(t, "_layout", None) != batch._layout for t in tensors):
+        return NotImplemented
+    writes = writes_in_place(func, kwargs)
+    if writes and whole_is_seen(batch):
+        return NotImplemented
+    rows = func(*map(_own, args), **{name: _own(value) for name, value in kwargs.items()})
+    if not writes:
+        return BatchTensor.from_local(rows, batch._layout)
+    forget_whole(batch)
+    return batch
+
+
+def _own(value: Any) -> Any:
+    return to_local(value) if isinstance(value, BatchTensor) else value
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Functions that write to entries."""
+    return [
+        (Tensor.__setitem__, setitem),
+        *((f, scatter) for f in (torch.scatter, Tensor.scatter, torch.scatter_add, Tensor.scatter_add)),
+        *((f, scatter) for f in (torch.scatter_reduce, Tensor.scatter_reduce)),
+        *((f, scatter) for f in (Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_)),
+    ]
