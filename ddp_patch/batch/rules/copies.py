@@ -14,10 +14,29 @@ from torch import Tensor
 
 from ..forms import strides_of, to_local
 from ..memory import shares_memory
+from ..nodes import named
 from ..strides import is_contiguous
 from ..tensor import BatchTensor, Rule
 
-_unsafe_view: Any = torch.ops.aten._unsafe_view.default  # what torch's reshape makes of a copy
+
+class ReshapedCopy(torch.autograd.Function):
+    """``reshape`` into memory of its own, though the rows might be viewed."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, shape: Sequence[int]) -> Tensor:
+        """Copy."""
+        ctx.shape = rows.shape
+        copy = rows.new_empty(shape)
+        copy.view(rows.shape).copy_(rows)
+        return copy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Reshape back."""
+        return grads[0].reshape(ctx.shape), None
+
+
+_reshaped_copy = named(ReshapedCopy, "UnsafeViewBackward0")  # what torch's reshape leaves in a graph where it copies
 
 
 def contiguous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -53,7 +72,7 @@ def is_view(batch: BatchTensor, shape: Sequence[int]) -> bool:
 def reshaped_copy(rows: Tensor, shape: Sequence[int]) -> Tensor:
     """Reshape rows into memory of their own, where a rank's might be viewed."""
     result = rows.reshape(shape)
-    return _unsafe_view(rows.contiguous().clone(), shape) if shares_memory(result, rows) else result
+    return _reshaped_copy(rows, shape) if shares_memory(result, rows) else result
 
 
 def rules() -> list[tuple[Any, Rule]]:
