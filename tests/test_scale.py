@@ -4,10 +4,12 @@ import json
 import sys
 
 import pytest
+import torch
 
 from ddp_patch import plan
 from ddp_patch.measure import arguments
 from ddp_patch.measure.busy import Cores
+from ddp_patch.measure.facts import facts
 from ddp_patch.measure.network import FEW, MANY, link
 from ddp_patch.measure.runs import Measured, Spec, perform
 from ddp_patch.plan.network import Link, Shape, ring
@@ -66,6 +68,22 @@ def test_the_steps_that_are_asked_for_are_measured_with_the_rows_of_all_ranks(tr
         assert (end["kind"], end["how"]) == ("end", "enough")
         assert end["taken"] == 3 + 7 + 4  # four more for Python's profiler
     assert not (train.parent / "model.pt").exists()
+
+
+def test_a_rate_may_be_none_or_a_tensor_and_is_the_largest_that_a_scheduler_names():
+    weight = torch.nn.Parameter(torch.ones(3))
+    adafactor = torch.optim.SGD([weight], lr=0.1)
+    adafactor.param_groups[0]["lr"] = None  # as transformers' Adafactor has it, which finds its own
+    assert "learning_rate" not in facts([adafactor])
+    of_tensor = torch.optim.Adam([weight], lr=torch.tensor(0.25))
+    assert facts([of_tensor])["learning_rate"] == 0.25
+    warming = torch.optim.SGD([weight], lr=0.5)
+    torch.optim.lr_scheduler.LambdaLR(warming, lambda step: (step + 1) / 100)
+    assert warming.param_groups[0]["lr"] == 0.005
+    assert facts([warming])["learning_rate"] == 0.5
+    cycle = torch.optim.SGD([weight], lr=0.5)
+    torch.optim.lr_scheduler.OneCycleLR(cycle, max_lr=2.0, total_steps=100)
+    assert facts([cycle])["learning_rate"] == 2.0
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from torch.optim.optimizer import Optimizer
 
 from ..plan.memory import OPTIMIZERS
 
+# What torch's schedulers go from, or up to, is beside the rate of the moment: in a warm-up that is a small one.
+_RATES = ("lr", "initial_lr", "max_lr")
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "pure-bf16"}
 
 
@@ -31,7 +33,7 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
         name = "momentum"
     if name in OPTIMIZERS:
         found["optimizer"] = name
-    rate = float(groups[0].get("lr", 0.0))
+    rate = _rate(groups[0])
     if rate > 0:
         found["learning_rate"] = rate
     dtypes = {p.dtype for p in held}
@@ -41,3 +43,9 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
     if device.type == "cuda":
         found["memory_bytes"] = torch.cuda.get_device_properties(device).total_memory
     return found
+
+
+def _rate(group: dict[str, Any]) -> float:
+    """Largest rate that a group names; 0 where it has none, as Adafactor(lr=None) of transformers."""
+    named = [group[name] for name in _RATES if group.get(name) is not None]
+    return max((float(rate) for rate in named), default=0.0)
