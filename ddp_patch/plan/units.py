@@ -9,6 +9,7 @@ from .problems import PlanError
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_BITS = ("bits", "bit", "b")
 _NUMBER = re.compile(r"\s*([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)\s*([A-Za-zµ]*)(/s)?\s*")
 
 
@@ -30,10 +31,13 @@ def size(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Read bytes/s: 25e9, 25GB/s, 200Gbit/s."""
-    number, unit, _ = _parts(text)
-    factor = _PREFIXES[unit[:-3]] / 8 if unit.endswith("bit") and unit[:-3] in _PREFIXES else _bytes(unit)
-    if factor is None:
+    """Read bytes/s: 25e9, 25GB/s, 200Gbit/s, 200Gb/s, 200Gbps. A small b is a bit, a large one a byte."""
+    number, unit, per = _parts(text)
+    if not per and unit.endswith(("bps", "Bps")):
+        unit, per = unit[:-2], True
+    bits = _PREFIXES.get(unit[: -len(end)]) if (end := next(filter(unit.endswith, _BITS), "")) else None
+    factor = _bytes(unit) if bits is None else bits / 8
+    if factor is None or (unit.endswith("b") and not per):
         raise PlanError(f"{text!r} are no bytes per second. Write 25e9, 25GB/s or 200Gbit/s")
     return number * factor
 
