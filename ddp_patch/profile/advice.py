@@ -11,6 +11,11 @@ from ..plan.units import shown_bytes, shown_seconds
 from .found import Found
 
 MOST = 3
+# Its constructor asks torch.distributed for the ranks, which in the global view is one process.
+_SHARED = (
+    "ZeroRedundancyOptimizer shares the work, once the script is written for DDP: python -m ddp_patch migrate train.py "
+    "--to ddp --write"
+)
 _LEAST = 0.05  # of a step; what costs less is not worth a change
 _OFTEN = 0.5  # gathers in a step
 _QUICK = 0.002  # seconds in which a batch is loaded; a small one came from a worker in 1.6 ms, and in 0.4 ms without
@@ -166,7 +171,7 @@ def _fixed(its: Found) -> Iterator[Advice]:
         "a larger batch_size, if the learning rate may change (python -m ddp_patch plan says how)",
     )
     several = len(its.ranks) > 1
-    shared = "; ZeroRedundancyOptimizer shares the work" if several else ""
+    shared = f"; {_SHARED}" if several else ""
     yield Advice(
         its.mean("optimizer"),
         "Every rank steps the whole optimizer" if several else "The optimizer's step is long",
