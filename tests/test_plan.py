@@ -24,6 +24,7 @@ from ddp_patch.plan.job import Job, Run, Work
 from ddp_patch.plan.network import ALGORITHMS, Link, Shape, all_reduce, fastest, halving, hierarchical, ring, tree
 from ddp_patch.plan.overlap import MIB, buckets, exposed, finished
 from ddp_patch.plan.scaling import below, point, predicted, reason
+from ddp_patch.plan.text import where
 
 DOCS = Path(__file__).parent.parent / "docs" / "plan.md"
 FAST, SLOW = Link(200e9, 2e-6), Link(20e9, 8e-6)
@@ -311,8 +312,8 @@ def test_what_efficiency_is_lost_to_is_named():
     assert first(64, work=Work(1e-4, 0.1)) == "fixed"
     assert first(1000) == "rows"
     points = [point(Job(**{**vars(plain), "work": Work(1e-4, 0.02)}), ranks, "strong") for ranks in (2, 4, 8)]
-    assert below(points, 0.8).ranks == 4
-    assert below(points, 0.1) is None
+    assert [its.ranks for its in below(points, 0.8)] == [4, 8]
+    assert below(points, 0.1) == []
 
 
 def test_a_batch_with_fewer_rows_than_ranks_is_computed_by_each():
@@ -321,6 +322,20 @@ def test_a_batch_with_fewer_rows_than_ranks_is_computed_by_each():
     assert point(job, 4, "strong").rows_of_a_rank == 2
     assert point(job, 6, "strong").rows_of_a_rank == 1
     assert point(job, 8, "strong").rows_of_a_rank == 6
+
+
+def test_from_so_many_ranks_on_is_said_only_where_all_that_follow_are_alike(capsys):
+    assert where([4, 8], [2, 4, 8]) == "from 4 ranks on"
+    assert where([64], [2, 64, 96]) == "on 64 ranks"
+    assert where([2, 8, 1024, 2048], [2, 4, 8, 16, 1024, 2048]) == "on 2, 8 ranks and from 1,024 ranks on"
+    given = "--parameters 1e6 --step 1 --batch 96 --devices 1 --bandwidth 1e12 --latency 0 --scaling strong"
+    assert command([*given.split(), "--ranks", "64,96"]) == 0  # 2 rows on 32 of 64 ranks, and 1 on each of 96
+    told = capsys.readouterr().out
+    assert "Below 80% on 64 ranks, because the batch is too small" in told
+    assert "ranks on" not in told
+    given = "--parameters 1e6 --step 1 --batch 12 --devices 1 --bandwidth 1e12 --scaling strong --activations 12GB"
+    assert command([*given.split(), "--ranks", "4,12,16", "--memory", "4e9"]) == 0  # 16 ranks compute all 12 rows each
+    assert "DistributedDataParallel: fits into 4.00 GB on 4, 12 ranks; 12.0 GB" in capsys.readouterr().out
 
 
 # --- memory, learning rate, compression -------------------------------------------------------------------------------

@@ -226,6 +226,20 @@ def test_what_is_lost_is_said():
     assert 0 <= Cores.look().share() <= 1
 
 
+def test_several_ranks_that_are_worth_it_behind_one_that_is_not_are_no_from_on():
+    told = written(
+        points([run(1, 0.1), run(2, 0.09, waiting=0.03), run(4, 0.026)]),
+        name="a.py",
+        parameters=7,
+        gradients=28,
+        threads="1",
+        cores=8,
+        repeat=1,
+        busy=0.0,
+    )
+    assert "Below 80% on 2 ranks: the 90.0 ms of 2 ranks lose 30.0 ms to waiting" in " ".join(told.split())
+
+
 def test_losses_are_said_also_where_each_is_small_and_rows_that_stay_do_not_get_fewer():
     small = {"waiting": 0.006, "optimizer": 0.005, "loading": 0.005}
     for its, said in (

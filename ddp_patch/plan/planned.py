@@ -57,10 +57,10 @@ def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Seque
 def _marks(points: list[Point]) -> list[dict[str, Any]]:
     found = []
     for mark in MARKS:
-        its = below(points, mark)
-        if its is not None:
-            words = advice.why(reason(its), its.hosts == 1)
-            found.append({"efficiency": mark, "ranks": its.ranks, "reason": reason(its), "why": words})
+        falls = below(points, mark)
+        if falls:
+            words, on = advice.why(reason(falls[0]), falls[0].hosts == 1), [its.ranks for its in falls]
+            found.append({"efficiency": mark, "ranks": on[0], "on": on, "reason": reason(falls[0]), "why": words})
     return found
 
 
@@ -94,8 +94,9 @@ def _memory(job: Job, points: list[Point]) -> dict[str, Any]:
     if job.memory is None:
         return found
     limit = job.memory
-    fits = {way: next((its.ranks for its in points if held(its, way).total <= limit), None) for way in WAYS}
-    found["fits_from"] = fits
+    fits_on = {way: [its.ranks for its in points if held(its, way).total <= limit] for way in WAYS}
+    fits = {way: next(iter(ranks), None) for way, ranks in fits_on.items()}
+    found["fits_from"], found["fits_on"] = fits, fits_on
     found["fits_everywhere"] = all(held(its, "ddp").total <= limit for its in points)
     if found["fits_everywhere"]:
         return found

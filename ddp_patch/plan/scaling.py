@@ -113,9 +113,9 @@ def _seconds(job: Job, shape: Shape, sends: float, times: int) -> Callable[[floa
     return seconds
 
 
-def below(points: list[Point], efficiency: float) -> Point | None:
-    """Give the first point below an efficiency; points in the order of their ranks."""
-    return next((its for its in points if its.efficiency < efficiency), None)
+def below(points: list[Point], efficiency: float) -> list[Point]:
+    """Give the points below an efficiency; points in the order of their ranks."""
+    return [its for its in points if its.efficiency < efficiency]
 
 
 def reason(its: Point) -> str:

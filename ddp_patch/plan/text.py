@@ -53,7 +53,7 @@ def written(found: dict[str, Any]) -> str:
             _HEADINGS[name].format(rows=shown_count(points[0]["rows" if name == "strong" else "rows_of_a_rank"])),
         ]
         lines += [f"  {line}" for line in columns([_HEAD, *map(_row, points)])]
-        lines += _marks(found["falls_below"][name])
+        lines += _marks(found["falls_below"][name], [its["ranks"] for its in points])
         few = next((its["ranks"] for its in points if its["rows"] < its["ranks"]), None)
         if few:
             lines += wrapped(f"From {few:,} ranks on there are fewer rows than ranks: each rank computes all.", "  ")
@@ -74,11 +74,11 @@ def written(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _marks(marks: list[dict[str, Any]]) -> list[str]:
+def _marks(marks: list[dict[str, Any]], ranks: Sequence[int]) -> list[str]:
     lines, said = [], ""
     for mark in marks:
         because = "" if mark["why"] == said else f", because {mark['why']}"
-        lines += wrapped(f"Below {mark['efficiency']:.0%} from {mark['ranks']:,} ranks on{because}.", "  ")
+        lines += wrapped(f"Below {mark['efficiency']:.0%} {where(mark['on'], ranks)}{because}.", "  ")
         said = mark["why"]
     return lines or ["  Never below 80%."]
 
@@ -118,9 +118,9 @@ def _memory(name: str, held: dict[str, Any], several: bool) -> list[str]:
     if held["fits_everywhere"]:
         return [*lines, f"  It fits into {room}."]
     for way, words in _NAMES.items():
-        ranks = held["fits_from"][way]
-        total = shown_bytes(last[way]["total"])
-        says = f"fits into {room} from {ranks:,} ranks on" if ranks else f"does not fit into {room}"
+        on, total = held["fits_on"][way], shown_bytes(last[way]["total"])
+        fits = on and where(on, [its["ranks"] for its in held["ranks"]])
+        says = f"fits into {room} {fits}" if fits else f"does not fit into {room}"
         lines.append(f"  {words}: {says}; {total} on {last['ranks']:,} ranks")
     for step, code in held["write"].items():
         lines += [*wrapped(_WRITE[step], "  "), *(f"      {line}" for line in code)]
@@ -175,6 +175,22 @@ _SOURCES = {
     "linear": "Warm up over 5 epochs. It held for ResNet-50 up to 8,192 rows (Goyal et al. 2017), not far beyond.",
     "square root": "A rule to begin with, not a law (Krizhevsky 2014, Malladi et al. 2022): try half and twice of it.",
 }
+
+
+def where(some: Sequence[int], ranks: Sequence[int]) -> str:
+    """Say on which numbers of ranks something holds: ``from 8 ranks on`` only where it holds on all that follow.
+
+    Args:
+        some: at least one of ``ranks``.
+        ranks: all that were looked at, rising.
+    """
+    last = [its for its in ranks if its > max((its for its in ranks if its not in some), default=0)]
+    alone = [f"{its:,}" for its in some if its not in last]
+    from_ = f"from {last[0]:,} ranks on" if last else ""
+    if not alone:
+        return from_
+    those = f"on {', '.join(alone)} ranks"
+    return f"{those} and {from_}" if from_ else those
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..measure.busy import said
-from ..plan.text import columns, wrapped
+from ..plan.text import columns, where, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .points import Point
 
@@ -90,15 +90,17 @@ def _row(its: Point) -> list[str]:
 def _why(points: Sequence[Point]) -> list[str]:
     """Say from how many ranks on it is below what pays, and what the lost time goes to."""
     base = points[0]
-    its = next((point for point in points if point.efficiency < _ENOUGH), None)
-    if its is None:
+    falls = [point for point in points if point.efficiency < _ENOUGH]
+    if not falls:
         return [f"  Never below {_ENOUGH:.0%}."]
+    its, on = falls[0], where([point.ranks for point in falls], [point.ranks for point in points])
     lost = sorted(lost_to(its, base).items(), key=lambda item: -item[1])
     words = {**_WORDS, "computing": _LONGER} if its.grows else _WORDS
     near = _NEAR * sum(part for _, part in lost)
     worth = [f"{shown_seconds(part)} to {words[name]}" for name, part in lost[:2] if part > near]
-    because = f"of its {shown_seconds(its.step)} it loses {' and '.join(worth)}"
-    return wrapped(f"Below {_ENOUGH:.0%} from {its.ranks} ranks on: {because}.", "  ")
+    whole = shown_seconds(its.step)
+    because = f"of its {whole} it loses" if on.startswith("from") else f"the {whole} of {its.ranks} ranks lose"
+    return wrapped(f"Below {_ENOUGH:.0%} {on}: {because} {' and '.join(worth)}.", "  ")
 
 
 def lost_to(its: Point, base: Point) -> dict[str, float]:
