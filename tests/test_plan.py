@@ -711,6 +711,20 @@ def test_what_was_measured_on_ranks_is_held_against_the_plan(tmp_path, capsys):
     assert "Held against" not in capsys.readouterr().out
 
 
+def test_memory_of_a_rank_grows_with_its_rows_by_the_profiles_activations(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(PROFILE))  # 4e9 bytes for 32 rows
+
+    def held(*more):
+        assert command(["--profile", str(path), "--json", "--ranks", "2,8", *more]) == 0
+        found = json.loads(capsys.readouterr().out)["memory"]
+        return {name: [each["ddp"]["activations"] for each in its["ranks"]] for name, its in found.items()}
+
+    assert held() == {"strong": [2e9, 5e8], "weak": [4e9, 4e9]}
+    assert held("--batch", "64") == {"strong": [4e9, 1e9], "weak": [8e9, 8e9]}
+    assert held("--batch", "64", "--activations", "3e9") == {"strong": [1.5e9, 3.75e8], "weak": [3e9, 3e9]}
+
+
 def changed_profile(**more):
     return json.dumps({name: value for name, value in {**PROFILE, **more}.items() if value is not None})
 

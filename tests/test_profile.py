@@ -282,7 +282,12 @@ def test_a_script_is_profiled_on_two_ranks(train, capfd):
     for rank in range(2):
         names = [each["name"] for each in events if each["pid"] == rank]
         assert names.count(STEP) == names.count(LAYER + "Net.first (Linear)") == 2
+    # A rank's 8 rows of x, of what ReLU gives, of the predictions and of y: float32 each.
+    keeps = 8 * (64 + 64 + 1 + 1) * 4
+    assert f"A rank keeps {keeps / 1000:.2f} kB for the backward of its 8 rows." in " ".join(err.split())
+    assert "A rank keeps" in html
     held = read(str(folder / "profile.json"))
+    assert held["activation_bytes"] == 2 * keeps  # of all 16
     assert [(run.ranks, run.rows) for run in held["runs"]] == [(2, 16)]
     assert plan.command(["--profile", str(folder / "profile.json"), "--ranks", "2"]) == 0
 

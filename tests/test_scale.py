@@ -96,7 +96,10 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
     assert "The batch stays, 12 rows in a step" in out
     assert "the batch grows" not in out.replace("stays", "")
     assert "the end" not in out
+    keeps = 12 * (8 + 4 + 1 + 1) * 4  # x, what ReLU gives, predictions, y: 12 rows in float32
+    assert f"for 12 rows, and keeps {keeps} bytes for their backward." in " ".join(out.split())
     held = read("ddp_patch-scale/scale.json")
+    assert held["activation_bytes"] == pytest.approx(keeps)
     assert [(run.ranks, run.rows) for run in held["runs"]] == [(1, 12), (2, 12)]
     picture = (train.parent / "ddp_patch-scale" / "scale.png").read_bytes()
     assert picture.startswith(b"\x89PNG")

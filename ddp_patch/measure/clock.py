@@ -17,6 +17,7 @@ from ..pace import KINDS, Pace
 from ..state import State
 from ..verify.inside.record import Record
 from .facts import facts
+from .kept import Kept
 from .network import links
 from .rows import Rows
 from .told import told
@@ -52,6 +53,7 @@ class Clock:
         self._count = 0  # steps that are over
         self._sums = dict.fromkeys(("total", *KINDS), 0.0)
         self._backward = 0.0
+        self._kept: Kept | None = None
         self._python: list[float | None] = []
         self._is_over = False
 
@@ -70,6 +72,8 @@ class Clock:
             error: that ended it.
         """
         self._tracer.end()
+        if self._kept is not None:
+            self._kept.end()
         said = f"{type(error).__name__}: {error}" if how == "error" else ""
         self._record.event("end", how="enough" if isinstance(error, Enough) else how, error=said, taken=self._count)
 
@@ -121,6 +125,9 @@ class Clock:
             clocked += PROFILED
             if self._count == clocked:
                 self._record.event("network", **links(session))
+        else:
+            clocked += 1
+        self._keep(self._count - clocked, step["rows"])
         self._trace(clocked, self._pace)
         if self._count == clocked + self._wanted.traced:
             self._record.event("facts", **facts(self._optimizers.values()))
@@ -135,6 +142,16 @@ class Clock:
             pace.profile()
         if number == PROFILED:
             self._record.event("python", seconds=min((each for each in self._python if each is not None), default=None))
+
+    def _keep(self, number: int, rows: float) -> None:
+        """Count what autograd keeps in the last step before the traced ones, of which nothing else needs the time."""
+        if number == -1:
+            self._kept = Kept()
+            self._kept.begin(self._optimizers.values())
+        elif number == 0 and self._kept is not None:
+            kept, self._kept = self._kept.end(), None
+            if kept:
+                self._record.event("kept", bytes=kept, rows=rows)
 
     def _trace(self, first: int, pace: Pace) -> None:
         if not self._wanted.traced:

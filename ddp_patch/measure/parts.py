@@ -8,8 +8,9 @@ from typing import Any
 
 from ..pace import KINDS
 from ..plan.profile import FORMAT, VERSION
+from ..plan.scaling import rows_of_a_rank
 from .network import link
-from .runs import Measured
+from .runs import Measured, noted_of
 
 
 def rows_of(steps: Sequence[dict[str, float]]) -> float:
@@ -38,8 +39,22 @@ def parts(steps: Sequence[dict[str, float]], python: float, median: float, ranks
     return found
 
 
+def kept(run: Measured) -> tuple[float, float] | None:
+    """Give the bytes that a rank keeps for its backward, of the rank that has most, and its rows; None if unknown."""
+    noted = [its for of_rank in run.by_rank for its in noted_of(of_rank, "kept")]
+    if not noted:
+        return None
+    most = max(noted, key=lambda its: its["bytes"])
+    return float(most["bytes"]), rows_of_a_rank(max(most["rows"], 1.0), run.spec.ranks)
+
+
 def profile(
-    facts: dict[str, Any], rows: float, runs: Sequence[dict[str, Any]], network: Measured | None, devices: int
+    facts: dict[str, Any],
+    rows: float,
+    runs: Sequence[dict[str, Any]],
+    network: Measured | None,
+    devices: int,
+    its_kept: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """Put together what ``plan`` reads.
 
@@ -49,8 +64,11 @@ def profile(
         runs: each of ``as_run``.
         network: a run on several ranks; None where there was none.
         devices: of a host: accelerators, or ranks that were tried.
+        its_kept: what ``kept`` gave.
     """
     found = {"format": FORMAT, "version": VERSION, **facts, "batch_rows": rows, "runs": list(runs)}
+    if its_kept is not None:
+        found["activation_bytes"] = its_kept[0] / its_kept[1] * rows
     if network is not None:
         found["network"] = {
             "devices_per_host": devices,

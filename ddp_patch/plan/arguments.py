@@ -87,6 +87,9 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
     work = _work(number, step, rows, runs, or_else)
     algorithm = _named("--algorithm", given["algorithm"], (*ALGORITHMS, "fastest")) or "fastest"
     blocks = number("--blocks", units.count)
+    activations = number("--activations", units.size, "activation_bytes")
+    if activations and given["activations"] is None:  # of the profile's rows
+        activations *= rows / profile["batch_rows"]
     return Job(
         parameters=parameters,
         gradients=size,
@@ -100,7 +103,7 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
         algorithm=algorithm,
         optimizer=optimizer,
         precision=precision,
-        activations=number("--activations", units.size, "activation_bytes"),
+        activations=activations,
         memory=number("--memory", units.size, "memory_bytes"),
         blocks=max(int(blocks or 12), 1),
         rate=number("--lr", units.count, "learning_rate"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..job.hosts import accelerator_count
 from ..measure.busy import Cores
-from ..measure.parts import as_run, profile
+from ..measure.parts import as_run, kept, profile
 from ..measure.runs import Measured, Spec, noted_of, perform
 from ..measure.session import guarded, scratch
 from . import chrome, timeline
@@ -64,7 +64,7 @@ def _leave(request: Request, run: Measured, its: Found, trace: dict[str, Any], d
     _write(request.out / "trace.json", json.dumps(trace))
     parts = {name: sum(rank.parts[name] for rank in its.ranks) / len(its.ranks) for name in its.ranks[0].parts}
     planned = profile(
-        run.facts, its.rows, [as_run(request.ranks, its.rows, parts)], run if run.network else None, devices
+        run.facts, its.rows, [as_run(request.ranks, its.rows, parts)], run if run.network else None, devices, kept(run)
     )
     _write(request.out / "profile.json", json.dumps(planned, indent=2) + "\n")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..measure.parts import parts, rows_of
+from ..measure.parts import kept, parts, rows_of
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
@@ -50,6 +50,7 @@ class Found:
     meetings: dict[str, float] = field(default_factory=dict)  # collectives of a step that are no buckets
     layers: dict[str, tuple[float, float]] = field(default_factory=dict)  # seconds of forward and backward, on rank 0
     busy: float = 0.0  # part of the cores that other programs had meanwhile
+    kept: tuple[float, float] | None = None  # bytes that a rank keeps for its backward, and its rows
 
     @property
     def step(self) -> float:
@@ -85,6 +86,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
         meetings=_meetings(timelines, least),
         layers=layers,
         busy=busy,
+        kept=kept(run),
     )
 
 

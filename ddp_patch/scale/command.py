@@ -36,9 +36,11 @@ def _scale(argv: Sequence[str]) -> int:
     busy = clock.share()
     found = points(runs)
     base = runs[0].facts
+    profile = as_profile(runs, found, accelerators or max(request.ranks))
     sys.stdout.write(
         written(
             found,
+            kept=profile.get("activation_bytes", 0.0),
             name=request.script.name,
             parameters=base["parameters"],
             gradients=base["gradient_bytes"],
@@ -50,7 +52,6 @@ def _scale(argv: Sequence[str]) -> int:
     )
     request.out.mkdir(parents=True, exist_ok=True)
     path = request.out / "scale.json"
-    profile = as_profile(runs, found, accelerators or max(request.ranks))
     path.write_text(json.dumps(profile, indent=2) + "\n", encoding="utf-8")
     drawn = ""
     if request.draws:

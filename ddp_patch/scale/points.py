@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..measure.parts import as_run, parts, profile, rows_of
+from ..measure.parts import as_run, kept, parts, profile, rows_of
 from ..measure.runs import Measured
 
 
@@ -82,5 +82,6 @@ def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -
     """
     base = found[0]
     network = next((its for its in sorted(runs, key=lambda its: its.spec.ranks) if its.network), None)
-    facts = next(its.facts for its in runs if its.spec.ranks == base.ranks)
-    return profile(facts, base.rows, [as_run(its.ranks, its.rows, its.parts) for its in found], network, devices)
+    alone = next(its for its in runs if its.spec.ranks == base.ranks)
+    each = [as_run(its.ranks, its.rows, its.parts) for its in found]
+    return profile(alone.facts, base.rows, each, network, devices, kept(alone))

@@ -37,6 +37,7 @@ def written(
     cores: int,
     repeat: int,
     busy: float,
+    kept: float = 0.0,
 ) -> str:
     """Lay out what was measured: a table for each scaling, and what keeps it from N times as fast.
 
@@ -49,11 +50,13 @@ def written(
         cores: of this host; 0 where ranks have accelerators.
         repeat: runs of each kind.
         busy: part of the cores that other programs had meanwhile.
+        kept: bytes that one rank keeps for the backward of its rows; 0 if unknown.
     """
     base = found[0]
+    keeps = f", and keeps {shown_bytes(kept)} for their backward" if kept else ""
     lines = wrapped(
         f"{name}: {parameters:,} parameters, {shown_bytes(gradients)} of gradients in each step; one rank takes "
-        f"{shown_seconds(base.step)} for {shown_count(base.rows)} rows. {_machine(threads, cores)}"
+        f"{shown_seconds(base.step)} for {shown_count(base.rows)} rows{keeps}. {_machine(threads, cores)}"
     )
     for grows in (False, True):
         points = [base, *(its for its in found[1:] if its.grows is grows)]
