@@ -449,6 +449,11 @@ def mlperf(ranks, known):
     return predicted(job, run).throughput / ranks / (MLPERF[8][1] / 8)
 
 
+def ddp_benchmark(parameters, milliseconds):
+    """torch's benchmark of DDP: 2 DGX of 8 V100 (NVLink, taken as 20 GB/s), 4 ways of 100 Gbit/s, 32 rows each; in ms."""
+    return point(trained(parameters, 32e3 / milliseconds, 32, 8, 20e9, 4 * 100e9 / 8), 16, "weak").step * 1e3
+
+
 PUBLISHED = {  # published, model, error of the model
     "ResNet-50, 8 to 256 GPUs": (0.90, goyal, 0.09),
     "Inception V3, 512 GPUs": (0.90, lambda: horovod(23.85e6, 142, 128), 0.05),
@@ -459,6 +464,14 @@ PUBLISHED = {  # published, model, error of the model
     "MLPerf, 16 GPUs, from 8": (0.838, lambda: mlperf(16, {8}), 0.19),
     "MLPerf, 768 GPUs, from 8": (0.576, lambda: mlperf(768, {8}), 0.69),
     "MLPerf, 768 GPUs, from 8 and 16": (0.576, lambda: mlperf(768, {8, 16}), -0.33),
+    "ResNet-50, 16 GPUs, from no DDP, ms": (104, lambda: ddp_benchmark(25.56e6, 97), -0.045),
+    "ResNet-50, 16 GPUs, from DDP on 1, ms": (104, lambda: ddp_benchmark(25.56e6, 100), -0.016),
+    "ResNet-101, 16 GPUs, from no DDP, ms": (179, lambda: ddp_benchmark(44.55e6, 162), -0.083),
+    "ResNet-101, 16 GPUs, from DDP on 1, ms": (179, lambda: ddp_benchmark(44.55e6, 171), -0.033),
+    "ResNeXt-50, 16 GPUs, from no DDP, ms": (157, lambda: ddp_benchmark(25.03e6, 145), -0.063),
+    "ResNeXt-50, 16 GPUs, from DDP on 1, ms": (157, lambda: ddp_benchmark(25.03e6, 147), -0.050),
+    "ResNeXt-101, 16 GPUs, from no DDP, ms": (450, lambda: ddp_benchmark(88.79e6, 415), -0.075),
+    "ResNeXt-101, 16 GPUs, from DDP on 1, ms": (450, lambda: ddp_benchmark(88.79e6, 425), -0.052),
     "4 hosts, 8 bytes, us": (319.4, lambda: latency(4), 0.02),
     "8 hosts, 8 bytes, us": (631.3, lambda: latency(8), -0.22),
 }
@@ -472,10 +485,11 @@ def test_published_figures_are_met_with_the_errors_that_are_stated(name):
 
 def test_the_page_states_the_errors():
     rows = re.findall(
-        r"^\| (.*?) \| ([\d.]+)(?: %| us)? \| ([\d.]+)(?: %| us)? \| ([+-]\d+) % \|$", DOCS.read_text(), re.M
+        r"^\| (.*?) \| ([\d.]+)(?: %| us| ms) \| ([\d.]+)(?: %| us| ms) \| ([+-][\d.]+) % \|$", DOCS.read_text(), re.M
     )
     for (name, (wanted, model, error)), row in zip(PUBLISHED.items(), rows, strict=True):
-        scale = 1 if name.endswith("us") else 100
+        scale = 1 if name.endswith(("us", "ms")) else 100
+        assert row[0] == name.removesuffix(", us").removesuffix(", ms")
         assert float(row[1]) == pytest.approx(wanted * scale, abs=0.5), name
         assert float(row[2]) == pytest.approx(model() * scale, abs=0.5), name
         assert float(row[3]) == pytest.approx(error * 100), name
@@ -948,6 +962,13 @@ def test_where_a_replica_does_not_fit_the_lines_to_write_are_those_that_do(capsy
     assert "checkpoint(block, x" in lines("--parameters 1e9 --memory 80e9 --activations 70e9")
     assert "Whether it fits: --memory 80e9." in lines("")
     assert "migrate train.py --to ddp --write" in view
+
+
+def test_small_buckets_are_said_to_look_faster_than_they_are(capsys):
+    words = "Buckets below 25 MiB look faster here than they are"
+    assert words in " ".join(says(capsys, f"{GIVEN} --bucket-cap-mb 1")[1].split())
+    for more in ("", "--bucket-cap-mb 25", "--bucket-cap-mb 50", "--bucket-cap-mb 1 --gradient-bytes 1e6"):
+        assert words not in " ".join(says(capsys, f"{GIVEN} {more}")[1].split())
 
 
 def test_learning_rates_are_said(capsys):

@@ -12,7 +12,7 @@ from .job import Job, Run, Work
 from .memory import OPTIMIZERS, PRECISIONS
 from .network import ALGORITHMS, Link
 from .options import EXAMPLE
-from .overlap import MIB
+from .overlap import CAP, MIB
 from .problems import LEAST, MOST, PlanError
 from .profile import work as measured
 
@@ -81,7 +81,7 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
         assumed.append("devices of a host that reach each other as fast as hosts do")
     size = number("--gradient-bytes", units.size, "gradient_bytes") or parameters * PRECISIONS[precision].gradient
     bucket = number("--bucket-cap-mb", units.count)
-    bucket = profile.get("bucket_bytes", 25 * MIB) if bucket is None else bucket * MIB
+    bucket = profile.get("bucket_bytes", CAP) if bucket is None else bucket * MIB
     if size / bucket > _MOST_BUCKETS:
         raise PlanError(f"{size:.3g} bytes in buckets of {bucket:.3g} are too many. Write a larger --bucket-cap-mb")
     work = _work(number, step, rows, runs, or_else)

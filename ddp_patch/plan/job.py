@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .network import Link, Shape
-from .overlap import MIB
+from .overlap import CAP
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Job:
     devices: int  # of a host
     within: Link
     between: Link
-    bucket: float = 25 * MIB  # bytes
+    bucket: float = CAP  # bytes
     algorithm: str = "fastest"
     optimizer: str = "adamw"
     precision: str = "fp32"

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 
 MIB = 1 << 20
+CAP = 25 * MIB  # DDP's bucket_cap_mb, if nobody says
 FIRST = MIB  # DDP's first bucket, so that sending begins early (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)
 
 
-def buckets(size: float, cap: float = 25 * MIB) -> list[float]:
+def buckets(size: float, cap: float = CAP) -> list[float]:
     """Cut gradients into DDP's buckets, in the order of the backward: 1 MiB, then ``cap`` each, and the rest.
 
     DDP never cuts a parameter, so that its own are somewhat larger.

@@ -29,6 +29,7 @@ def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Seque
         {
             "parameters": job.parameters,
             "gradient_bytes": job.gradients,
+            "bucket_bytes": job.bucket,
             "batch_rows": job.rows,
             "seconds_alone": job.work.seconds(job.rows),
             "fixed_seconds": job.work.fixed,
