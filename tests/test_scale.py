@@ -110,6 +110,21 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
     assert "Held against what was measured" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("way", ["the script", "the environment"])
+def test_a_script_whose_batch_grows_anyway_has_no_table_in_which_it_stays(train, monkeypatch, capsys, way):
+    if way == "the script":
+        train.write_text(f'import ddp_patch\nddp_patch.enable(batch="per_device")\n{TRAIN}')
+    else:
+        monkeypatch.setenv("DDP_PATCH_BATCH", "per_device")
+    more = ["--ranks", "2", "--steps", "5", "--warmup", "3", "--scaling", "strong", "--no-plot"]
+    assert command(["train.py", *more, "1000"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "The batch stays" not in out
+    assert "Each rank has 12 rows, the batch grows" in out
+    assert "The batch grew also where it was to stay" in out
+    assert [(run.ranks, run.rows) for run in read("ddp_patch-scale/scale.json")["runs"]] == [(1, 12), (2, 24)]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -220,6 +235,32 @@ def test_speed_up_and_efficiency_are_of_the_medians():
     assert lost_to(two, one)["waiting"] == near(two.parts["waiting"])
 
 
+def test_rows_that_were_counted_tell_whether_a_batch_grew():
+    alone, near = run(1, 0.1), pytest.approx
+    grown = [alone, run(2, 0.11, rows=64)]  # the script itself says per_device, and strong scaling was measured
+    base, two = points(grown)
+    assert (two.grows, two.turned, two.rows, two.efficiency) == (True, True, 64, near(0.1 / 0.11))
+    told = " ".join(said_of(grown).split())
+    assert "The batch stays" not in told
+    assert "The batch grew also where it was to stay" in told
+    assert "Leave that out" in told
+    assert [its["rows"] for its in as_profile(grown, [base, two], 2)["runs"]] == [32, 64]
+    both = [*grown, run(2, 0.12, rows=64, grows=True)]
+    assert [(its.grows, its.step, its.turned) for its in points(both)] == [(False, 0.1, False), (True, 0.12, True)]
+    stayed = [alone, run(2, 0.06), run(2, 0.07, grows=True)]  # the script says global
+    assert [(its.grows, its.step, its.turned) for its in points(stayed)] == [(False, 0.1, False), (False, 0.06, True)]
+    assert 'Write ddp_patch.enable(batch="per_device")' in " ".join(said_of(stayed).split())
+    unknown = [run(1, 0.1, rows=0), run(2, 0.06, rows=0), run(2, 0.11, rows=0, grows=True)]
+    assert [(its.rows, its.grows, its.turned) for its in points(unknown)] == [(1, 0, 0), (1, 0, 0), (2, 1, 0)]
+    fewer = [alone, run(4, 0.11, rows=100, grows=True)]  # there are no more
+    assert points(fewer)[1].speed_up == near(0.1 / 32 * 100 / 0.11)
+    assert "also where" not in said_of(RUNS)
+
+
+def said_of(runs):
+    return written(points(runs), name="a.py", parameters=7, gradients=28, threads="1", cores=4, repeat=1, busy=0.0)
+
+
 def test_what_is_lost_is_said():
     told = written(points(RUNS), name="a.py", parameters=7, gradients=28, threads="1", cores=2, repeat=2, busy=0.3)
     assert "Below 80% from 4 ranks on: of its 60.0 ms it loses" in told
@@ -247,7 +288,10 @@ def test_losses_are_said_also_where_each_is_small_and_rows_that_stay_do_not_get_
     small = {"waiting": 0.006, "optimizer": 0.005, "loading": 0.005}
     for its, said in (
         (run(2, 0.07, **small), "of its 70.0 ms it loses 10.0 ms to ddp_patch's own Python and 6.00 ms to waiting"),
-        (run(2, 0.14, grows=True), "of its 140 ms it loses 30.0 ms to computing as many rows as alone, which takes"),
+        (
+            run(2, 0.14, grows=True, rows=64),
+            "of its 140 ms it loses 30.0 ms to computing as many rows as alone, which takes",
+        ),
     ):
         told = written(
             points([run(1, 0.1), its]),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..measure.parts import as_run, kept, parts, profile, rows_of
-from ..measure.runs import Measured
+from ..measure.runs import Measured, Spec
+
+_TURNED = {
+    True: 'The batch grew also where it was to stay: the script or DDP_PATCH_BATCH says batch="per_device", or the '
+    "script multiplies its batch by the number of devices. Leave that out to see what a batch that stays takes.",
+    False: 'The batch stayed also where it was to grow, as the script says batch="global". Write '
+    'ddp_patch.enable(batch="per_device"), or enable() alone, to see what a batch that grows takes.',
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,13 +25,14 @@ class Point:
     """One number of ranks under one scaling, from one run or several."""
 
     ranks: int
-    grows: bool
+    grows: bool  # by the rows that were counted
     rows: float  # of all ranks, in a step
     step: float  # seconds, the median
     low: float  # of several runs the least and the largest median; of one run the quartiles of its steps
     high: float
     parts: dict[str, float]  # seconds of it, as ``measure.parts.parts`` gives them
-    alone: float = 0.0  # seconds that one rank takes for the rows of one batch
+    alone: float = 0.0  # seconds of one rank for each row
+    turned: bool = False  # here are runs whose batch was to stay, and grew, or the other way round
 
     @property
     def throughput(self) -> float:
@@ -32,7 +42,7 @@ class Point:
     @property
     def speed_up(self) -> float:
         """How many times as fast as one rank the rows are done."""
-        return self.alone / self.step * (self.ranks if self.grows else 1)
+        return self.alone * self.rows / self.step
 
     @property
     def efficiency(self) -> float:
@@ -47,28 +57,55 @@ def points(runs: Sequence[Measured]) -> list[Point]:
         runs: with one rank among them.
     """
     kinds: dict[tuple[bool, int], list[Measured]] = {}
-    for its in runs:
-        kinds.setdefault((its.spec.grows, its.spec.ranks), []).append(its)
-    base = _point(kinds[False, 1], 0.0, 0.0)
-    return [_point(kinds[kind], base.step, base.rows) for kind in sorted(kinds)]
+    for run in runs:
+        kinds.setdefault((run.spec.grows, run.spec.ranks), []).append(run)
+    base = _point(kinds[False, 1], None)
+    found: dict[tuple[bool, int], Point] = {}
+    for kind in sorted(kinds):
+        its = _point(kinds[kind], base)
+        there = found.get((its.grows, its.ranks))
+        if there is not None:  # of both the one that was meant so
+            its = dataclasses.replace(its if there.turned else there, turned=True)
+        found[its.grows, its.ranks] = its
+    return [found[place] for place in sorted(found)]
 
 
-def _point(runs: Sequence[Measured], alone: float, rows: float) -> Point:
+def turned(found: Sequence[Point]) -> str:
+    """Say that batches grew or stayed where they were not to, and what to write; nothing where none did."""
+    ways = {its.grows for its in found if its.turned}
+    return " ".join(words for grows, words in _TURNED.items() if grows in ways)
+
+
+def _rows(every: Sequence[dict[str, float]], spec: Spec, base: Point | None) -> tuple[float, bool]:
+    """Give the rows of all ranks in a step, and whether the batch grew: by what was counted, where it could be."""
+    if base is None:
+        return rows_of(every), False
+    meant = base.rows * (spec.ranks if spec.grows else 1)
+    counted = statistics.mode(step["rows"] for step in every)
+    if not counted:
+        return meant, spec.grows
+    return counted, counted > base.rows * math.sqrt(spec.ranks)
+
+
+def _point(runs: Sequence[Measured], base: Point | None) -> Point:
+    """Make a point of runs of one kind; ``base`` is that of one rank."""
     spec = runs[0].spec
     medians = [statistics.median(step["total"] for step in its.steps) for its in runs]
     every = [step for its in runs for step in its.steps]
     quarters = statistics.quantiles([step["total"] for step in every], n=4, method="inclusive")
     several = len(runs) > 1
     median = statistics.median(medians)
+    rows, grows = _rows(every, spec, base)
     return Point(
         ranks=spec.ranks,
-        grows=spec.grows,
-        rows=(spec.ranks if spec.grows else 1) * rows or rows_of(every),
+        grows=grows,
+        rows=rows,
         step=median,
         low=min(medians) if several else quarters[0],
         high=max(medians) if several else quarters[2],
         parts=parts(every, statistics.mean(its.python for its in runs), median, spec.ranks),
-        alone=alone or median,
+        alone=median / rows if base is None else base.alone,
+        turned=grows is not spec.grows,
     )
 
 

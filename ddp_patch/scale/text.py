@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..measure.busy import said
 from ..plan.text import columns, where, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
-from .points import Point
+from .points import Point, turned
 
 _ENOUGH = 0.8  # efficiency
 _NEAR = 0.15  # of what is lost: parts below are not worth a word; one of six is above
@@ -64,6 +64,8 @@ def written(
             lines += ["", _HEADINGS[grows].format(rows=shown_count(base.rows))]
             lines += [f"  {line}" for line in columns([_HEAD, *map(_row, points)])]
             lines += _why(points)
+    if turned(found):
+        lines += ["", *wrapped(turned(found))]
     most = max(its.ranks for its in found)
     if cores and most > cores:
         lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
