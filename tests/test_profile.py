@@ -292,6 +292,39 @@ def test_a_script_is_profiled_on_two_ranks(train, capfd):
     assert plan.command(["--profile", str(folder / "profile.json"), "--ranks", "2"]) == 0
 
 
+LATE = """\
+import time
+import ddp_patch
+ddp_patch.enable(view="local")
+import torch
+import torch.distributed as dist
+
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(4000, 64), torch.randn(4000, 1))
+for x, y in torch.utils.data.DataLoader(data, batch_size=16):
+    if dist.get_rank() == 1:
+        time.sleep(0.03)
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_in_the_local_view_what_ddp_waits_for_is_no_computing(train, capfd):
+    train.write_text(LATE)
+    assert command(["train.py", "--nproc", "2", "--warmup", "3", "--steps", "5", "--traced", "2", "--no-plot"]) == 0
+    err = capfd.readouterr().err
+    assert "The other ranks wait for rank 1" in err
+    (run,) = read("ddp_patch-profile/profile.json")["runs"]
+    waits = run.parts["exposed_communication_seconds"]
+    assert 0.012 < waits < run.step - 0.012  # rank 0 waits for 0.03 seconds, rank 1 for next to nothing
+    events = json.loads((train.parent / "ddp_patch-profile" / "trace.json").read_text())["traceEvents"]
+    waited = [each["dur"] for each in events if each["pid"] == 0 and each["name"] == "waits for other ranks"]
+    assert len(waited) == 2
+    assert min(waited) > 20_000  # microseconds
+
+
 def test_a_script_may_go_on_to_its_end(train, capfd):
     given = [
         "train.py",

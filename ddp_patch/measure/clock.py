@@ -83,11 +83,36 @@ class Clock:
             self._rows.backward()
             began = perf_counter()
             try:
+                if _is_local():
+                    return self._waiting(wrapped, *args, **kwargs)
                 return wrapped(*args, **kwargs)
             finally:
                 self._backward += perf_counter() - began
 
         return backward
+
+    def _waiting(self, wrapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Clock what DDP waits for at the end of a backward, which in the global view ddp_patch's own hook does.
+
+        DDP waits in a callback of the engine, which it queues when its last bucket is full. One that was queued before
+        runs before it, when all gradients of this rank are there.
+        """
+        computed: list[float] = []
+
+        def begun(gradient: Any) -> None:
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: computed.append(perf_counter()))
+
+        given = args[0] if args else kwargs.get("tensors")
+        roots = [given] if isinstance(given, torch.Tensor) else list(given or ())
+        handles = [root.register_hook(begun) for root in roots[:1] if isinstance(root, torch.Tensor) and root.grad_fn]
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+            pace = self._pace
+            if computed and pace is not None and pace.begin() is not None:
+                pace.end("waiting", computed[0])
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_over and not self._wanted.goes_on:
@@ -98,7 +123,7 @@ class Clock:
             self._pace.heard = self._took
         self._leading = self._leading or id(optimizer)
         self._optimizers.setdefault(id(optimizer), optimizer)
-        if session is None or session.options.view == "local":  # in the global view ddp_patch's own hook does it
+        if session is None or _is_local():  # in the global view ddp_patch's own hook does it
             self._pace.steps()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -162,7 +187,10 @@ class Clock:
             self._tracer.stepped()
         elif self._count == first + self._wanted.traced:
             session = State.session
-            # In the local view nobody clocks what DDP waits for at the end of a backward.
-            clocks = session is not None and session.options.view != "local"
             with contextlib.nullcontext() if session is None else session.rank_zero.alone():
-                self._record.event("traced", clocks=clocks, **self._tracer.end())
+                self._record.event("traced", clocks=session is not None, **self._tracer.end())
+
+
+def _is_local() -> bool:
+    session = State.session
+    return session is not None and session.options.view == "local"
