@@ -205,6 +205,21 @@ def test_ranks_have_the_same_parts_also_where_pythons_cost_on_one_is_too_small_t
     assert second.parts == pytest.approx({**dict.fromkeys(KINDS, 0.0), "computing": 1.0, "python": 0.0})
 
 
+def test_on_accelerators_waiting_is_what_no_kernel_hid_and_it_is_said_whose_seconds_these_are():
+    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "waiting": 0.7, "backward": 0.4, "rows": 4.0}
+    noted = [[*[took] * 4, {"kind": "told"}]] * 2
+    for memory, waiting in (({}, 0.7), ({"memory_bytes": 80e9}, 0.2)):
+        facts = {"parameters": 5, "gradient_bytes": 20, **memory}
+        run = SimpleNamespace(
+            by_rank=noted, steps=[took], spec=SimpleNamespace(script=Path("a.py"), ranks=2), facts=facts, network={}
+        )
+        its = found(run, [Timeline([Step(1e6, [], exposed, 0.0, []) for exposed in (1e5, 3e5)], {})] * 2)
+        assert its.mean("waiting") == pytest.approx(waiting)
+        assert its.mean("computing") == pytest.approx(1 - waiting)
+        for text in (written(its), page(its, {}, 20, 3)):
+            assert ("Ranks compute on accelerators" in text) is bool(memory)
+
+
 def test_few_gradients_are_no_other_meeting():
     took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "waiting": 0.4, "backward": 0.4, "rows": 4.0}
     noted = [[*[took] * 4, {"kind": "told"}]] * 2

@@ -1,5 +1,6 @@
 """``python -m ddp_patch scale``: counts of steps, rows and runs; the arithmetic on given seconds; what cannot be measured."""
 
+import dataclasses
 import json
 import sys
 
@@ -314,6 +315,18 @@ def test_the_link_is_the_one_whose_ring_takes_what_was_measured():
         found = link(ranks, few, many)
         assert found["latency_seconds"] == pytest.approx(5e-5, rel=0.01)
         assert found["bandwidth_bytes_per_second"] == pytest.approx(1e9, rel=0.01)
+
+
+def test_on_accelerators_what_the_host_waits_for_is_computing_and_it_is_said(tmp_path):
+    runs = [dataclasses.replace(its, facts={"parameters": 7, "memory_bytes": 80e9}) for its in RUNS]
+    path = tmp_path / "scale.json"
+    path.write_text(json.dumps(as_profile(runs, points(runs), devices=4)))
+    two = read(str(path))["runs"][1]
+    assert "exposed_communication_seconds" not in two.parts
+    assert two.parts["compute_seconds"] == pytest.approx(two.step - 0.01)  # less Python
+    told = written(points(runs), name="a.py", parameters=7, gradients=28, threads="1", cores=0, repeat=2, busy=0.0)
+    assert "Ranks compute on accelerators" in told
+    assert "Ranks compute on accelerators" not in said_of(RUNS)
 
 
 def test_the_profile_names_what_plan_reads(tmp_path):

@@ -45,6 +45,11 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
     return found
 
 
+def on_accelerator(its: dict[str, Any]) -> bool:
+    """Say whether ranks computed on accelerators, whose kernels the host's clock does not wait for."""
+    return "memory_bytes" in its
+
+
 def _rate(group: dict[str, Any]) -> float:
     """Largest rate that a group names; 0 where it has none, as Adafactor(lr=None) of transformers."""
     named = [group[name] for name in _RATES if group.get(name) is not None]

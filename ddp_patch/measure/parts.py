@@ -77,6 +77,18 @@ def profile(
     return found
 
 
+def by_device(its: dict[str, float], exposed: float) -> dict[str, float]:
+    """Give the parts of a step on an accelerator: the host's waiting is for its own kernels as well, and is computing.
+
+    Args:
+        its: seconds by name, of ``parts``.
+        exposed: seconds of communication that no kernel hid, by torch's profiler.
+    """
+    either = its["computing"] + its["waiting"]
+    waiting = min(exposed, either)
+    return {**its, "waiting": waiting, "computing": either - waiting}
+
+
 def as_run(ranks: int, rows: float, its: dict[str, float]) -> dict[str, Any]:
     """Give a run of a profile.
 

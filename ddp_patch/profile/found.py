@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..measure.parts import kept, parts, rows_of
+from ..measure.facts import on_accelerator
+from ..measure.parts import by_device, kept, parts, rows_of
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
@@ -71,7 +72,8 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
         busy: part of the cores that other programs had meanwhile.
     """
     size = run.spec.ranks
-    ranks = [_rank(noted, timeline, size) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
+    of_device = on_accelerator(run.facts)
+    ranks = [_rank(noted, timeline, size, of_device) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
     told = noted_of(run.by_rank[0], "told")[0]
     least = min(run.facts.get("gradient_bytes", _FEW), _FEW)
     layers = {name: (its[0] / 1e6, its[1] / 1e6) for name, its in timelines[0].layers.items()}
@@ -90,7 +92,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
     )
 
 
-def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int) -> Rank:
+def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int, of_device: bool) -> Rank:
     steps = noted_of(noted, "took")
     median = statistics.median(step["total"] for step in steps)
     python = noted_of(noted, "python")
@@ -101,7 +103,10 @@ def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int) -> Rank:
             lines[kind, line] += (end - begin) / 1e6 / count
     hidden = sum(step.hidden for step in timeline.steps) / 1e6 / count
     own = (python and python[0]["seconds"]) or 0.0
-    return Rank(median, parts(steps, own, median, ranks), hidden, dict(lines), timeline)
+    its = parts(steps, own, median, ranks)
+    if of_device:
+        its = by_device(its, sum(step.exposed for step in timeline.steps) / 1e6 / count)
+    return Rank(median, its, hidden, dict(lines), timeline)
 
 
 def _buckets(timelines: Sequence[Timeline], least: int) -> list[Bucket]:

@@ -10,7 +10,7 @@ from ..measure.busy import said
 from ..plan.units import shown_seconds
 from .advice import advice, costliest
 from .found import Found
-from .text import buckets_table, headline, layers_table, ranks_table
+from .text import buckets_table, headline, layers_table, ranks_table, whose
 
 _STYLE = """\
 body {font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222;
@@ -43,7 +43,7 @@ def page(its: Found, pictures: Mapping[str, str], clocked: int, traced: int) -> 
         parts += ["<h3>Buckets of gradients</h3>", _table(buckets_table(its))]
     if its.layers:
         parts += ["<h3>Layers on rank 0</h3>", _table(layers_table(its))]
-    parts += ["<h2>How it was measured</h2>", f"<p>{escape(_how(clocked, traced))}</p>"]
+    parts += ["<h2>How it was measured</h2>", f"<p>{escape(' '.join((_how(clocked, traced), whose(its))))}</p>"]
     title = f"<title>{escape(its.name)}: profile</title>"
     head = f'<meta charset="utf-8">{title}<style>{_STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..measure.busy import said
+from ..measure.facts import on_accelerator
 from ..plan.text import columns, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .advice import advice, costliest
@@ -16,6 +17,11 @@ PARTS = {
     "optimizer": "optimizer",
     "python": "ddp_patch's Python",
 }
+_ON_DEVICE = (
+    "Ranks compute on accelerators, for which the host's clock does not wait: loader, effects, optimizer and Python "
+    "are the host's seconds. Waiting for other ranks is communication that no kernel hid, in the steps that torch's "
+    "profiler saw, and forward, backward, script is what is left."
+)
 _LAYERS = 10  # that are shown
 
 
@@ -23,6 +29,8 @@ def written(its: Found) -> str:
     """Lay out a profile: where a step goes on each rank, and what to change."""
     lines = ["", *wrapped(headline(its)), ""]
     lines += [f"  {line}" for line in columns(ranks_table(its))]
+    if whose(its):
+        lines += ["", *wrapped(whose(its))]
     if its.buckets:
         lines += ["", "Buckets of gradients, in their order"]
         lines += [f"  {line}" for line in columns(buckets_table(its))]
@@ -46,6 +54,11 @@ def headline(its: Found) -> str:
         f"{its.name} on {ranks}: a step of {shown_count(its.rows)} rows takes {shown_seconds(its.step)}. "
         f"{its.facts['parameters']:,} parameters, {shown_bytes(its.facts['gradient_bytes'])} of gradients.{kept}"
     )
+
+
+def whose(its: Found) -> str:
+    """Say whose seconds these are, on accelerators; nothing on a CPU, where they are all of it."""
+    return _ON_DEVICE if on_accelerator(its.facts) else ""
 
 
 def to_change(its: Found) -> list[str]:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..measure.parts import as_run, kept, parts, profile, rows_of
+from ..measure.facts import on_accelerator
+from ..measure.parts import as_run, by_device, kept, parts, profile, rows_of
 from ..measure.runs import Measured, Spec
 
 _TURNED = {
@@ -120,5 +121,10 @@ def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -
     base = found[0]
     network = next((its for its in sorted(runs, key=lambda its: its.spec.ranks) if its.network), None)
     alone = next(its for its in runs if its.spec.ranks == base.ranks)
-    each = [as_run(its.ranks, its.rows, its.parts) for its in found]
+    # On accelerators the host waits for its own kernels as well, and nobody knows for how long for other ranks.
+    of_device = on_accelerator(alone.facts)
+    each = [as_run(its.ranks, its.rows, by_device(its.parts, 0.0) if of_device else its.parts) for its in found]
+    if of_device:
+        for its_run in each:
+            del its_run["exposed_communication_seconds"]
     return profile(alone.facts, base.rows, each, network, devices, kept(alone))

@@ -24,6 +24,10 @@ _WORDS = {
     "python": "ddp_patch's own Python",
     "computing": "computing, which got shorter by less than the rows did",
 }
+_ON_DEVICE = (
+    "Ranks compute on accelerators, for which the host's clock does not wait: steps are right, and what they go to are "
+    "the host's seconds, whose waits may be for its own kernels. python -m ddp_patch profile says what ranks wait for."
+)
 _LONGER = "computing as many rows as alone, which takes longer beside other ranks"  # where the batch grows
 
 
@@ -71,6 +75,8 @@ def written(
         lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
     if said(busy):
         lines += ["", *wrapped(said(busy))]
+    if not cores:
+        lines += ["", *wrapped(_ON_DEVICE)]
     spread = "least and largest median of the runs" if repeat > 1 else "quartiles of the steps"
     lines += ["", *wrapped(f"step: median. spread: {spread}. waits: for other ranks. efficiency: 100% is N times.")]
     return "\n".join(lines) + "\n"
