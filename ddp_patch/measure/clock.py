@@ -103,8 +103,12 @@ class Clock:
             torch.autograd.Variable._execution_engine.queue_callback(lambda: computed.append(perf_counter()))
 
         given = args[0] if args else kwargs.get("tensors")
-        roots = [given] if isinstance(given, torch.Tensor) else list(given or ())
-        handles = [root.register_hook(begun) for root in roots[:1] if isinstance(root, torch.Tensor) and root.grad_fn]
+        roots = list(given) if isinstance(given, (list, tuple)) else [given]  # torch takes an iterator as well, once
+        handles = [
+            root.register_hook(begun)
+            for root in roots[:1]
+            if isinstance(root, torch.Tensor) and root.grad_fn is not None
+        ]
         try:
             return wrapped(*args, **kwargs)
         finally:
