@@ -24,6 +24,8 @@ from .told import told
 from .tracer import Tracer
 from .wanted import PROFILED, Wanted
 
+_engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13
+
 
 class Enough(SystemExit):
     """The script has taken as many steps as are measured."""
@@ -100,7 +102,7 @@ class Clock:
         computed: list[float] = []
 
         def begun(gradient: Any) -> None:
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: computed.append(perf_counter()))
+            _engine.queue_callback(lambda: computed.append(perf_counter()))
 
         given = args[0] if args else kwargs.get("tensors")
         roots = list(given) if isinstance(given, (list, tuple)) else [given]  # torch takes an iterator as well, once

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-_AUTOGRAD: Any = torch._C._autograd
+_AUTOGRAD: Any = torch._C._autograd  # torch 2.13; what torch.autograd.graph.saved_tensors_hooks stands on
 
 
 class _Held:
