@@ -88,7 +88,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     ) -> Any:
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
         if World.is_child:
-            return func(*_nested(_known, list(args)), **_nested(_known, kwargs or {}))
+            return func(*nested(_known, list(args)), **nested(_known, kwargs or {}))
         seen = None if World.current is None else World.current.observation
         if seen is None:
             return _computed(func, args, kwargs or {})
