@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import matrix_careful
 import numpy as np
 import torch
 from matrix_cases import Case, Options
@@ -63,6 +64,13 @@ def by_hand(_started: Any, script: Script) -> Prepared:
     return Prepared(model, script.optimizer, script.loader(script.dataset, **options))
 
 
+def carefully(_started: Any, script: Script) -> Prepared:
+    """Wrap the model and deal whatever the script draws from."""
+    size = max(1, (script.options.get("batch_size") or getattr(script.options.get("batch_sampler"), "batch_size", 1)))
+    dataset, options = matrix_careful.dealt(script.dataset, script.options, size)
+    return Prepared(DistributedDataParallel(script.model), script.optimizer, script.loader(dataset, **options))
+
+
 def with_accelerate(accelerator: Any, script: Script) -> Prepared:
     """Prepare everything, as Accelerate's quick tour does."""
     written = as_written(None, script)
@@ -96,14 +104,14 @@ def with_ignite(idist: ModuleType, script: Script) -> Prepared:
 
 
 OURS, LOCAL = "ddp_patch", "ddp_patch, local view"
-BY_HAND, DIVIDED = "DDP by hand", "DDP by hand, batch_size // ranks"
+BY_HAND, DIVIDED = "DDP by hand", "careful DDP by hand, batch_size // ranks"
 TOOLS = {
     OURS: Tool("ddp-patch", "ddp_patch", lambda ddp_patch: ddp_patch.enable(), as_written),
     "Accelerate": Tool("accelerate", "accelerate", lambda library: library.Accelerator(cpu=True), with_accelerate),
     "Fabric": Tool("lightning-fabric", "lightning_fabric", start_fabric, with_fabric),
     "Ignite": Tool("pytorch-ignite", "ignite.distributed", start_ignite, with_ignite),
     BY_HAND: Tool("torch", "torch.distributed", lambda dist: dist.init_process_group("gloo"), by_hand),
-    DIVIDED: Tool("torch", "torch.distributed", lambda dist: dist.init_process_group("gloo"), by_hand, divides=True),
+    DIVIDED: Tool("torch", "torch.distributed", matrix_careful.start, carefully, divides=True),
     LOCAL: Tool("ddp-patch", "ddp_patch", lambda ddp_patch: ddp_patch.enable(view="local"), as_written),
 }
 COLUMNS = [name for name in TOOLS if name != DIVIDED]  # which is there for the local view to be compared with
