@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+import ddp_patch
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -243,3 +245,34 @@ def goes_on():
 
 def test_a_script_that_catches_what_a_batch_raises_goes_on_with_the_next(ranks):
     assert ranks.call(goes_on, 2).ok().results == ranks.call(goes_on, 1).ok().results * 2
+
+
+class Captioned(Dataset):
+    """Rows beside texts, as pictures have captions."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i)]), f"path {i}", [f"caption {i}.{j}" for j in range(5)], {"id": str(i)}
+
+
+def captions():
+    seen, before = [], 0
+    for at, batch in enumerate(DataLoader(Captioned(), 4)):
+        seen.append([batch[0].tolist(), batch[1], batch[2], batch[3]])
+        if at == 0:  # in which ranks agree on the kind of batches
+            before = _exchanges()
+    return seen, _exchanges() - before
+
+
+def _exchanges():
+    report = ddp_patch.report()
+    return 0 if report is None else report.ledger.collectives["all_gather_object"]
+
+
+def test_all_texts_of_a_batch_travel_at_once(ranks):
+    ((wanted, _),) = ranks.call(captions, 1).ok().results
+    for seen, exchanges in ranks.call(captions, 3).ok().results:
+        assert seen == wanted
+        assert exchanges == 2  # of two further batches

@@ -7,7 +7,7 @@ on another; keys stand in the order of each rank's first row.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -74,11 +74,29 @@ def _kind(data: Any) -> str:
 
 
 def as_batch(data: Any, layout: Layout, exchange: Exchange) -> Any:
-    """Make batches of collated rows: tensors keep their place, lists of strings are shared."""
+    """Make batches of collated rows: tensors keep their place, lists of strings are shared, all in one exchange."""
+    own = list(_lists_of_strings(data))
+    of_ranks = zip(*exchange(own), strict=True) if own else ()
+    whole = iter([[item for part in parts for item in part] for parts in of_ranks])
+    return _as_batch(data, layout, whole)
+
+
+def _lists_of_strings(data: Any) -> Iterator[list[Any]]:
+    if isinstance(data, Mapping):
+        for item in data.values():
+            yield from _lists_of_strings(item)
+    elif isinstance(data, (list, tuple)) and _are_strings(data):
+        yield list(data)
+    elif not isinstance(data, Tensor) and _is_sequence(data):
+        for item in data:
+            yield from _lists_of_strings(item)
+
+
+def _as_batch(data: Any, layout: Layout, strings: Iterator[list[Any]]) -> Any:
     if isinstance(data, Tensor):
         return BatchTensor.from_local(data, layout) if data.dim() > 0 else data
     if isinstance(data, Mapping):
-        entries = {key: as_batch(item, layout, exchange) for key, item in data.items()}
+        entries = {key: _as_batch(item, layout, strings) for key, item in data.items()}
         if type(data) is dict:
             return entries
         if not isinstance(data, MutableMapping):
@@ -89,8 +107,8 @@ def as_batch(data: Any, layout: Layout, exchange: Exchange) -> Any:
     if not _is_sequence(data):
         return data
     if isinstance(data, (list, tuple)) and _are_strings(data):
-        return type(data)(item for part in exchange(list(data)) for item in part)
-    items = [as_batch(item, layout, exchange) for item in data]
+        return type(data)(next(strings))
+    items = [_as_batch(item, layout, strings) for item in data]
     if hasattr(data, "_fields"):
         return type(data)(*items)
     if type(data) in (list, tuple) or not isinstance(data, MutableSequence):
