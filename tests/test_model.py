@@ -1,8 +1,10 @@
 """The model under DDP: the same objects, the whole batch's statistics and gradients, and few collectives."""
 
 import copy
+import gc
 import pickle
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -455,3 +459,52 @@ def entries_of_rows():
 def test_an_entry_of_each_row_is_that_of_one_process(ranks):
     wanted = ranks.call(entries_of_rows, 1).ok().results[0]
     assert ranks.call(entries_of_rows, 3).ok().results == [wanted] * 3
+
+
+def folds(is_local):
+    """A model for each fold, of which the first one is kept, evaluated and trained again."""
+    drawn = torch.Generator().manual_seed(0)
+    data = TensorDataset(
+        torch.randn(48, 5, generator=drawn, dtype=torch.float64), torch.randint(2, (48,), generator=drawn)
+    )
+    models, losses, kept = [], [], None
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for _ in range(2):
+            for x, y in DataLoader(data, 12):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                losses.append(float(ddp_patch.mean(loss)))
+            scheduler.step()
+
+    for fold in range(5):
+        torch.manual_seed(fold)
+        model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).double()
+        models.append(weakref.ref(model))
+        train(model)
+        kept = model if fold == 0 else kept
+        del model
+        gc.collect()  # DDP is in cycles
+    alive = [at for at, its in enumerate(models) if its() is not None]
+    with torch.no_grad():
+        kept.eval()
+        right = sum(float(ddp_patch.sum((kept(x).argmax(1) == y).sum().item())) for x, y in DataLoader(data, 12))
+    kept.train()
+    train(kept)
+    weights = nn.utils.parameters_to_vector(kept.parameters()).tolist()
+    return {"losses": losses, "right": right if is_local else 0.0, "weights": weights}, alive
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_models_of_folds_that_are_over_are_let_go(ranks, nproc, view):
+    ((wanted, _),) = ranks.call(folds, 1, view == "local").ok().results
+    for found, alive in ranks.call(folds, nproc, view == "local", enable={"view": view}).ok().results:
+        assert alive == [0, 4]  # the kept one, and the last one, which no other one has followed
+        assert found["right"] == wanted["right"]
+        assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+        assert found["weights"] == pytest.approx(wanted["weights"], rel=1e-9, abs=1e-12)

@@ -5,7 +5,7 @@ Between walks a call looks only whether every slot holds what it held: a few doz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -86,6 +86,11 @@ class Census:
         if held is None or held.replaced != self._replaced or not held.is_current():
             held = self._held[id(module)] = Held(module, self._replaced)
         return held
+
+    def forget(self, layers: Iterable[nn.Module]) -> None:
+        """Let go of modules."""
+        for layer in layers:
+            self._held.pop(id(layer), None)
 
     def close(self) -> None:
         """Let go of the modules."""

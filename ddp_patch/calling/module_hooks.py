@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +53,12 @@ class HookCensus:
         before = self._opened.get(id(module))
         self._opened[id(module)] = held, self.registered
         return before != (held, self.registered)
+
+    def forget(self, layers: Iterable[nn.Module]) -> None:
+        """Let go of modules."""
+        for layer in layers:
+            self._clear.pop(id(layer), None)
+            self._opened.pop(id(layer), None)
 
     def close(self) -> None:
         """Let go of the modules."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -127,15 +127,26 @@ class Fingerprints:
 
     def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
         if before is not None:
-            for layer in before.held.layers:
-                places = self._places.pop(id(layer), [])
-                self._places[id(layer)] = [place for place in places if place[0] is not before]
+            self._leave(before)
         seen = self._seen[id(module)] = _Seen(held)
         seen.states = [-1] * len(held.layers)
         for position, layer in enumerate(held.layers):
             self._places.setdefault(id(layer), []).append((seen, position))
             seen.changed.add(position)
         return seen
+
+    def _leave(self, seen: _Seen) -> None:
+        for layer in seen.held.layers:
+            places = [place for place in self._places.pop(id(layer), []) if place[0] is not seen]
+            if places:
+                self._places[id(layer)] = places
+
+    def forget(self, layers: Iterable[nn.Module]) -> None:
+        """Let go of modules."""
+        for layer in layers:
+            seen = self._seen.pop(id(layer), None)
+            if seen is not None:
+                self._leave(seen)
 
     def close(self) -> None:
         """Let go of classes and functions of the script."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -39,15 +40,16 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
+        self.ids: set[int] = set()  # of the parameters of models under DDP
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
         self._world = world
         self._attendance = job.attendance
         self._synced: dict[int, Synced] = {}
-        self._ids: set[int] = set()  # of the parameters of all of them
         self._conversions = Conversions(self._converted)
-        self._looked_at: list[nn.Module] = []
+        # Modules whose calls come here by themselves, by identity.
+        self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self._trained = Trained()
         self._beside = Beside(world)
         self.tuning = Tuning(options, world, compiled.is_used)
@@ -89,10 +91,6 @@ class Models:
         """Give those under DDP."""
         return [synced.module for synced in self._synced.values()]
 
-    def trains(self, tensor: Any) -> bool:
-        """Tell whether a tensor is a parameter of a model under DDP."""
-        return id(tensor) in self._ids
-
     def normalizes(self, running_mean: Any, weight: Any) -> bool:
         """Tell whether a BatchNorm is of what the script trains, also where it is called past its model's call.
 
@@ -109,7 +107,7 @@ class Models:
 
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
-        return bool(optimized) and optimized <= self._ids
+        return bool(optimized) and optimized <= self.ids
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -159,22 +157,35 @@ class Models:
         inner = {id(child) for child in module.modules()}
         for key in [key for key in self._synced if key in inner]:
             self._drop(self._synced.pop(key))
+        self._retire()
         self._keep(self._maker.make(module))
         self._beside.parameters = None
         self._world.ledger.replicas[described(module)] = _WHY
         self._look_at(module)
 
+    def _retire(self) -> None:
+        """Let go of what no optimizer trains any more, on no rank: models of folds and trials that are over."""
+        if not self._synced:
+            return
+        trained = self._trained.of_living()
+        own = [synced.ids.isdisjoint(trained) for synced in self._synced.values()]
+        # An optimizer in a cycle goes when the garbage collector of a rank comes by.
+        of_ranks = [given[0] for given in self._world.share([own])]
+        for key, flags in zip(list(self._synced), zip(*of_ranks, strict=True), strict=True):
+            if all(flags):
+                self._drop(self._synced.pop(key))
+
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
-        self._ids = {key for its in self._synced.values() for key in its.ids}
+        self.ids = {key for its in self._synced.values() for key in its.ids}
         return synced
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
-        if any(module is known for known in self._looked_at):
+        if id(module) in self._looked_at:
             return
         swap.redirect_calls(module, self._called)
-        self._looked_at.append(module)
+        self._looked_at[id(module)] = module
 
     def renew(self) -> None:
         """Put modules under a new DDP whose trained parameters are others by now."""
@@ -206,7 +217,7 @@ class Models:
             if synced.pending or self.unsettled.waiting:
                 self.unsettled.note(synced)
         beside = self._beside
-        if (beside.parameters != [] or beside.pending) and beside.ended(self._trained, self._ids):
+        if (beside.parameters != [] or beside.pending) and beside.ended(self._trained, self.ids):
             self.unsettled.note(beside)
         if self.tuning.is_on:
             self.tuning.end()
@@ -243,12 +254,12 @@ class Models:
         for synced in self._synced.values():
             self._drop(synced, settle)
         self._synced.clear()
-        self._ids.clear()
+        self.ids.clear()
         self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)
         self.unsettled.close()
-        for module in self._looked_at:
+        for module in self._looked_at.values():
             swap.restore(module)
         self._looked_at.clear()
 

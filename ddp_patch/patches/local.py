@@ -77,7 +77,7 @@ def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kw
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    trained = [index for index, source in enumerate(sources) if session.models.trains(source)]
+    trained = [index for index, source in enumerate(sources) if id(source) in session.models.ids]
     if not trained or session.models.in_backward:
         return wrapped(*args, **kwargs)
     weights = session.models.weights

@@ -31,7 +31,7 @@ class Registry:
         """
         self._replicas: dict[int, Replica] = {}
         self._made_with: tuple[Any, ...] = options, job, world, backwards, census
-        self._ledger = world.ledger
+        self._world = world
 
     def make(self, module: nn.Module, why: str) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""
@@ -40,8 +40,33 @@ class Registry:
             self._replicas.pop(key).drop()
         replica = Replica(module, *self._made_with)
         self._replicas[id(module)] = replica
-        self._ledger.replicas[described(module)] = why
+        self._world.ledger.replicas[described(module)] = why
         return replica
+
+    def retire(self, trained: set[int]) -> list[nn.Module]:
+        """Let go of those that no optimizer trains any more, on no rank: models of folds and trials that are over.
+
+        One that is called again is made again. Every rank comes here, about to make another one.
+
+        Args:
+            trained: identities of the parameters that this rank's optimizers train.
+
+        Returns:
+            their modules.
+        """
+        replicas = list(self._replicas.values())
+        retired: list[nn.Module] = []
+        if not replicas:
+            return retired
+        own = [replica.sync is None or replica.sync.ids.isdisjoint(trained) for replica in replicas]
+        # An optimizer in a cycle goes when the garbage collector of a rank comes by.
+        of_ranks = [given[0] for given in self._world.share([own])]
+        for replica, flags in zip(replicas, zip(*of_ranks, strict=True), strict=True):
+            if all(flags):
+                del self._replicas[id(replica.module)]
+                replica.drop()
+                retired.append(replica.module)
+        return retired
 
     def modules(self) -> list[nn.Module]:
         """Give those that have a replica."""

@@ -161,7 +161,7 @@ class Replicas:
             return self.forwards.on_whole(call)
         if self.forwards.opened:
             return self._entered(call, entry, held, None)
-        replica = self.registry.keeping(call.module) or self.registry.make(call.module, _OUTERMOST)
+        replica = self.registry.keeping(call.module) or self._made(call.module)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
@@ -169,6 +169,13 @@ class Replicas:
         with self._shares.counted(call.module, entry.layout, lambda: self._news):
             result = self._entered(call, entry, held, replica)
         return replica.anchored(result, call.leaves)
+
+    def _made(self, module: nn.Module) -> Replica:
+        for retired in self.registry.retire(self._trained.of_living()):
+            layers = list(retired.modules())
+            for knows in (self.census, self.hooks, self.decisions.fingerprints):
+                knows.forget(layers)
+        return self.registry.make(module, _OUTERMOST)
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):

@@ -29,6 +29,11 @@ class Trained:
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return list({id(parameter): parameter for group in groups for parameter in group["params"]}.values())
 
+    def of_living(self) -> set[int]:
+        """Identities of the parameters, after optimizers have gone."""
+        self._ids = None
+        return self.ids()
+
     def rates(self) -> list[float]:
         """The learning rates of their groups, where these have one."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
