@@ -41,8 +41,8 @@ class Rates:
         self._size = size
         self._ledger = ledger
         self._length, self._unit = warmup_of(options.warmup)
-        # The loader in use at its last step, and how many epochs of that were done; or when it was made.
-        self._seen: weakref.WeakKeyDictionary[Any, tuple[str, float]] = weakref.WeakKeyDictionary()
+        # How many epochs of each loader were done at its last step with that, or when it was made.
+        self._seen: weakref.WeakKeyDictionary[Any, dict[str, float]] = weakref.WeakKeyDictionary()
         self._own: weakref.WeakKeyDictionary[Any, list[tuple[dict[str, Any], Any, Any]]] = weakref.WeakKeyDictionary()
 
     def factor(self, optimizer: Any) -> float:
@@ -53,7 +53,7 @@ class Rates:
 
     def meets(self, optimizer: Any) -> None:
         """An optimizer was made: its warmup begins where the loader in use is."""
-        self._seen.setdefault(optimizer, (self._ledger.loader, self._ledger.epochs or 0.0))
+        self._seen.setdefault(optimizer, {self._ledger.loader: self._ledger.epochs or 0.0})
 
     def before(self, optimizer: Any, around: Sequence[Any] = ()) -> None:
         """An optimizer is about to step.
@@ -116,9 +116,9 @@ class Rates:
                 f"warmup='{self._length:g} epochs' needs a loader with a length, to know when an epoch is over. "
                 "Write a number of steps, as warmup=500."
             )
-        of_loader, seen = self._seen[optimizer]
-        self._seen[optimizer] = loader, now
-        if loader != of_loader or now < seen:  # one that is made anew for each epoch, for example
+        done = self._seen.setdefault(optimizer, {})
+        seen, done[loader] = done.get(loader, math.inf), now
+        if now < seen:  # another one, as where it is made anew for each epoch
             seen = math.ceil(now) - 1  # where its present epoch began
         return (now - seen) / self._length
 

@@ -23,15 +23,19 @@ class Stepping:
         self._running.append((optimizer, caller))
         return len(self._running) == 1
 
-    def ended(self) -> bool:
-        """The last one that began has ended; tell whether it was inside of no other."""
-        if self._running:
-            self._running.pop()
+    def ended(self, optimizer: Any) -> bool:
+        """A step has ended; tell whether it was inside of no other."""
+        # Steps inside of it that raised, to somebody who caught the error, are over as well.
+        while self._running and self._running.pop()[0] is not optimizer:
+            pass
         return not self._running
 
-    def around(self) -> Sequence[Any]:
-        """Give the optimizers whose steps the last one is inside of."""
-        return [optimizer for optimizer, _ in self._running[:-1]]
+    def around(self, optimizer: Any) -> Sequence[Any]:
+        """Give the optimizers whose steps a step is inside of, which is the last one of its optimizer's."""
+        running = [other for other, _ in self._running]
+        while running and running.pop() is not optimizer:
+            pass
+        return running
 
     def _drop_raised(self, frame: FrameType | None) -> None:
         """Forget steps that raised: torch calls no hook then, and their frames are gone from the stack."""

@@ -6,14 +6,12 @@ Version counters tell which form changed last, so that in-place writes to either
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .crossings import all_gather, shard
-from .lent import has_lent, lend, lent_by, renew, was_written, watch
-from .memory import shares_memory
 from .strides import scaled
 from .world import World
 
@@ -37,7 +35,7 @@ def note_write(tensor: Tensor) -> None:
 
 def to_local(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
-    if _aliased or has_lent():
+    if _aliased:
         _catch_up(batch)
     if batch._whole is not None and version(batch._whole) != batch._whole_seen:
         write_back(batch)
@@ -55,7 +53,7 @@ def to_local(batch: BatchTensor) -> Tensor:
 
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
-    if _aliased or has_lent():
+    if _aliased:
         _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
@@ -74,7 +72,7 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         assert rows is not None
         with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
             batch._whole = all_gather(rows, batch._layout)
-        batch._whole_first, batch._whole_copy, batch._views = False, None, []
+        batch._whole_first = False
         batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
     return batch._whole
 
@@ -134,7 +132,8 @@ def write_back(batch: BatchTensor) -> None:
                 whole.retain_grad()
         batch._rows_seen = version(batch._rows)
     batch._whole_seen = version(whole)
-    renew(batch)
+    if batch._whole_copy is not None:
+        batch._whole_copy = whole.detach().clone()
 
 
 def _write_forward(batch: BatchTensor) -> None:
@@ -147,7 +146,8 @@ def _write_forward(batch: BatchTensor) -> None:
         note_write(whole)
         batch._whole_first = False
     batch._whole_seen, batch._rows_seen = version(whole), version(rows)
-    renew(batch)
+    if batch._whole_copy is not None:
+        batch._whole_copy = whole.detach().clone()
 
 
 # Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
@@ -156,31 +156,13 @@ _aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
 
 
-def mark_aliased(batch: BatchTensor, result: Any = None) -> None:
-    """Note that the script got memory of a batch's whole.
-
-    Args:
-        batch: whose whole it is.
-        result: tensors that are views of it; None if it is something else, such as an array.
-    """
-    if batch._whole is not None and (result is None or batch._whole.is_inference()):
-        _keep_copy(batch)  # writes by numpy and writes to inference tensors count no version
+def mark_aliased(batch: BatchTensor) -> None:
+    """Note that the script got memory of a batch's whole."""
+    if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
+        batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
     key = to_local(batch).untyped_storage().data_ptr()
     holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
     _aliased[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
-    if result is not None:
-        watch(batch, result)
-        return
-    lend(batch)
-    for holder in [holder for holders in _aliased.values() for holder in holders]:
-        other = holder()
-        if other is not None and other._whole is not None and shares_memory(batch._whole, other._whole):
-            _keep_copy(other)  # of a batch that this is a slice of
-
-
-def _keep_copy(batch: BatchTensor) -> None:
-    if batch._whole is not None and batch._whole_copy is None:
-        batch._whole_copy = batch._whole.detach().clone()
 
 
 def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
@@ -189,9 +171,9 @@ def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
         _aliased[key] = holders
 
 
-def may_be_aliased(batch: BatchTensor) -> bool:
-    """Tell whether the script got memory of any batch's whole, which may be this one's."""
-    return bool(_aliased) or (batch._rows is not None and bool(lent_by(batch._rows)))
+def any_is_aliased() -> bool:
+    """Tell whether the script got memory of any batch's whole."""
+    return bool(_aliased)
 
 
 def _catch_up(batch: BatchTensor) -> None:
@@ -202,10 +184,15 @@ def _catch_up(batch: BatchTensor) -> None:
         other = holder()
         if other is None or other._whole is None or other._rows is None or version(other._rows) != other._rows_seen:
             continue
-        if version(other._whole) != other._whole_seen or was_written(other):
+        # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
+        copy = other._whole_copy
+        if version(other._whole) != other._whole_seen or (copy is not None and not _is_same(other._whole, copy)):
             write_back(other)
-    for lent in lent_by(batch._rows):
-        lent.bring_back(batch._rows)
+
+
+def _is_same(left: Tensor, right: Tensor) -> bool:
+    """Tell whether two tensors hold the same, NaN being itself."""
+    return torch.equal(left, right) or bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def look_through(batch: BatchTensor) -> None:
@@ -234,5 +221,3 @@ def catch_up_with(rows: Tensor) -> None:
             _write_forward(other)
         else:
             full_tensor(other)
-    for lent in lent_by(rows):
-        lent.show(rows)

@@ -9,10 +9,21 @@ from torch import Tensor
 
 from ..structure import leaves, map_leaves
 from .forms import catch_up_with, full_tensor, look_through, version, whole_is_seen
-from .memory import is_batch, shares_memory
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
+
+
+def shares_memory(result: Any, whole: Tensor) -> bool:
+    """Tell whether a result, or a part of it, looks into a tensor's memory."""
+    if isinstance(result, (list, tuple)):
+        return any(shares_memory(item, whole) for item in result)
+    return (
+        isinstance(result, Tensor)
+        and not _is_batch(result)
+        and result.layout is torch.strided
+        and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    )
 
 
 def in_shared_memory(
@@ -35,7 +46,7 @@ def in_shared_memory(
         catch_up_with(rows)
         return result
     found = [leaf for _, leaf in leaves(result)]
-    views = [leaf for leaf in found if leaf is not target and is_batch(leaf) and _looks_into(leaf, rows)]
+    views = [leaf for leaf in found if leaf is not target and _is_batch(leaf) and _looks_into(leaf, rows)]
     if not views or not whole_is_seen(target):
         return result
 
@@ -43,7 +54,7 @@ def in_shared_memory(
         if value is target:
             return full_tensor(target)
         # Views ask others for their shape alone.
-        return value.forms[0].new_empty(()).expand(value.shape) if is_batch(value) else value
+        return value.forms[0].new_empty(()).expand(value.shape) if _is_batch(value) else value
 
     with torch.set_grad_enabled(target.requires_grad):
         of_whole = func(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
@@ -57,3 +68,7 @@ def in_shared_memory(
 
 def _looks_into(batch: BatchTensor, rows: Tensor) -> bool:
     return batch._whole is None and batch._rows is not None and shares_memory(batch._rows, rows)
+
+
+def _is_batch(value: Any) -> bool:
+    return hasattr(value, "_is_slice")

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .forms import EXPORTS, full_tensor, mark_aliased, may_be_aliased, note_write, version, write_back
+from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .memory import shares_memory
 from .names import function_name
 from .nested import nested
-from .shared_memory import in_shared_memory
+from .shared_memory import in_shared_memory, shares_memory
 from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -40,7 +39,6 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _whole: Tensor | None
     _rows_seen: int  # version of the rows when both forms last agreed
     _whole_seen: int
-    _views: list[Any]  # of the whole, which the script may hand to numpy
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _lies_as_whole: bool  # the whole lies in memory as one process's does, and the rows are a copy without its holes
@@ -122,7 +120,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     batch._rows, batch._whole, batch._layout = rows, whole, layout
     batch._rows_seen = 0 if rows is None else version(rows)
     batch._whole_seen = 0 if whole is None else version(whole)
-    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy, batch._views = False, False, False, None, []
+    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
     batch._lies_as_whole = batch._whole_first = rows is None
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)
@@ -140,7 +138,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
     result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
-    if isinstance(target, BatchTensor) and (target._is_slice or may_be_aliased(target)):
+    if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
         return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
     return result
 
@@ -222,7 +220,9 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for batch in batches:
         whole = batch._whole
         if whole is not None and result is not whole and (exports or shares_memory(result, whole)):
-            mark_aliased(batch, None if exports else result)
+            if exports:  # numpy's writes count no version
+                batch._whole_copy = whole.detach().clone()
+            mark_aliased(batch)
 
     def give(value: Any) -> Any:
         for batch in batches:

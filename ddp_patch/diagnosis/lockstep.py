@@ -16,16 +16,25 @@ from .samples import differing, first_samples
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
-def compare_datasets(world: World, loader: Any, name: str) -> None:
+def compare_datasets(world: World, loader: Any, name: str, how: str) -> list[str]:
     """Compare the lengths of dataset and epoch, and what can be seen of its samples, when a loader is first iterated.
 
     Without a collective.
+
+    Args:
+        world: the ranks.
+        loader: of the script.
+        name: of it, alike on every rank.
+        how: this rank would read it.
+
+    Returns:
+        how each rank would.
 
     Raises:
         LockstepError: on every rank, when they differ.
     """
     is_stream = isinstance(loader.dataset, IterableDataset)
-    own = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset)]
+    own = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset), how]
     given = world.exchange(f"the lengths of loader {name}", own)
     lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
     if len(set(lengths)) > 1:
@@ -46,6 +55,7 @@ def compare_datasets(world: World, loader: Any, name: str) -> None:
             f"{script_line()}: the {type(loader.batch_sampler).__name__} has {_by_rank(epochs)} batches, so some ranks "
             "would wait for others that are done. Let its length depend on the data alone, not on the rank."
         )
+    return [entry[3] for entry in given]
 
 
 class FirstBatches:

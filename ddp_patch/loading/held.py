@@ -69,12 +69,19 @@ def _directly_in(thing: Any) -> Iterable[Any]:
     if isinstance(thing, types.FunctionType):
         return () if _is_librarys(thing.__module__) else _used_by(thing)
     if isinstance(thing, type):
-        return () if _is_librarys(thing.__module__) else vars(thing).values()
+        return () if _is_librarys(thing.__module__) else _defined_by(thing)
     if isinstance(thing, types.ModuleType):
         return ()
     own = vars(thing).values() if hasattr(thing, "__dict__") else ()
     slots = [getattr(thing, name, None) for kind in type(thing).__mro__ for name in _slots_of(kind)]
     return *own, *slots, *type(thing).__mro__
+
+
+def _defined_by(class_: type) -> Iterator[Any]:
+    is_installed = _is_installed(class_.__module__)  # whose own objects are its own, as a lock that all bars share
+    for value in vars(class_).values():
+        if not is_installed or isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
+            yield value
 
 
 def _used_by(function: types.FunctionType) -> Iterator[Any]:
@@ -83,6 +90,8 @@ def _used_by(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
+    if _is_installed(function.__module__):
+        return  # it works with what it is given
     names = list(_names_in(function.__code__))
     for name in names:
         found = function.__globals__.get(name)
@@ -103,6 +112,14 @@ def _slots_of(kind: type) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else [name for name in slots if name not in ("__dict__", "__weakref__")]
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_installed(module: str | None) -> bool:
+    """Tell modules of installed packages from those of a script."""
+    path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
+
+
+@functools.lru_cache(maxsize=4096)
 def _is_librarys(module: str | None) -> bool:
     """Tell modules whose functions hold nothing of a script's: Python's own, torch's and NumPy's."""
     root = (module or "").partition(".")[0]

@@ -87,20 +87,24 @@ class Loaders:
         if self._growing is not None:
             vars(loader).update({RUNS: True} if loader.persistent_workers else {})
             loader = self._growing.grown(loader)
-        how = plan(loader, self._world.size, self._is_one_host)
-        if loader.num_workers > 0:
+        known = self._known.get(loader)
+        goes_on = known is not None and known.goes_on  # with workers that read as was planned
+        how = known.how if known is not None and goes_on else plan(loader, self._world.size, self._is_one_host)
+        if loader.num_workers > 0 and not goes_on:
             for batch in held_by(loader, (BatchTensor,)):
                 full_tensor(batch)  # workers cannot ask the other ranks
-        self._world.ledger.loaders[_described(loader)] = how.reason
-        known = self._known.get(loader)
         if known is None:
             number = _number()
-            compare_datasets(self._world, loader, number)
+            planned = compare_datasets(self._world, loader, number, how.by.name)
+            if Read.PER_HOST.name in planned and how.by is not Read.PER_HOST:
+                how = Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
             known = self._known[loader] = _Known(
-                number, FirstBatches(self._world, number), Collated(_described(loader))
+                number, FirstBatches(self._world, number), Collated(_described(loader)), how
             )
-            if loader.persistent_workers:
-                vars(loader)[RUNS] = True
+        known.how = how
+        self._world.ledger.loaders[_described(loader)] = how.reason
+        if not known.epochs and loader.persistent_workers:
+            vars(loader)[RUNS] = True
         known.epochs += 1
         known.compared.begin()
         source = self._source(how, make, loader, known)
@@ -195,6 +199,7 @@ class _Known:
     number: str  # the same for the same loader on every rank
     compared: FirstBatches
     collated: Collated
+    how: Plan
     epochs: int = 0
     goes_on: bool = False  # with its workers, in the next epoch
 

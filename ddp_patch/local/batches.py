@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ class EpochOf:
         Args:
             batches: a batch sampler of the script's.
         """
-        self._batches = batches
+        self.of = weakref.ref(batches)
         self._left = getattr(batches, "epoch", None)  # as it was left
         # One that keeps its epoch under another name cannot be seen to be told.
         self._is_scripts = self._left not in (0, -1) or not callable(getattr(batches, "set_epoch", None))
@@ -31,11 +32,11 @@ class EpochOf:
         Args:
             epoch: its number, from 0.
         """
-        now = getattr(self._batches, "epoch", None)
-        self._is_scripts = self._is_scripts or now != self._left
-        if not self._is_scripts:
-            self._batches.set_epoch(epoch)
-            self._left = getattr(self._batches, "epoch", None)
+        batches = self.of()
+        self._is_scripts = self._is_scripts or getattr(batches, "epoch", None) != self._left
+        if batches is not None and not self._is_scripts:
+            batches.set_epoch(epoch)
+            self._left = batches.epoch
 
 
 class TakenBatches(Sampler[list[Any]]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +61,7 @@ class LocalLoaders:
         self._on_epoch = on_epoch
         self._ranks = Ranks(world.rank, world.size, streams.shared)
         self._epochs = Epochs(world, models)
-        self._epochs_of: weakref.WeakKeyDictionary[DataLoader[Any], EpochOf] = weakref.WeakKeyDictionary()
+        self._epochs_of: dict[int, EpochOf] = {}  # by the identity of the batch sampler
         self._shadows = Shadows()
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -78,24 +77,28 @@ class LocalLoaders:
             if self._models.are_trained():
                 self._streams.part()
             self._models.renew()
-            epoch = self._epochs.begin(loader, _described(loader))
+            described = _described(loader)
+            epoch = self._epochs.begin(loader, described)
             shadow = self._shadow_of(loader)
             if loader.persistent_workers:
                 self._shadows.keep(loader, shadow)
             sampler = samplers_of(shadow)[1]
             if isinstance(sampler, Dealt):
                 sampler.epoch = epoch
-            if isinstance(shadow.batch_sampler, (DealtBatches, TakenBatches)):
-                if loader not in self._epochs_of:
-                    self._epochs_of[loader] = EpochOf(loader.batch_sampler)
-                self._epochs_of[loader].begins(epoch)
+            batches: Any = loader.batch_sampler
+            if isinstance(shadow.batch_sampler, (DealtBatches, TakenBatches)) and hasattr(batches, "set_epoch"):
+                known = self._epochs_of.get(id(batches))  # loaders that are made anew for each epoch may share it
+                if known is None or known.of() is not batches:
+                    known = self._epochs_of[id(batches)] = EpochOf(batches)
+                known.begins(epoch)
             self._compare(loader, shadow)
             is_stream = isinstance(shadow.dataset, DealtStream)
             # It may shuffle as it goes: all ranks have to read it in one order.
             with self._streams.shared() if is_stream else contextlib.nullcontext():
                 iterator = make(shadow)
             surround = self._streams.shared if is_stream and not shadow.num_workers else contextlib.nullcontext
-            return Rows(iterator, shadow, self._world, self._models, epoch, surround)
+            name = f"{described} {script_line()}"
+            return Rows(iterator, shadow, self._world, self._models, name, epoch, surround)
         finally:
             if counts:
                 self._world.trail.leave()

@@ -40,6 +40,8 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
+        # Running means that were looked for among the models, by identity, and whether they are of one.
+        self._statistics: dict[int, tuple[weakref.ref[Any], bool]] = {}
         self.ids: set[int] = set()  # of the parameters of models under DDP
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
@@ -102,8 +104,14 @@ class Models:
         """
         if self.inside or (weight is not None and id(weight) in self._trained.ids()):
             return True
-        layers = (layer for synced in self._synced.values() for layer in synced.module.modules())
-        return running_mean is not None and any(getattr(its, "running_mean", None) is running_mean for its in layers)
+        if running_mean is None:
+            return False
+        known = self._statistics.get(id(running_mean))
+        if known is None or known[0]() is not running_mean:
+            layers = (layer for synced in self._synced.values() for layer in synced.module.modules())
+            is_own = any(vars(its)["_buffers"].get("running_mean") is running_mean for its in layers)
+            known = self._statistics[id(running_mean)] = weakref.ref(running_mean), is_own
+        return known[1]
 
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
@@ -178,6 +186,7 @@ class Models:
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
         self.ids = {key for its in self._synced.values() for key in its.ids}
+        self._statistics.clear()
         return synced
 
     def _look_at(self, module: nn.Module) -> None:

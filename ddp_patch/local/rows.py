@@ -26,6 +26,7 @@ class Rows:
         shadow: DataLoader[Any],
         world: World,
         models: Models,
+        name: str,
         epoch: int,
         surround: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -36,11 +37,13 @@ class Rows:
             shadow: loader that reads this rank's rows.
             world: the ranks.
             models: that are trained on the batches.
-            epoch: of the loader, from 0.
+            name: of the loader, alike on every rank.
+            epoch: of it, from 0.
             surround: what fetches a batch.
         """
         self.iterator = iterator
         self._surround = surround
+        self._name = name
         self._epoch = epoch
         self._length = None if length(iterator) is None else longest(shadow)
         self._batches, self._sampler = samplers_of(shadow)
@@ -77,6 +80,7 @@ class Rows:
             self._world.ledger.pace.end("loading", began)
         self._count += 1
         self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
+        self._world.ledger.loader = self._name
         self._models.weights.fetched(self, self._share(self._count) if self._is_uneven else None)
         self._last = data if self._is_uneven else None
         return data

@@ -87,7 +87,7 @@ class LocalSession(Session):
         def own(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor) or not leaf.dim():
                 return leaf
-            return leaf[(*[slice(None)] * (dim % leaf.dim()), own_rows)]
+            return leaf[(*[slice(None)] * (dim % leaf.dim()), own_rows)].contiguous()
 
         return map_leaves(own, data)
 

@@ -60,12 +60,12 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
         if session.drift is not None and is_outermost:
             session.drift.before_step(optimizer)
         if session.rates.are_scaled:
-            session.rates.before(optimizer, stepping.around())
+            session.rates.before(optimizer, stepping.around(optimizer))
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if session.rates.are_scaled:
-            session.rates.after(optimizer, stepping.around())
-        session.stepped(optimizer, stepping.ended())
+            session.rates.after(optimizer, stepping.around(optimizer))
+        session.stepped(optimizer, stepping.ended(optimizer))
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
 

@@ -33,14 +33,14 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
         if session.drift is not None and is_outermost:
             session.drift.before_step(optimizer)
         if session.rates.are_scaled:
-            session.rates.before(optimizer, session.stepping.around())
+            session.rates.before(optimizer, session.stepping.around(optimizer))
         if is_outermost and not has_closure:  # which runs forwards and backwards
             session.ledger.pace.steps()
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if session.rates.are_scaled:
-            session.rates.after(optimizer, session.stepping.around())
-        session.stepped(optimizer, session.stepping.ended())
+            session.rates.after(optimizer, session.stepping.around(optimizer))
+        session.stepped(optimizer, session.stepping.ended(optimizer))
 
     return [register_optimizer_step_pre_hook(before).remove, register_optimizer_step_post_hook(after).remove]
 

@@ -128,52 +128,6 @@ def gradients_on_the_way(r):
     return Call(function, [(x, 0)], local=False, grads=False)
 
 
-def writes_by_numpy(r):
-    """A write by NumPy reaches a batch whatever the array was made of, and whether that is still there."""
-    x, dim = batch(r, dims=2, dim=r.randrange(2))
-    b, form, looks, late = x.shape[dim], r.randrange(9), r.random() < 0.5, r.random() < 0.5
-
-    def arrays(z):
-        first = z[0] if dim == 0 else z[:, 0]
-        if form == 0:
-            return first.numpy(), first
-        if form == 1:
-            return z.detach().numpy()
-        if form == 2:
-            return z.view(-1).numpy() if dim == 0 else z.view(*z.shape).numpy()
-        if form == 3:
-            return z.data.numpy()
-        if form == 4:
-            return z.t().numpy()
-        if form == 5:
-            return (z[: b - 1] if dim == 0 else z[:, : b - 1]).numpy()
-        if form == 6:
-            return [row.numpy() for row in z.unbind(dim)]
-        if form == 7:
-            return z[:, 0].numpy() if dim == 0 else z[0].numpy()
-        return z.numpy()
-
-    def function(x):
-        z = x.detach() * 1
-        view = z.view(*z.shape)
-        seen = [z.argmax(), view.argmin()] if looks else []
-        found = arrays(z)
-        if form in (1, 4) and late:
-            z.mul_(2)
-            seen.append(torch.from_numpy(found * 1.0))
-        found = found[0] if isinstance(found, (tuple, list)) else found
-        found[...] += 3
-        seen += [z * 2, view.argmax(), view + 1]
-        if late and form not in (0, 6):
-            found[...] *= 2
-            seen += [view.sin(), z.argmin()]
-        del found
-        z.add_(1)
-        return *seen, z, view, z.sum()
-
-    return Call(function, [(x, dim)], local=False, grads=False)
-
-
 def arrays_of_gaps(r):
     """An array that nobody writes to changes nothing, also where the batch has no numbers."""
     x, dim = batch(r, dims=2, dim=0)
@@ -197,12 +151,10 @@ CASES = {
     "copies_or_views": copies_or_views,
     "writes_in_inference": writes_in_inference,
     "gradients_on_the_way": gradients_on_the_way,
-    "writes_by_numpy": writes_by_numpy,
     "arrays_of_gaps": arrays_of_gaps,
 }
 REPEATS = {
     "copies_or_views": 80,
     "writes_in_inference": 120,
     "gradients_on_the_way": 160,
-    "writes_by_numpy": 100,
 }

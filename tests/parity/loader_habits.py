@@ -22,6 +22,7 @@ from torch.utils.data import (
     get_worker_info,
     random_split,
 )
+from tqdm import tqdm
 
 import ddp_patch
 
@@ -876,3 +877,22 @@ def loaders_that_close_what_they_read():
 
 def batches_of_fewer_rows_than_ranks():
     return epochs(DataLoader(Noisy(5), 1, num_workers=2, shuffle=True))
+
+
+class Barred(Rows):
+    """Shows a bar, whose lock all bars of a process share, while it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.items = [super(Barred, self).__getitem__(i) for i in tqdm(range(self.n), disable=True)]
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+def datasets_that_show_bars():
+    loader = DataLoader(Barred(), 6, shuffle=True, num_workers=1, persistent_workers=True)
+    found = epochs(loader, 1)
+    if ddp_patch.is_main():
+        tqdm([], disable=True)
+    return found + epochs(loader, 2) + epochs(DataLoader(Barred(), 6))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..forms import strides_of, to_local
-from ..memory import shares_memory
 from ..nodes import named
+from ..shared_memory import shares_memory
 from ..strides import is_contiguous
 from ..tensor import BatchTensor, Rule
 

@@ -11,7 +11,7 @@ from ..crossings import shard
 from ..factories import counts
 from ..forms import look_through, to_local
 from ..layout import Layout
-from ..memory import shares_memory
+from ..shared_memory import shares_memory
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from . import lookups
