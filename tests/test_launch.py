@@ -78,7 +78,16 @@ def test_one_rank_per_accelerator():
 def test_own_command_keeps_flags_modules_and_arguments():
     assert relaunch.own_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
     assert relaunch.own_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
-    for typed in (["python"], ["python", "-"]):
+    assert relaunch.own_command(["python", "t.py", "--out", "-"], "/py") == ["/py", "t.py", "--out", "-"]
+    assert relaunch.own_command(["python", "-uW", "ignore", "-m", "pkg"], "/py")[1:] == ["-uW", "ignore", "-m", "pkg"]
+    for typed in (
+        ["python"],
+        ["python", "-"],
+        ["python", "-u"],
+        ["python", "-", "--epochs", "3"],
+        ["python", "-W", "ignore"],
+        ["python", "-q"],
+    ):
         with pytest.raises(LaunchError, match="python -m ddp_patch --nproc 2"):
             relaunch.own_command(typed, "/py")
 
@@ -114,6 +123,72 @@ def test_workers_share_hashes_and_cores():
     environ = relaunch.worker_environment({}, 3, 8)
     assert environ == {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
     assert relaunch.worker_environment({"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}, 3, 8)["PYTHONHASHSEED"] == "7"
+    for drawn in ("random", ""):
+        assert relaunch.worker_environment({"PYTHONHASHSEED": drawn}, 3, 8)["PYTHONHASHSEED"] == "0"
+
+
+ELSEWHERE = """
+import os
+import sys
+
+import torch
+
+os.chdir("data")
+if "hash" in sys.argv:
+    os.environ["PYTHONHASHSEED"] = "42"  # as seed_everything does
+import ddp_patch
+
+ddp_patch.enable(nproc=2)
+with ddp_patch.per_rank():
+    print(os.path.basename(os.getcwd()), hash("a"), *sys.argv, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (["src/train.py"], {"PYTHONHASHSEED": "random"}),
+        (["-u", "src/train.py", "hash", "-"], {}),
+    ],
+)
+def test_a_script_is_started_again_from_where_it_was(tmp_path, arguments, given):
+    """By a relative path, from a folder where somebody left a module that is called as one of Python's own."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "argparse.py").write_text("raise SystemExit('not of the script')\n")
+    (tmp_path / "src" / "train.py").write_text(ELSEWHERE)
+    command = [sys.executable, *arguments]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**environ, **given}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = sorted(line.partition("data ")[2] for line in done.stdout.splitlines())
+    assert len(said) == 2
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("arguments", [["-u"], ["-", "--epochs", "3"]])
+def test_a_script_from_standard_input_is_refused(arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input="import ddp_patch\nddp_patch.enable(nproc=2)\nprint('trained')\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "typed at a prompt or read from standard input" in done.stderr
+
+
+def test_an_interpreter_that_takes_no_hash_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("import ddp_patch\n\nddp_patch.enable(nproc=2)\n")
+    done = subprocess.run(
+        [sys.executable, "-I", "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    assert "python -E and -I leave PYTHONHASHSEED alone" in done.stderr
 
 
 def test_cuda_used_on_another_ranks_device_is_refused():

@@ -33,6 +33,10 @@ _MARKS = {  # beginnings of variables, by who leaves them
 _CHOSEN = (PREFIX, "GLOO_", "NCCL_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONHASHSEED", "ACCELERATE_")
 
 
+def _is_secret(name: str) -> bool:
+    return name == VARIABLE or any(word in name.upper() for word in ("JWT", "TOKEN", "SECRET", "PASSW"))
+
+
 def set_by(environ: Mapping[str, str], told: Told | None) -> dict[str, dict[str, str]]:
     """Tell who set what, as far as names tell: launchers, ddp_patch for torch, and whoever set the rest.
 
@@ -44,7 +48,7 @@ def set_by(environ: Mapping[str, str], told: Told | None) -> dict[str, dict[str,
         variables and their values, by who set them.
     """
     by: dict[str, dict[str, str]] = {}
-    left = {name: _HIDDEN if name == VARIABLE and value else value for name, value in environ.items()}
+    left = {name: _HIDDEN if _is_secret(name) and value else value for name, value in environ.items()}
 
     def take(who: str, names: list[str]) -> None:
         taken = {name: left.pop(name) for name in names if name in left}

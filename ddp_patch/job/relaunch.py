@@ -6,6 +6,7 @@ Both replace the process. 21 of 54 scripts have no ``__main__`` guard, so functi
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import os
 import re
@@ -19,6 +20,18 @@ from ..ledger import script_line
 from ..version import OLDEST_TORCH
 from .debugged import hand_over
 from .launcher import Told
+
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # of the interpreter's flags
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return os.sep
+
+
+_imported_in = _folder()
 
 
 def worker_count(asked: int | None, accelerators: int) -> int:
@@ -73,13 +86,36 @@ def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
             "into a function, and write: result = ddp_patch.launch(train, nproc=2), or @ddp_patch.enable(nproc=2) "
             "above it"
         )
-    if not arguments or arguments[-1] == "-" or is_typed():
+    if program(arguments) in (None, "-") or is_typed():
         raise LaunchError(
             "This program was typed at a prompt or read from standard input, so it cannot be started again as "
             "several processes. Put what shall run on several into a function and write: ddp_patch.launch(train, "
             "nproc=2). Or save it as script.py and write: python -m ddp_patch --nproc 2 script.py"
         )
     return [executable, *arguments]
+
+
+def program(arguments: Sequence[str]) -> str | None:
+    """Tell what an interpreter runs: ``-c``, ``-m``, ``-`` for standard input, or a script; None for a prompt.
+
+    Args:
+        arguments: of the interpreter, its flags first.
+    """
+    at = 0
+    while at < len(arguments):
+        flag = arguments[at]
+        if flag == "-" or not flag.startswith("-"):
+            return flag
+        at += 2 if flag in _WITH_VALUE else 1
+        if flag.startswith("--"):
+            continue
+        for place, letter in enumerate(flag[1:], 2):
+            if letter in "cm":
+                return f"-{letter}"
+            if letter in "WX":  # the rest is its value
+                at += place == len(flag) > 2
+                break
+    return None
 
 
 def is_typed() -> bool:
@@ -110,7 +146,8 @@ def decorates(frame: FrameType) -> bool:
 def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dict[str, str]:
     """Give the workers an agreed string hash and a fair share of the cores."""
     agreed = dict(environ)
-    agreed.setdefault("PYTHONHASHSEED", "0")  # the order of a set of strings decides batches in some scripts
+    if not agreed.get("PYTHONHASHSEED", "").isdigit():  # "random", for one
+        agreed["PYTHONHASHSEED"] = "0"  # the order of a set of strings decides batches in some scripts
     agreed.setdefault("OMP_NUM_THREADS", str(max(1, cpus // nproc)))
     return agreed
 
@@ -125,7 +162,23 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
     command, told = hand_over(own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
     environ.update({**options, **told} if told else {})
-    _replace([sys.executable, "-m", "ddp_patch.job.agent", str(nproc), *command], environ)
+    _replace([*agent(), str(nproc), *command], environ)
+
+
+def agent() -> list[str]:
+    """Give the command that starts ranks: this package's agent, found where this package is.
+
+    By ``-m`` the current folder would come before Python's own modules, and somebody may have left an ``argparse.py``
+    there, which a script in another folder never meets.
+    """
+    folder = str(Path(__file__).parents[2])
+    code = (
+        f"import sys; sys.path[:] = [*filter(None, sys.path), {folder!r}]; "
+        "from ddp_patch.job.agent import main; sys.exit(main(sys.argv[1:]))"
+    )
+    flags = sys.flags
+    own = "-I" if flags.isolated else "-E" if flags.ignore_environment else ""
+    return [sys.executable, *filter(None, [own]), "-c", code]
 
 
 def refuse_other_group() -> None:
@@ -144,14 +197,45 @@ def refuse_other_group() -> None:
 
 
 def agree_on_hashes(told: Told) -> None:
-    """Restart this rank with the string hash every rank uses, if its interpreter drew a random one."""
-    if told.world_size == 1 or not sys.flags.hash_randomization or os.environ.get("PYTHONHASHSEED", "").isdigit():
+    """Restart this rank with the string hash every rank uses, if its interpreter drew a random one.
+
+    Raises:
+        LaunchError: for an interpreter that takes no hash from its environment.
+    """
+    if told.world_size == 1 or not sys.flags.hash_randomization:
+        return
+    if sys.flags.ignore_environment:
+        raise LaunchError(
+            "python -E and -I leave PYTHONHASHSEED alone, so that sets of strings have another order on every rank, "
+            "and some scripts draw batches from them. Leave the flag out; -s and -P go together with ddp_patch."
+        )
+    if os.environ.get("PYTHONHASHSEED", "").isdigit() and _hash_of_start() == os.environ["PYTHONHASHSEED"]:
         return
     environ = worker_environment(os.environ, told.local_world_size or told.world_size, os.cpu_count() or 1)
     _replace(own_command(sys.orig_argv, sys.executable), environ)
 
 
+def _hash_of_start() -> str | None:
+    """What the interpreter found, which a script may have changed since."""
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:  # not on this system: trust the variable
+        return os.environ.get("PYTHONHASHSEED")
+    return next((entry[15:].decode() for entry in entries if entry.startswith(b"PYTHONHASHSEED=")), None)
+
+
+def folder_of_start() -> str:
+    """Where a script that is called by a relative path is found, which may have changed its folder since."""
+    path = getattr(sys.modules["__main__"], "__file__", None) or ""  # made absolute when the interpreter started
+    script = os.path.normpath(program(sys.orig_argv[1:]) or "")
+    if os.path.isabs(path) and not os.path.isabs(script) and path.endswith(os.sep + script):
+        return path[: -len(script) - 1] or os.sep
+    return _imported_in
+
+
 def _replace(command: list[str], environ: dict[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a folder that is gone
+        os.chdir(folder_of_start())  # the lines above run again
     os.execve(command[0], command, environ)

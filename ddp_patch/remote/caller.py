@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from ..job.relaunch import worker_environment
+from ..job.relaunch import agent, worker_environment
 from . import changes, parcel
 
 _LOOK = 0.1  # seconds between two looks whether the ranks have ended
@@ -64,7 +64,7 @@ def _start(folder: Path, nproc: int) -> subprocess.Popen[bytes]:
     flags = [*subprocess._args_from_interpreter_flags(), "-u"]  # type: ignore[attr-defined]  # as multiprocessing does
     rank = [sys.executable, *flags, "-m", "ddp_patch.remote.rank", str(folder)]
     return subprocess.Popen(
-        [sys.executable, "-m", "ddp_patch.job.agent", str(nproc), *rank],
+        [*agent(), str(nproc), *rank],
         env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
