@@ -124,7 +124,13 @@ def test_whether_the_ranks_have_a_key_is_shown_and_the_key_is_not():
 
 
 def test_what_a_queue_lets_its_users_sign_with_is_not_shown():
-    environ = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JWT": "eyJ", "NCCL_TOKEN": "t"}
+    environ = {
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_JWT": "eyJ",
+        "NCCL_TOKEN": "t",
+    }
     by = facts.set_by(environ, None)
     assert by["srun"]["SLURM_JWT"] == by["the environment"]["NCCL_TOKEN"] == "set, and not shown"
     assert by["srun"]["SLURM_PROCID"] == "0"

@@ -297,6 +297,58 @@ def test_a_script_without_a_guard_and_one_from_standard_input_call_functions_too
         assert (done.returncode, done.stdout) == (0, "once\n2\n"), done.stderr
 
 
+HANDED_BACK = """
+import os, sys
+import torch
+from torch import nn
+import ddp_patch
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("center", torch.zeros(2))
+        self.register_buffer("later", None)
+
+    def forward(self, x):
+        self.center = self.center * 0.5 + 1
+        self.later = torch.ones(3)
+        return self.inner(x) - self.center
+
+def train(model, what):
+    with torch.no_grad():
+        model(torch.ones(4, 2))
+        model.inner.weight.fill_(2.0)
+    if what == "a class":
+        sys.path.insert(0, os.path.join(os.path.dirname(sys.argv[0]), "aside"))
+        from beside import BadData
+        raise BadData("row 7")
+    return (x for x in [1]) if what == "a generator" else None
+
+for what in ("nothing", "a generator", "a class"):
+    torch.manual_seed(0)
+    model = Centred()
+    try:
+        ddp_patch.launch(train, model, what, nproc=2)
+    except Exception as error:
+        print(type(error).__name__, str(error).replace(chr(10), " "))
+    print(model.center.tolist(), model.later is not None and model.later.tolist(), model.inner.weight.sum().item())
+"""
+
+
+def test_what_changed_comes_back_whatever_the_result_is(tmp_path):
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "beside.py").write_text("class BadData(Exception): pass\n")
+    (tmp_path / "train.py").write_text(HANDED_BACK)
+    done = run(str(tmp_path / "train.py"))
+    assert done.returncode == 0, done.stderr
+    changed, refused, changed_too, unknown, _ = done.stdout.splitlines()
+    assert changed == changed_too == "[1.0, 1.0] [1.0, 1.0, 1.0] 8.0"
+    assert refused.startswith("LaunchError ddp_patch.launch(train): what it returned, generator, cannot be handed to")
+    assert unknown.startswith("LaunchError a rank raised what this process cannot import (No module named 'beside'):")
+    assert "BadData: row 7" in unknown
+
+
 def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace(", nproc=2", "").replace('print("once")', ""))
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py"))

@@ -103,8 +103,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)  # torch's agent ends its ranks
             process.wait(_END_WAIT)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except subprocess.TimeoutExpired:
         process.kill()  # and the system its ranks, with it
+        process.wait()
+    except KeyboardInterrupt:
+        process.kill()
         process.wait()
         raise
     finally:
@@ -114,16 +117,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _taken(folder: Path, code: int, held: list[Any], name: str) -> Any:
+    if (folder / "changed").exists():
+        changed, state = pickle.loads((folder / "changed").read_bytes())
+        changes.make(held, changed)
+        parcel.set_state(state)
     failed = sorted(folder.glob("error.*"), key=lambda path: path.stat().st_mtime_ns)
     if failed:
-        error, where = pickle.loads(failed[0].read_bytes())
-        raise error from parcel.Raised(where)
+        raise parcel.unpack_error(failed[0].read_bytes())
     if code or not (folder / "result").exists():
         raise LaunchError(
             f"ddp_patch.launch({name}): the ranks ended with exit code {code} and without a result: one was killed, "
             "for want of memory for one thing, or left by os._exit. Look at what they printed."
         )
-    result, changed, state = pickle.loads((folder / "result").read_bytes())
-    changes.make(held, changed)
-    parcel.set_state(state)
-    return result
+    return pickle.loads((folder / "result").read_bytes())

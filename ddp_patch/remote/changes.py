@@ -20,10 +20,15 @@ def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     for index, (each, was) in enumerate(zip(held, before, strict=True)):
         if isinstance(each, torch.Tensor):
             if _seen(each) != was:
-                found[index] = each.detach()
+                found[index] = each.detach().cpu()  # or unpickling would make the caller use an accelerator
         elif isinstance(each, torch.nn.Module):
-            if each.training != was:
-                found[index] = each.training
+            replaced = {
+                name: value if value is None else value.detach().cpu()
+                for name, value in _held_by(each).items()
+                if was[1].get(name) is not value
+            }
+            if each.training != was[0] or replaced:
+                found[index] = each.training, replaced
         elif isinstance(each, torch.Generator):
             found[index] = each.get_state()
         else:
@@ -37,21 +42,37 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
         for index, value in changed.items():
             each = held[index]
             if isinstance(each, torch.Tensor):
-                if each.shape == value.shape and each.dtype == value.dtype:
-                    each.copy_(value)
-                else:
-                    each.data = value
+                _write(each, value)
             elif isinstance(each, torch.nn.Module):
-                each.training = value
+                each.training, replaced = value
+                own = _held_by(each)
+                for name, tensor in replaced.items():
+                    before = own.get(name)
+                    if before is not None and tensor is not None:
+                        _write(before, tensor)
+                    else:
+                        setattr(each, name, tensor)
             elif isinstance(each, torch.Generator):
                 each.set_state(value)
             else:
                 each.load_state_dict(value)
 
 
+def _held_by(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """Its own buffers and parameters: ``self.center = 0.9 * self.center`` puts another one into its place."""
+    return {**module._buffers, **module._parameters}
+
+
+def _write(own: torch.Tensor, value: torch.Tensor) -> None:
+    if own.shape == value.shape and own.dtype == value.dtype:
+        own.copy_(value)
+    else:
+        own.data = value.to(own.device)
+
+
 def _seen(each: Any) -> Any:
     if isinstance(each, torch.nn.Module):
-        return each.training
+        return each.training, _held_by(each)
     if not isinstance(each, torch.Tensor):
         return None
     print_ = None

@@ -153,7 +153,31 @@ class Raised(Exception):
 def pack_error(kind: type[BaseException], error: BaseException, where: Any, rank: int) -> bytes:
     """Pickle an error with the traceback that its rank would show."""
     text = "".join(traceback.format_exception(kind, error, where))
-    return cloudpickle.dumps((_portable(error), f"\nIn rank {rank}:\n{text}"))  # type: ignore[no-any-return]
+    return pickle.dumps((cloudpickle.dumps(_portable(error)), f"\nIn rank {rank}:\n{text}"))
+
+
+def pack_result(function: Any, result: Any) -> tuple[bytes, LaunchError | None]:
+    """Pickle what a function returned; or say why that cannot be handed over."""
+    try:
+        return dumps(result), None
+    except Exception as error:  # noqa: BLE001 — pickling runs foreign code
+        why = str(error).partition("\n")[0] or type(error).__name__
+        return b"", LaunchError(
+            f"ddp_patch.launch({getattr(function, '__name__', function)}): what it returned, {type(result).__name__}, "
+            f"cannot be handed to this process: {why}. What it changed of its arguments is there. Return tensors, "
+            "numbers, or a state_dict."
+        )
+
+
+def unpack_error(packed: bytes) -> BaseException:
+    """Give the error of a rank, with what that would have shown."""
+    error, where = pickle.loads(packed)
+    try:
+        found: BaseException = pickle.loads(error)
+    except Exception as missing:  # noqa: BLE001 — a class of a module that only the ranks have found
+        found = LaunchError(f"a rank raised what this process cannot import ({missing}):\n{where}")
+    found.__cause__ = Raised(where)
+    return found
 
 
 def _portable(error: BaseException) -> Any:

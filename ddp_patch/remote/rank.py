@@ -36,12 +36,16 @@ def main(folder: Path) -> None:
             before = changes.note(held)
             result = function(*args, **kwargs)
             state = parcel.state()
-            given = parcel.dumps((result, changes.changes(held, before), state))  # on every rank: rows are gathered
+            changed = parcel.dumps((changes.changes(held, before), state))  # on every rank: rows are gathered
+            given, refused = parcel.pack_result(function, result)  # likewise
     except SystemExit as error:
         leave(type(error), error, error.__traceback__)
         raise
     if number == 0:
+        _write(folder / "changed", changed)
         _write(folder / "result", given)
+    if refused is not None:
+        raise refused
 
 
 def _write(path: Path, what: bytes) -> None:
