@@ -13,6 +13,15 @@ from ddp_patch.measure.kept import Kept
 ROWS, WIDTH = 16, 64
 
 
+@pytest.fixture(autouse=True)
+def single_precision():
+    """Other tests of this process may have left another default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
 def stack(blocks=2):
     torch.manual_seed(0)
     return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(blocks)])
