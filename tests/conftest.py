@@ -122,9 +122,12 @@ def around():
 
 def children():
     """Processes that this one started and that run; not those that have ended, nor multiprocessing's own servers."""
-    found = set()
+    found, started = set(), []
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            started.append((task / "children").read_text())
+    for some in started:
+        for child in some.split():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 has_ended = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
                 if not has_ended and "from multiprocessing." not in Path(f"/proc/{child}/cmdline").read_text():
