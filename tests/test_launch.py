@@ -140,7 +140,8 @@ import ddp_patch
 
 ddp_patch.enable(nproc=2)
 with ddp_patch.per_rank():
-    print(os.path.basename(os.getcwd()), hash("a"), *sys.argv, flush=True)
+    words = map(str, [os.path.basename(os.getcwd()), hash("a"), *sys.argv])
+    os.write(1, (" ".join(words) + "\\n").encode())  # at once, whatever the other rank says
 """
 
 
@@ -164,6 +165,28 @@ def test_a_script_is_started_again_from_where_it_was(tmp_path, arguments, given)
     )
     assert done.returncode == 0, done.stderr
     said = sorted(line.partition("data ")[2] for line in done.stdout.splitlines())
+    assert len(said) == 2
+    assert said[0] == said[1]
+
+
+def test_a_hash_that_a_script_draws_is_not_the_ranks(tmp_path):
+    """Under a launcher, another one on each rank and at each start."""
+    (tmp_path / "train.py").write_text(
+        "import os, random\n"
+        "os.environ['PYTHONHASHSEED'] = str(random.randint(1, 10**9))\n"
+        "import ddp_patch\n\n"
+        "ddp_patch.enable()\n"
+        "with ddp_patch.per_rank():\n"
+        "    os.write(1, f'hash {hash(\"a\")}\\n'.encode())\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    launcher_of_torch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    done = subprocess.run(
+        [sys.executable, *launcher_of_torch],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("hash")]
     assert len(said) == 2
     assert said[0] == said[1]
 

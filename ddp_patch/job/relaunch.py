@@ -209,9 +209,12 @@ def agree_on_hashes(told: Told) -> None:
             "python -E and -I leave PYTHONHASHSEED alone, so that sets of strings have another order on every rank, "
             "and some scripts draw batches from them. Leave the flag out; -s and -P go together with ddp_patch."
         )
-    if os.environ.get("PYTHONHASHSEED", "").isdigit() and _hash_of_start() == os.environ["PYTHONHASHSEED"]:
+    if (_hash_of_start() or "").isdigit():
         return
-    environ = worker_environment(os.environ, told.local_world_size or told.world_size, os.cpu_count() or 1)
+    # Not what the script may have set since, which may be another one on each rank, or at each start.
+    environ = worker_environment(
+        {**os.environ, "PYTHONHASHSEED": ""}, told.local_world_size or told.world_size, os.cpu_count() or 1
+    )
     _replace(own_command(sys.orig_argv, sys.executable), environ)
 
 
