@@ -167,7 +167,7 @@ class Session:
         """
         job, placement = self.job, self.job.placement
         Frozen.refuse([given[0] for given in self.world.share([job.one_process.suspects()])])
-        World.current = self.world
+        World.current, World.is_child = self.world, False
         self.is_running = True
         self.plant(rows)
         self.ledger.patched.extend(f"{patch.name}: {patch.effect}" for patch in self._patcher.applied)

@@ -41,7 +41,7 @@ class Watched:
 
     def gets(self, data: Any) -> None:
         """Take note of what is about to be written."""
-        if self._rank_zero.in_lockstep():
+        if self._rank_zero.lets_out is not None and self._rank_zero.in_lockstep():
             self._rank_zero.lets_out("written", data)
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:

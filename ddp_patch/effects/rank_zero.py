@@ -39,7 +39,7 @@ class RankZero:
         """
         self.is_leader = world.rank == 0
         self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
-        self.lets_out: Callable[[str, Any], None] = lambda how, held: None
+        self.lets_out: Callable[[str, Any], None] | None = None
         """Told how something leaves the program where all ranks are in step, and what: "saved", "written", ..."""
         self._attendance = attendance
         self._world = world
