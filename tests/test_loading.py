@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import THOROUGH
+from parity.loader_habits import Stored
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 import ddp_patch
@@ -768,17 +769,6 @@ def test_loaders_whose_workers_go_on_go_with_the_script_s_last_reference(ranks, 
         assert children == 0
 
 
-class Stored(Dataset):
-    def __init__(self, kept):
-        self.kept = kept
-
-    def __len__(self):
-        return len(self.kept)
-
-    def __getitem__(self, i):
-        return self.kept[i]
-
-
 def reads_batches_again(how):
     kept = list(DataLoader(TensorDataset(torch.arange(400.0)), 4))
     try:
@@ -808,18 +798,21 @@ def test_batches_that_cannot_be_read_again_are_an_error_on_every_rank(ranks, how
 def stateful_out_of_order():
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    loader = StatefulDataLoader(Slow(), 4, num_workers=2, in_order=False)
+    loader = StatefulDataLoader(Slow(ddp_patch.rank() == 1), 4, num_workers=2, in_order=False)
     return [x.tolist() for x in loader], loader.in_order
 
 
 class Slow(Dataset):
-    """Whose first worker is late, on rank 1."""
+    """Whose first worker is late, on one rank."""
+
+    def __init__(self, is_late):
+        self.is_late = is_late
 
     def __len__(self):
         return 16
 
     def __getitem__(self, i):
-        if i // 4 % 2 == 0 and os.environ.get("RANK", "0") == "1":
+        if self.is_late and i // 4 % 2 == 0:
             time.sleep(0.2)
         return float(i)
 

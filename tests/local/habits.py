@@ -225,31 +225,27 @@ class AsSet(BatchSampler):
         return 48 // self.size
 
 
-def told_its_epoch(hand):
-    """By the script, from the tenth epoch on."""
+def epochs_of_as_set(hand, numbers, is_told):
     model = hand.model(mlp())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     batches = AsSet(12)
     part = PartOfBatches(batches, hand.rank, hand.size) if hand.is_used else batches
     loader, found = DataLoader(rows(48), batch_sampler=part), []
-    for epoch in range(10, 13):
-        batches.set_epoch(epoch)
+    for epoch in numbers:
+        if is_told or hand.is_used:
+            batches.set_epoch(epoch)
         found.append(trained(hand, model, loader, optimizer, 1))
     return {"epochs": found}
+
+
+def told_its_epoch(hand):
+    """By the script, from the tenth epoch on."""
+    return epochs_of_as_set(hand, range(10, 13), is_told=True)
 
 
 def not_told_its_epoch(hand):
     """As ``set_epoch`` is forgotten."""
-    model = hand.model(mlp())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    batches = AsSet(12)
-    part = PartOfBatches(batches, hand.rank, hand.size) if hand.is_used else batches
-    loader, found = DataLoader(rows(48), batch_sampler=part), []
-    for epoch in range(3):
-        if hand.is_used:
-            batches.set_epoch(epoch)
-        found.append(trained(hand, model, loader, optimizer, 1))
-    return {"epochs": found}
+    return epochs_of_as_set(hand, range(3), is_told=False)
 
 
 class AtOnce(Dataset):
