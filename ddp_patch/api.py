@@ -107,9 +107,9 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
 
 def _waits_for_calls(options: Options) -> bool:
     """Tell whether this is ``@enable(nproc=2)`` on a function of a notebook: ranks start when it is called."""
-    from .job import relaunch  # noqa: PLC0415
+    from .job import program  # noqa: PLC0415
 
-    return options.nproc != 1 and relaunch.is_typed() and relaunch.decorates(sys._getframe(2))
+    return options.nproc != 1 and program.is_typed() and program.decorates(sys._getframe(2))
 
 
 def _is_child(processes: Any) -> bool:
@@ -182,9 +182,9 @@ def _stopped() -> None:
 
 
 def _is_typed() -> bool:
-    from .job import relaunch  # noqa: PLC0415
+    from .job import program  # noqa: PLC0415
 
-    return relaunch.is_typed()
+    return program.is_typed()
 
 
 def _decorated(function: F, given: dict[str, Any]) -> F:

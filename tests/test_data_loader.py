@@ -197,12 +197,12 @@ def test_batches_of_every_kind_hold_all_rows(ranks, nproc):
 
 
 MIXED = {
-    "numbers": ([1, 2, 0.5, 1.5], "the rows of this rank make int64, those of rank 1 make float64"),
-    "numbers that come later": (
-        [1.0] * 4 + [1, 2, 0.5, 1.5],
-        "LockstepError",
+    "numbers": (
+        [1, 2, 0.5, 1.5],
+        ("this rank make int64, those of rank 1 make float64", "this rank make float64, those of rank 0 make int64"),
     ),
-    "keys": ([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 3, "a": 4}, {"b": 3, "a": 4}], "{'a': int64, 'b': int64}"),
+    "numbers that come later": ([1.0] * 4 + [1, 2, 0.5, 1.5], ("LockstepError",)),
+    "keys": ([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 3, "a": 4}, {"b": 3, "a": 4}], ("{'a': int64, 'b': int64}",)),
 }
 
 
@@ -216,7 +216,7 @@ def test_rows_whose_type_differs_from_rank_to_rank_are_an_error(ranks, kind):
     assert not outcome.late
     assert all(outcome.codes)
     said = "".join(outcome.stderr)
-    assert MIXED[kind][1] in said
+    assert any(words in said for words in MIXED[kind][1])  # the first rank that fails ends the job
     assert "an exchange of objects" in said or "Give all rows the same: float(value) in the dataset" in said
 
 

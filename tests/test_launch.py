@@ -15,7 +15,7 @@ from conftest import PATIENCE, THOROUGH
 from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
-from ddp_patch.job import hosts, interfaces, launcher, reaching, relaunch, software
+from ddp_patch.job import hosts, interfaces, launcher, program, reaching, relaunch, software
 from ddp_patch.version import OLDEST_TORCH
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
@@ -76,10 +76,10 @@ def test_one_rank_per_accelerator():
 
 
 def test_own_command_keeps_flags_modules_and_arguments():
-    assert relaunch.own_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
-    assert relaunch.own_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
-    assert relaunch.own_command(["python", "t.py", "--out", "-"], "/py") == ["/py", "t.py", "--out", "-"]
-    assert relaunch.own_command(["python", "-uW", "ignore", "-m", "pkg"], "/py")[1:] == ["-uW", "ignore", "-m", "pkg"]
+    assert program.own_command(["python", "-u", "s.py", "-m", "x"], "/py") == ["/py", "-u", "s.py", "-m", "x"]
+    assert program.own_command(["python", "-m", "pkg", "1"], "/py") == ["/py", "-m", "pkg", "1"]
+    assert program.own_command(["python", "t.py", "--out", "-"], "/py") == ["/py", "t.py", "--out", "-"]
+    assert program.own_command(["python", "-uW", "ignore", "-m", "pkg"], "/py")[1:] == ["-uW", "ignore", "-m", "pkg"]
     for typed in (
         ["python"],
         ["python", "-"],
@@ -89,7 +89,22 @@ def test_own_command_keeps_flags_modules_and_arguments():
         ["python", "-q"],
     ):
         with pytest.raises(LaunchError, match="python -m ddp_patch --nproc 2"):
-            relaunch.own_command(typed, "/py")
+            program.own_command(typed, "/py")
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "what", "rest"),
+    [
+        ("-um pkg --lr 1", ["-u"], "-m", ["pkg", "--lr", "1"]),
+        ("-mpkg", [], "-m", ["pkg"]),
+        ("-uX dev -Wignore s.py -m x", ["-uX", "dev", "-Wignore"], "s.py", ["-m", "x"]),
+        ("--check-hash-based-pycs always -Ic pass a", ["--check-hash-based-pycs", "always", "-I"], "-c", ["pass", "a"]),
+        ("-u - 3", ["-u"], "-", ["3"]),
+        ("-i", ["-i"], None, []),
+    ],
+)
+def test_an_interpreters_arguments_are_taken_apart(line, flags, what, rest):
+    assert program.parts(line.split()) == (flags, what, rest)
 
 
 def test_a_notebooks_kernel_is_not_started_again():
@@ -100,7 +115,7 @@ def test_a_notebooks_kernel_is_not_started_again():
         with pytest.raises(
             LaunchError, match=r"kernel of a notebook.*ddp_patch\.launch\(train, nproc=2\), or @ddp_patch"
         ):
-            relaunch.own_command(argv, "/py")
+            program.own_command(argv, "/py")
 
 
 def test_an_older_torch_is_named_before_anything_starts(tmp_path):
@@ -189,6 +204,27 @@ def test_a_hash_that_a_script_draws_is_not_the_ranks(tmp_path):
     said = [line for line in done.stdout.splitlines() if line.startswith("hash")]
     assert len(said) == 2
     assert said[0] == said[1]
+
+
+def test_ranks_that_a_launcher_forks_keep_its_hash(tmp_path):
+    """A program of theirs to start again is not there: theirs is the launcher."""
+    (tmp_path / "launch.py").write_text(
+        "import os, socket\n\n"
+        "print('the launcher starts', flush=True)\n"
+        "with socket.create_server(('127.0.0.1', 0)) as free:\n"
+        "    place = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free.getsockname()[1]))\n"
+        "for rank in ('0', '1'):\n"
+        "    if not os.fork():\n"
+        "        os.environ.update(place, RANK=rank, LOCAL_RANK=rank, PYTHONHASHSEED='0')\n"
+        "        import ddp_patch\n\n"
+        "        ddp_patch.enable()\n"
+        "        print('trained')\n"
+        "        raise SystemExit\n"
+        "print(os.wait()[1], os.wait()[1])\n"
+    )
+    done = run("launch.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["the launcher starts", "trained", "0 0"]
 
 
 @pytest.mark.parametrize("arguments", [["-u"], ["-", "--epochs", "3"]])

@@ -14,7 +14,7 @@ from conftest import PATIENCE
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from ddp_patch.job import relaunch
+from ddp_patch.job import program
 
 DEFINED = """
 import copy, os, tempfile, time, torch
@@ -357,12 +357,12 @@ def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
 
 def test_a_decorator_is_told_from_a_call(tmp_path):
     (tmp_path / "told.py").write_text(
-        "import sys\nfrom ddp_patch.job.relaunch import decorates\ntold = []\n"
+        "import sys\nfrom ddp_patch.job.program import decorates\ntold = []\n"
         "def enable(**_):\n    told.append(decorates(sys._getframe(1)))\n    return lambda function: function\n"
         "enable(nproc=2)\n@enable(nproc=2)\ndef one():\n    enable()\n@enable(\n    nproc=2\n)\ndef two(): ...\none()\nprint(told)\n"
     )
     assert run(str(tmp_path / "told.py")).stdout == "[False, True, True, False]\n"
-    assert not relaunch.is_typed()
+    assert not program.is_typed()
 
 
 def test_a_script_with_a_shell_of_its_own_starts_its_ranks(tmp_path):

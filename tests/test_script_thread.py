@@ -4,6 +4,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -241,18 +242,27 @@ def failed():
         with ddp_patch.enable():
             fails_in_a_thread()
 
-    error = worker(one) if int(os.environ["RANK"]) else None
-    if error is None:  # what waits for the other, Ray ends
-        waiting = threading.Thread(target=lambda: worker(one), daemon=True)
-        waiting.start()
-        waiting.join(5)
-        assert waiting.is_alive()
-    return error
+    def until(is_so):
+        end = time.monotonic() + 50
+        while not is_so() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    if int(os.environ["RANK"]):  # a worker of Ray's outlives its function
+        error = worker(one)
+        Path("failed").touch()
+        until(Path("seen").exists)
+        return error
+    waiting = threading.Thread(target=lambda: worker(one), daemon=True)
+    waiting.start()
+    until(lambda: Path("failed").exists() or not waiting.is_alive())
+    waiting.join(3)
+    Path("seen").touch()
+    return "waits" if waiting.is_alive() else "went on"  # until Ray ends it
 
 
 def test_an_error_is_the_launchers_while_the_others_wait_to_be_ended(ranks):
     outcome = ranks.call(failed, 2, bare=True, env={"DDP_PATCH_TIMEOUT": "60"})
-    assert outcome.results == [None, "ValueError: of one rank"]
+    assert outcome.results == ["waits", "ValueError: of one rank"]
 
 
 def own_group():

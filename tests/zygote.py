@@ -237,10 +237,12 @@ def serve(request):
             # As torchrun does, a failing rank takes the others with it; the grace lets them fail by themselves first.
             late = late or time.monotonic() > end
             if late or (failed_at is not None and time.monotonic() > failed_at + request.get("grace", 30)):
-                for other, rank in pids.items():
-                    if rank not in codes and rank not in ended:
-                        os.kill(other, signal.SIGKILL)
-                        ended.append(rank)
+                left = [other for other in pids if pids[other] not in codes]
+                shows_stacks = late and not ended
+                for other in left:
+                    os.kill(other, signal.SIGABRT if shows_stacks else signal.SIGKILL)
+                ended = ended or [pids[other] for other in left]
+                time.sleep(2 if shows_stacks else 0)
             time.sleep(0.002)
     if store is not None:
         os.kill(store, signal.SIGKILL)

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .program import parts
+
 _OWN = str(Path(__file__).parent.parent)
 _VARIABLE = "DDP_PATCH_DEBUGGER"
 _ASKED_WITH = ("readline", "IPython.terminal.embed")  # imported by whoever asks somebody, pdb's first stop for one
 _KEPT = ("aliases", "commands", "commands_doprompt", "commands_silent", "cmdqueue", "rcLines", "lastcmd")
-_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # of the interpreter's flags
 
 
 def hand_over(command: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -165,13 +166,7 @@ def _history() -> list[str]:
 
 def _enabled_first(command: Sequence[str]) -> list[str] | None:
     """Put ddp_patch before the program of a command; None for a program it cannot run."""
-    program = 1
-    while program < len(command) and command[program].startswith("-"):
-        flag = command[program]
-        if flag.startswith("-m"):
-            module = [flag[2:]] if flag[2:] else []
-            return [*command[:program], "-m", "ddp_patch", "-m", *module, *command[program + 1 :]]
-        if flag.startswith("-c"):
-            return None
-        program += 2 if flag in _WITH_VALUE else 1
-    return [*command[:program], "-m", "ddp_patch", *command[program:]]
+    flags, what, rest = parts(command[1:])
+    if what in (None, "-c"):
+        return None
+    return [command[0], *flags, "-m", "ddp_patch", str(what), *rest]

@@ -5,33 +5,19 @@ Both replace the process. 21 of 54 scripts have no ``__main__`` guard, so functi
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import linecache
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
 from ..version import OLDEST_TORCH
+from . import program
 from .debugged import hand_over
 from .launcher import Told
-
-_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # of the interpreter's flags
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return os.sep
-
-
-_imported_in = _folder()
 
 
 def worker_count(asked: int | None, accelerators: int) -> int:
@@ -72,77 +58,6 @@ def refuse_old_torch(found: str) -> None:
         )
 
 
-def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
-    """Rebuild the command line that started this interpreter, flags, ``-m`` and ``-c`` included.
-
-    Raises:
-        LaunchError: for a program that has no command line to repeat (standard input, an interactive prompt, a
-            notebook's kernel).
-    """
-    arguments = list(orig_argv[1:])
-    if any(Path(argument).stem == "ipykernel_launcher" for argument in arguments):
-        raise LaunchError(
-            "This is the kernel of a notebook, which cannot become several processes. Put what shall run on several "
-            "into a function, and write: result = ddp_patch.launch(train, nproc=2), or @ddp_patch.enable(nproc=2) "
-            "above it"
-        )
-    if program(arguments) in (None, "-") or is_typed():
-        raise LaunchError(
-            "This program was typed at a prompt or read from standard input, so it cannot be started again as "
-            "several processes. Put what shall run on several into a function and write: ddp_patch.launch(train, "
-            "nproc=2). Or save it as script.py and write: python -m ddp_patch --nproc 2 script.py"
-        )
-    return [executable, *arguments]
-
-
-def program(arguments: Sequence[str]) -> str | None:
-    """Tell what an interpreter runs: ``-c``, ``-m``, ``-`` for standard input, or a script; None for a prompt.
-
-    Args:
-        arguments: of the interpreter, its flags first.
-    """
-    at = 0
-    while at < len(arguments):
-        flag = arguments[at]
-        if flag == "-" or not flag.startswith("-"):
-            return flag
-        at += 2 if flag in _WITH_VALUE else 1
-        if flag.startswith("--"):
-            continue
-        for place, letter in enumerate(flag[1:], 2):
-            if letter in "cm":
-                return f"-{letter}"
-            if letter in "WX":  # the rest is its value
-                at += place == len(flag) > 2
-                break
-    return None
-
-
-def is_typed() -> bool:
-    """Tell whether this program is typed in as it runs: in a notebook, or at IPython's prompt."""
-    module = sys.modules.get("IPython.core.getipython")
-    shell = None if module is None else module.get_ipython()
-    if shell is None or hasattr(shell, "kernel"):
-        return shell is not None
-    # A script may have a shell too: a debugger's, or one that it embeds.
-    is_script = hasattr(sys.modules["__main__"], "__file__")
-    return not is_script and not getattr(getattr(shell, "parent", None), "code_to_run", "")
-
-
-def decorates(frame: FrameType) -> bool:
-    """Tell whether a frame is at the decorator of a function."""
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    return any(
-        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and any(place.lineno <= frame.f_lineno <= (place.end_lineno or 0) for place in node.decorator_list)
-        for node in ast.walk(tree)
-    )
-
-
 def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dict[str, str]:
     """Give the workers an agreed string hash and a fair share of the cores."""
     agreed = dict(environ)
@@ -158,8 +73,16 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
     Args:
         nproc: number of ranks.
         options: variables, for ranks where ddp_patch is enabled before the script says so.
+
+    Raises:
+        LaunchError: for a process that has no command line of its own to repeat.
     """
-    command, told = hand_over(own_command(sys.orig_argv, sys.executable))
+    if program.is_forked():
+        raise LaunchError(
+            "This process was forked by another program, which cannot be started again as several processes. Put what "
+            "shall run on several into a function and write: ddp_patch.launch(train, nproc=2)"
+        )
+    command, told = hand_over(program.own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
     environ.update({**options, **told} if told else {})
     _replace([*agent(), str(nproc), *command], environ)
@@ -209,36 +132,18 @@ def agree_on_hashes(told: Told) -> None:
             "python -E and -I leave PYTHONHASHSEED alone, so that sets of strings have another order on every rank, "
             "and some scripts draw batches from them. Leave the flag out; -s and -P go together with ddp_patch."
         )
-    if (_hash_of_start() or "").isdigit():
+    if (program.given_hash() or "").isdigit() or program.is_forked():
         return
     # Not what the script may have set since, which may be another one on each rank, or at each start.
     environ = worker_environment(
         {**os.environ, "PYTHONHASHSEED": ""}, told.local_world_size or told.world_size, os.cpu_count() or 1
     )
-    _replace(own_command(sys.orig_argv, sys.executable), environ)
-
-
-def _hash_of_start() -> str | None:
-    """What the interpreter found, which a script may have changed since."""
-    try:
-        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:  # not on this system: trust the variable
-        return os.environ.get("PYTHONHASHSEED")
-    return next((entry[15:].decode() for entry in entries if entry.startswith(b"PYTHONHASHSEED=")), None)
-
-
-def folder_of_start() -> str:
-    """Where a script that is called by a relative path is found, which may have changed its folder since."""
-    path = getattr(sys.modules["__main__"], "__file__", None) or ""  # made absolute when the interpreter started
-    script = os.path.normpath(program(sys.orig_argv[1:]) or "")
-    if os.path.isabs(path) and not os.path.isabs(script) and path.endswith(os.sep + script):
-        return path[: -len(script) - 1] or os.sep
-    return _imported_in
+    _replace(program.own_command(sys.orig_argv, sys.executable), environ)
 
 
 def _replace(command: list[str], environ: dict[str, str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.suppress(OSError):  # a folder that is gone
-        os.chdir(folder_of_start())  # the lines above run again
+        os.chdir(program.folder_of_start())  # the lines above run again
     os.execve(command[0], command, environ)

@@ -5,6 +5,7 @@ line: exit codes and what the ranks wrote. ``through``: "" for the script itself
 """
 
 import contextlib
+import faulthandler
 import json
 import os
 import runpy
@@ -35,6 +36,7 @@ def run(request, rank, port):
         opened = os.open(f"{request['logs']}/{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)
+    faulthandler.enable(2)  # an abort says where
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
     if request["nproc"] > 1:
@@ -75,10 +77,11 @@ def serve(request):
             failed = failed or (codes[ranks[pid]] and time.monotonic())
         else:
             if time.monotonic() > end or (failed and time.monotonic() > failed + 5):
+                in_time = time.monotonic() < end + 3
                 for other in ranks:
                     if ranks[other] not in codes:
                         with contextlib.suppress(ProcessLookupError):
-                            os.kill(other, signal.SIGKILL)
+                            os.kill(other, signal.SIGABRT if in_time else signal.SIGKILL)
             time.sleep(0.01)
     return {"codes": [codes[rank] for rank in sorted(codes)]}
 
