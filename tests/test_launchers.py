@@ -1,6 +1,11 @@
 """Launchers are told by their variables: recorded environments, without launching. tests/launchers has the real ones."""
 
+import os
+import subprocess
+import sys
+
 import pytest
+from conftest import PATIENCE
 
 from ddp_patch.errors import LaunchError
 from ddp_patch.job import launcher
@@ -49,10 +54,30 @@ BATCH_SHELL = {
         BATCH_SHELL,
         {**BATCH_SHELL, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},  # an interactive step of salloc
         {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
+        # A job of one pod, which may have several devices.
+        {**PYTORCHJOB, "RANK": "0", "WORLD_SIZE": "1", "PET_NNODES": "1"},
+        {
+            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "m",
+            "MASTER_PORT": "7",
+        },
+        {**TRAINJOB, "PET_NNODES": "1", "PET_NODE_RANK": "0"},
     ],
 )
 def test_one_process_is_nobodys_rank(environ):
     assert launcher.detect(environ) is None
+
+
+def test_a_single_pod_starts_ranks_of_its_own(tmp_path):
+    (tmp_path / "train.py").write_text("import ddp_patch\n\nddp_patch.enable(nproc=2)\nprint(ddp_patch.world_size())\n")
+    pod = {**PYTORCHJOB, "RANK": "0", "WORLD_SIZE": "1", "PET_NNODES": "1", "PET_NODE_RANK": "0"}
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path, env={**os.environ, **pod}, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -131,6 +156,10 @@ def test_a_launcher_is_told_by_its_variables(environ, name, placed, where):
         ({**OPEN_MPI, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}, "python -m ddp_patch --nproc 2 script.py"),
         ({**PYTORCHJOB, "PET_NPROC_PER_NODE": "2", "WORLD_SIZE": "4"}, "Write as the pod's command: torchrun script.py"),
         ({**TRAINJOB, "PET_NPROC_PER_NODE": "2"}, "TrainJob (Kubeflow) wants 2 processes in each pod"),
+        (
+            {**TRAINJOB, "PET_NPROC_PER_NODE": "2", "PET_NNODES": "1", "PET_NODE_RANK": "0"},
+            "TrainJob (Kubeflow) wants 2 processes in each pod",
+        ),
     ],
 )  # fmt: skip
 def test_launchers_that_contradict_each_other_are_named(environ, words):

@@ -81,12 +81,24 @@ def detect(environ: Mapping[str, str]) -> Told | None:
 def found(environ: Mapping[str, str]) -> list[Launcher]:
     """List who has started this process, innermost first; who started a single one is left out."""
     rows: list[Launcher] = []
+    seen = set()
     for row in LAUNCHERS:
-        is_there = all(environ.get(name) for name in row.marks)
-        is_alone = row.ranks != TORCH and environ.get(row.ranks[1]) in ("", "1", None)
-        if is_there and not is_alone and not any(other.ranks == row.ranks for other in rows):
-            rows.append(row)
+        if row.ranks not in seen and all(environ.get(name) for name in row.marks):
+            seen.add(row.ranks)
+            if not _is_alone(row, environ):
+                rows.append(row)
     return rows
+
+
+def _is_alone(row: Launcher, environ: Mapping[str, str]) -> bool:
+    if row.ranks == TORCH:
+        return row.pods and environ.get("WORLD_SIZE") == "1" and not _wants_several(environ)
+    return environ.get(row.ranks[1]) in ("", "1", None) and not (row.pods and _wants_several(environ))
+
+
+def _wants_several(environ: Mapping[str, str]) -> bool:
+    each = environ.get("PET_NPROC_PER_NODE", "")
+    return each.isdigit() and int(each) > 1
 
 
 def first_host(nodes: str) -> str:
@@ -153,11 +165,11 @@ def _is_same(row: Launcher, environ: Mapping[str, str], rank: int, world_size: i
 
 def _refuse_one_of_several_agents(row: Launcher, environ: Mapping[str, str]) -> None:
     """Refuse a pod's own process where torchrun's options say that the pod has several."""
-    if row.name not in ("PyTorchJob", "TrainJob (Kubeflow)"):
+    if not row.pods:
         return
     each = environ.get("PET_NPROC_PER_NODE", "")
     nodes, size = environ.get("PET_NNODES", ""), environ[row.ranks[1]]
-    if (each.isdigit() and int(each) > 1) or (nodes.isdigit() and nodes != size):
+    if _wants_several(environ) or (nodes.isdigit() and nodes != size):
         raise LaunchError(
             f"{row.name} wants {each or 'several'} processes in each pod (PET_NPROC_PER_NODE={each}, "
             f"PET_NNODES={nodes}, {row.ranks[1]}={size}), but this is plain python, so the others never come. Write as "

@@ -26,6 +26,7 @@ class Launcher:
     others: tuple[str, ...] = ()  # further variables that tell its ranks apart
     refusal: str = ""  # why it is not joined, and the line to write
     how: str = ""  # how to give it what lacks on several hosts
+    pods: bool = False  # a process of each pod is the whole of its start: a single one may start ranks of its own
     keeps: bool = False  # its processes, and the process group that it made, before the script's function and after it
 
 
@@ -39,8 +40,8 @@ LAUNCHERS = (
         how="TorchConfig(init_method='env')",
         keeps=True,
     ),
-    Launcher("PyTorchJob", ("PET_NPROC_PER_NODE", "RANK"), hosts=("PET_NNODES",)),
-    Launcher("PyTorchJob", ("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE")),
+    Launcher("PyTorchJob", ("PET_NPROC_PER_NODE", "RANK"), hosts=("PET_NNODES",), pods=True),
+    Launcher("PyTorchJob", ("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE"), pods=True),
     Launcher("hand", ("RANK",)),
     Launcher("hand", ("WORLD_SIZE",)),
     Launcher(
@@ -51,6 +52,7 @@ LAUNCHERS = (
         address="PET_MASTER_ADDR",
         port="PET_MASTER_PORT",
         completes=True,
+        pods=True,
     ),
     Launcher(
         "horovodrun",
