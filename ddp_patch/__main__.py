@@ -7,11 +7,12 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import pkgutil
 import runpy
 import sys
 import types
 from collections.abc import Callable, Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
@@ -140,6 +141,9 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def _script_loader(path: str) -> tuple[Load, str | None]:
+    finder = pkgutil.get_importer(os.path.abspath(path))
+    if finder is not None or Path(path).is_dir():
+        return _folder_loader(path, finder)
     if not Path(path).is_file():
         _refuse(f"can't open file {path!r}: there is no such script")
 
@@ -164,7 +168,24 @@ def _module_loader(name: str) -> tuple[Load, str | None]:
         spec = None
     if spec is None or spec.loader is None:
         _refuse(f"No module named {name}")
+    return _spec_loader(spec), spec.origin
 
+
+def _folder_loader(path: str, finder: Any) -> tuple[Load, str | None]:
+    """Find what ``python path`` runs in a folder or a zip file."""
+    spec = finder and finder.find_spec("__main__")
+    if spec is None or spec.loader is None:
+        _refuse(f"can't find '__main__' module in {path!r}")
+    load = _spec_loader(spec)
+
+    def load_from() -> tuple[CodeType, types.ModuleType]:
+        sys.path[0] = os.path.abspath(path)
+        return load()
+
+    return load_from, spec.origin
+
+
+def _spec_loader(spec: ModuleSpec) -> Load:
     def load() -> tuple[CodeType, types.ModuleType]:
         code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
         module = types.ModuleType("__main__")
@@ -178,7 +199,7 @@ def _module_loader(name: str) -> tuple[Load, str | None]:
         )
         return code, module
 
-    return load, spec.origin
+    return load
 
 
 def _hide_own_frames() -> None:

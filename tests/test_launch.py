@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -630,6 +631,24 @@ def test_command_line_runs_a_script_as_python_does(untouched, argument):
     assert (done.returncode, done.stdout, done.stderr) == (wanted.returncode, wanted.stdout, wanted.stderr)
 
 
+@pytest.mark.parametrize("kind", ["folder", "zip file"])
+def test_command_line_runs_a_folder_and_a_zip_file_as_python_does(tmp_path, kind):
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "helper.py").write_text("VALUE = 7\n")
+    (folder / "__main__.py").write_text(PLAIN + "print(__package__, __spec__.name, __cached__ is None)\n")
+    if kind == "zip file":
+        zipapp.create_archive(folder, tmp_path / "app.pyz")
+    target = "app" if kind == "folder" else "app.pyz"
+    for ending in ("none", "raise"):
+        wanted = run(target, ending, cwd=tmp_path)
+        said = [line for line in wanted.stderr.splitlines(keepends=True) if "<frozen runpy>" not in line]
+        for flags in ([], ["--nproc", "2"]):
+            done = run("-m", "ddp_patch", *flags, target, ending, cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (wanted.returncode, wanted.stdout)
+            assert done.stderr.startswith("".join(said))
+
+
 @pytest.mark.parametrize(("argument", "code"), [("raise", 1), ("exit", 5)])
 def test_command_line_keeps_the_ending_on_two_ranks(untouched, argument, code):
     wanted = run("sub/plain.py", argument, cwd=untouched)
@@ -646,6 +665,7 @@ def test_command_line_keeps_the_ending_on_two_ranks(untouched, argument, code):
     ("arguments", "words"),
     [
         (["missing.py"], "can't open file 'missing.py'"),
+        (["."], "can't find '__main__' module in '.'"),
         (["--speed", "9", "x.py"], "unknown option --speed"),
         (["--nproc", "0", "x.py"], "nproc takes a process count of at least 1"),
         (["--nproc", "many", "x.py"], "nproc takes a process count of at least 1"),

@@ -51,8 +51,10 @@ class Heeded:
             numbers: of the signals that it handles from now on.
         """
         if self._path is not None:
-            with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to
-                Path(self._path).write_text(json.dumps([os.getpid(), runs, *map(int, numbers)]))
+            with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to; or the disk is full
+                new = Path(f"{self._path}.new")
+                new.write_text(json.dumps([os.getpid(), runs, *map(int, numbers)]))
+                new.replace(self._path)
 
 
 @contextlib.contextmanager
