@@ -26,6 +26,7 @@ NAMES = {
     "torch._dynamo.eval_frame.OptimizeContext.__init__": "whether anything is to be compiled",
     "torch._dynamo.eval_frame.cached_backends": "whether anything was, before ddp_patch was imported",
     "torch._C._storage_Use_Count": "whether the script keeps gradients in the memory of DDP's buckets",
+    "torch._C._is_tracing": "whether torch.jit.trace runs, asked in each call of a model",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
     "torch._VF": "where nn.functional's functions are looked up (verify)",
     "torch._foreach_mul_": "gradients scaled in one kernel",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
-from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from . import swap
+
+is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
 
 
 def passes_through(module: nn.Module) -> bool:
@@ -23,4 +27,4 @@ def is_a_layer(module: nn.Module) -> bool:
 
 def is_rewritten() -> bool:
     """Tell whether the code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
-    return bool(_is_tracing()) or _transforms() is not None
+    return bool(is_tracing()) or _transforms() is not None

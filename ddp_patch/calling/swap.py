@@ -63,12 +63,6 @@ def original_class(instance: Any) -> type:
     return vars(type(instance)).get(MARK, type(instance))  # type: ignore[no-any-return]
 
 
-def call_as_written(instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an instance whose calls may have been redirected, and were: by whoever calls this."""
-    class_ = type(instance)
-    return vars(class_).get(MARK, class_).__call__(instance, *args, **kwargs)
-
-
 def _reduce_as_original(self: Any, protocol: Any) -> Any:
     twin = type(self)
     _class.__set__(self, getattr(twin, MARK))

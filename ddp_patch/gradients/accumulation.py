@@ -20,6 +20,8 @@ class AccumulationSchedule:
         self._cycle: list[bool] = []
         self._last: tuple[bool, ...] | None = None
         self._read: set[int] = set()  # positions where somebody reads gradients between backwards
+        self.accumulates = not all(self._pattern or ())
+        """Whether some backward of a step is followed by another one before its gradients are looked at."""
 
     @property
     def is_at_start(self) -> bool:
@@ -28,7 +30,7 @@ class AccumulationSchedule:
 
     def backward(self) -> bool:
         """Note a backward; tell whether its gradients are expected to be looked at."""
-        is_wanted = self.is_next_wanted()
+        is_wanted = not self.accumulates or self.is_next_wanted()
         if len(self._cycle) < _LONGEST:
             self._cycle.append(False)
         return is_wanted
@@ -58,7 +60,7 @@ class AccumulationSchedule:
         self._cycle.clear()
         # A ragged end of an epoch does not change the schedule; the same thing twice in a row does.
         if not self._declared and (self._pattern is None or cycle == self._last):
-            self._pattern = cycle
+            self._pattern, self.accumulates = cycle, not all(cycle)
         self._last = cycle
 
     def forget_cycle(self) -> None:

@@ -10,16 +10,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class _Called(torch.nn.Module):
-    """What DDP may write attributes to in place of the script's module."""
+    """What DDP may write attributes to in place of the script's module; hooks on every module are not for it."""
 
-    def __init__(self, module: torch.nn.Module, call: Callable[..., Any], beside: torch.nn.Parameter | None) -> None:
+    def __init__(self, module: torch.nn.Module, class_: type, beside: torch.nn.Parameter | None) -> None:
         super().__init__()
         self.beside = beside  # before the module's, since DDP begins with the last one
         self.module = module
-        self._call = call
+        self._class = class_
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(self._modules["module"], *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._class.__call__(self._modules["module"], *args, **kwargs)
 
 
 class Wrapping:
@@ -37,7 +37,7 @@ class Wrapping:
     def wrap(
         self,
         module: torch.nn.Module,
-        call: Callable[..., Any],
+        class_: type,
         beside: torch.nn.Parameter | None = None,
         without: Sequence[torch.nn.Parameter] = (),
         *,
@@ -49,14 +49,14 @@ class Wrapping:
 
         Args:
             module: to be called through the result.
-            call: calls it, with the arguments, as its author wrote it.
+            class_: its own, by whose ``__call__`` it is called, wherever its calls are redirected to.
             beside: a parameter that is reduced with the module's.
             without: parameters that DDP leaves alone.
             with_broadcast: of rank 0's parameters and buffers, once.
             sync_buffers: before every forward, where they are not equal by construction.
             options: for DDP.
         """
-        inner = _Called(module, call, beside)
+        inner = _Called(module, class_, beside)
         if without:
             ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)

@@ -67,7 +67,7 @@ class Maker:
         with self._world.collective("the making of DDP"):
             synced.ddp = self._job.wrapping.wrap(
                 synced.module,
-                swap.call_as_written,
+                swap.original_class(synced.module),
                 without=synced.sparse,
                 with_broadcast=with_broadcast,
                 sync_buffers=not self._options.sync_batchnorm,  # as DDP has it

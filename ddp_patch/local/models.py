@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.jit import is_tracing as _is_tracing  # type: ignore[attr-defined]  # documented, and not annotated
 
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
+from ..calling.passed_over import is_tracing
 from ..errors import DdpPatchError
 from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning
@@ -22,7 +22,7 @@ from ..options import Options
 from ..replica.trained import Trained
 from .beside import Beside
 from .maker import Maker
-from .synced import Synced
+from .synced import Synced, explain
 from .weights import Weights
 
 _WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
@@ -121,7 +121,7 @@ class Models:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, as the script calls it."""
-        if self.inside or self.in_backward or id(call.module) in self._synced or _is_tracing():
+        if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
         optimized = self._trained.ids()
         wanted = [id(parameter) for parameter in call.module.parameters() if parameter.requires_grad]
@@ -136,7 +136,7 @@ class Models:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         synced = self._synced.get(id(module))
-        if self.inside or self.in_backward or synced is None or _is_tracing():
+        if self.inside or self.in_backward or synced is None or is_tracing():
             return run(*args, **kwargs)
         self.inside = True
         try:
@@ -151,7 +151,7 @@ class Models:
                 self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
-            outputs = self._met("a forward under DDP", synced.forward, (args, kwargs), {})
+            outputs = self._met("a forward under DDP", synced.arm(), args, kwargs)
             return self.weights.mark(outputs) if self.weights.is_used else outputs
         finally:
             self.inside = False
@@ -242,6 +242,7 @@ class Models:
         except DdpPatchError:
             raise
         except Exception as error:
+            explain(error)
             why = world.explain(error) if isinstance(error, RuntimeError) else None
             if why is not None and why is not error:
                 raise why from error

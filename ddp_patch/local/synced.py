@@ -7,7 +7,7 @@ than was learned) is averaged once, before somebody looks: averaging is linear, 
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -47,11 +47,12 @@ class Synced:
         self.conversions = 0  # of them, to another type or device and back
         self.pending = False  # some gradient is this rank's own
         self._world = world
-        self._armed = self._reached = self._to_check = False
+        self._armed = self._to_check = False
+        self._reached: deque[Tensor] = deque(maxlen=1)  # holds a parameter whose gradient the last backward reached
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._note_reached)
+            parameter.register_post_accumulate_grad_hook(self._reached.append)
             for parameter in {id(parameter): parameter for parameter in watched}.values()
         ]
 
@@ -64,19 +65,15 @@ class Synced:
         """Whether no gradient is on its way, and DDP does not wait for one."""
         return self.schedule.is_at_start and not self.pending and not self._armed
 
-    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a forward that a backward may follow."""
+    def arm(self) -> DistributedDataParallel:
+        """Get ready for a forward that a backward may follow, through what this gives."""
         ddp = self.ddp
         assert ddp is not None
-        is_last = self.schedule.is_next_wanted()
+        is_last = not self.schedule.accumulates or self.schedule.is_next_wanted()
         if ddp.require_backward_grad_sync is not is_last:
             ddp.require_backward_grad_sync = is_last
         self._armed = self._armed or is_last
-        try:
-            return ddp(*args, **kwargs)
-        except RuntimeError as error:
-            _explain(error)
-            raise
+        return ddp
 
     def ended(self) -> None:
         """A backward of the script has ended."""
@@ -88,7 +85,7 @@ class Synced:
                 average_sparse(self.sparse, self._world)
         else:
             self.pending = True  # it may have gone past DDP
-        self._reached = False
+        self._reached.clear()
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
@@ -111,7 +108,7 @@ class Synced:
             try:
                 self.ddp.reducer._check_reducer_finalized()
             except RuntimeError as error:
-                _explain(error)
+                explain(error)
                 raise
 
     def let_go(self) -> None:
@@ -120,12 +117,17 @@ class Synced:
             hook.remove()
         self.ddp = None
 
-    def _note_reached(self, parameter: Tensor) -> None:
-        self._reached = True
 
+def explain(error: Exception) -> None:
+    """Say of an error of DDP's what to write.
 
-def _explain(error: RuntimeError) -> None:
-    if str(error).startswith(_NOT_FINISHED):
+    Args:
+        error: that DDP raised, or what it called.
+
+    Raises:
+        GradientError: if it is DDP's own, about gradients that did not come.
+    """
+    if isinstance(error, RuntimeError) and str(error).startswith(_NOT_FINISHED):
         raise GradientError(
             "A backward gave some parameters of the model no gradient on this rank, so DDP cannot average them. Write "
             "ddp_patch.enable(view='local', find_unused_parameters=True), or requires_grad_(False) for parameters that "

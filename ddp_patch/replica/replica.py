@@ -161,7 +161,11 @@ class Replica:
             flags = Flags(dense, self._world, with_buckets=not is_told_otherwise)
             with self._world.collective("the making of DDP"):
                 self._ddp = self._job.wrapping.wrap(
-                    self.module, swap.call_as_written, flags.parameter, without=sparse, **for_ddp(options)
+                    self.module,
+                    swap.original_class(self.module),
+                    flags.parameter,
+                    without=sparse,
+                    **for_ddp(options),
                 )
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
             self._ddp.require_backward_grad_sync = False
