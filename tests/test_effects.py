@@ -13,6 +13,7 @@ import torch
 from conftest import PATIENCE, THOROUGH
 from parity import outward
 from parity.test_scripts import compare_text
+from torch.utils.data import DataLoader
 
 import ddp_patch
 
@@ -57,6 +58,25 @@ def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
         for name in NAMES:
             assert given[name] == values[name], f"rank {rank}: {name}"
     assert tree(outcome.cwd) == files
+
+
+def prints_in_forward():
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            print("rows", tuple(x.shape))
+            print("heard", len(x), file=sys.stderr)
+            return super().forward(x)
+
+    net = Net(2, 1)
+    for x in DataLoader(torch.ones(12, 2), 4):
+        net(x).sum().backward()
+
+
+def test_a_forward_prints_what_it_prints_in_one_process(ranks):
+    alone, spread = (ranks.call(prints_in_forward, nproc, enable={"quiet": True}).ok() for nproc in (1, 2))
+    assert alone.stdout[0] == "rows (4, 2)\n" * 3
+    assert spread.stdout == [*alone.stdout, ""]
+    assert spread.stderr[0].count("heard 4\n") == 3
 
 
 def two_sessions():

@@ -73,6 +73,7 @@ class World(Collectives):
 
     # A trial of a model: what it does to the world outside is left out.
     muted: ContextVar[bool] = field(default_factory=lambda: ContextVar("muted", default=False))
+    said: list[str] = field(default_factory=list)  # what would have been written to files or logged
 
     computes_rows: Callable[[], bool] = lambda: False  # a model does, now
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N

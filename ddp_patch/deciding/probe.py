@@ -79,7 +79,7 @@ def decide(
         )
     first = Trial(module)
     try:
-        with undisturbed(generators), first:
+        with undisturbed(generators) as of_whole, first:
             from_full = on_whole(*detached(whole[0]), **detached(whole[1]))
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
@@ -89,7 +89,7 @@ def decide(
     stood, own = states(), [state_of(generator) for generator in generators]
     trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
-        with undisturbed(generators), _alone(reductions), trial:
+        with undisturbed(generators) as of_rows, _alone(reductions), trial:
             from_local = on_rows(*args, **kwargs)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(own, [state_of(generator) for generator in generators])
@@ -97,6 +97,9 @@ def decide(
         if is_of_machine(error):
             raise
         return SplitDecision(How.BATCHES, f"on rows it raises {_told(error)}")
+    if of_rows != of_whole:
+        why = "its forward writes, prints or logs what it sees of the batch"
+        return SplitDecision(How.BATCHES, f"{why}. Do that in the script, with what forward returns")
     if trial.hooked:
         why = f"its forward registers hooks on activations, which see whole batches, at {trial.hooked}"
         return SplitDecision(How.BATCHES, f"{why}. Register them in the script, on what forward returns")
@@ -205,15 +208,27 @@ def _same_values(mine: Any, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(generators: Sequence[Any] = ()) -> Iterator[None]:
-    """Leave generators and standard output as they were, and keep no activations."""
+def undisturbed(generators: Sequence[Any] = ()) -> Iterator[list[str]]:
+    """Leave generators, standard output and errors as they were, and keep no activations.
+
+    Args:
+        generators: of the script's own.
+
+    Yields:
+        what was said, once it is over.
+    """
+    world, text = World.get(), io.StringIO()
+    before, world.said = world.said, []
+    said = world.said
     with same_draws(generators) as draw_again:
         # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
         keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
         try:
             # Compiled code computes the same, and would be compiled for nothing.
             eager = torch.compiler.set_stance("force_eager")
-            with keep_nothing, eager, contextlib.redirect_stdout(io.StringIO()):
-                yield
+            with keep_nothing, eager, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+                yield said
         finally:
+            world.said = before
+            said += [line for line in text.getvalue().split("\n") if "\r" not in line]  # progress, which tells the time
             draw_again()

@@ -25,7 +25,7 @@ _AGAIN = torch.overrides.handle_torch_function.__code__
 # One process has no buckets; for weights [1, n] torch 2.13 says this whatever one does, from here.
 _BACKWARD = torch.autograd.graph.__name__
 _OF_BUCKETS = "Grad strides do not match bucket view strides"
-_DROPPED: list[Any] = [("ignore", None, Warning, None, 0)]
+_DROPPED: Any = ("ignore", None, Warning, None, 0)  # told from the script's own by its identity
 
 
 class Blame:
@@ -62,10 +62,11 @@ class Blame:
 
     def _seen_from(self, frame: FrameType, filters: list[Any]) -> list[Any]:
         """Give the filters that hold for a warning of this frame."""
-        if frame.f_code in _SEEING_ALL:
+        # A copy that catch_warnings takes, here or in a module of its own, has the filters that it gives back.
+        if frame.f_code in _SEEING_ALL or frame.f_globals is vars(warnings):
             return filters
         if self._is_muted():
-            return _DROPPED
+            return [_DROPPED, *filters]
         if frame.f_code.co_filename.startswith(_OURS):
             again = _Again(frame)
             return [("ignore", again, again, None, 0)]
@@ -120,7 +121,8 @@ def _watched(kind: type[ModuleType], seen_from: Callable[[FrameType, list[Any]],
 
         @filters.setter
         def filters(self, value: list[Any]) -> None:
-            self.__dict__["filters"] = value
+            is_own = any(entry is _DROPPED for entry in value)
+            self.__dict__["filters"] = [entry for entry in value if entry is not _DROPPED] if is_own else value
 
     return Watched
 

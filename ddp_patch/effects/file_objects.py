@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from ..portable import portable
 from .rank_zero import RankZero
 
 
@@ -29,7 +30,7 @@ class Watched:
         self._path = path
         self._failure: OSError | None = None
 
-    def write(self, write: Callable[[], Any], size: int) -> Any:
+    def write(self, write: Callable[[], Any], data: Any = b"") -> Any:
         """Write or flush on this rank alone. An error waits until all ranks can raise it, at their next effect."""
         if self._failure is None:
             try:
@@ -37,15 +38,22 @@ class Watched:
             except OSError as error:
                 self._fail(error)
                 self._tell()
-        return size
+        return _size(data)
 
-    def gets(self, data: Any) -> None:
-        """Take note of what is about to be written."""
+    def gets(self, data: Any) -> bool:
+        """Take note of what is about to be written; tell whether it is to be."""
         if self._rank_zero.lets_out is not None and self._rank_zero.in_lockstep():
             self._rank_zero.lets_out("written", data)
+        return not self._rank_zero.mutes(data)
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
-        """Close on all ranks, which raise what rank 0 meets."""
+        """Close on all ranks, which raise what rank 0 meets.
+
+        Args:
+            what: names it.
+            action: closes the file of this rank.
+            error: that the script met before, and raises.
+        """
         if not self._rank_zero.in_lockstep():
             action()
             failure, self._failure = self._failure, None
@@ -53,25 +61,27 @@ class Watched:
                 raise failure
             return
 
-        def leaders() -> None:
+        def leaders() -> Any:
             try:
                 action()
             except OSError as met:
                 self._fail(met)
-            self._fail(error)
             if self._failure is not None:
                 raise self._failure
+            return portable(error) if isinstance(error, OSError) else None
 
         if self._rank_zero.pending is self._failure:
             self._rank_zero.pending = None  # told now
         try:
-            self._rank_zero.call(what, leaders, [self._path], broadcast_result=False)
+            met_before = self._rank_zero.call(what, leaders, [self._path])
         finally:
             if not self._rank_zero.is_leader:
                 action()
             if what == "close":
                 self._closed(self._path)
             self._failure = None  # told; the frames that it went through hold the file
+        if met_before is not None and error is None:  # where it was written to, on rank 0 alone
+            raise met_before
 
     def told(self, what: str, ask: Callable[[], int]) -> int:
         """Ask for what may differ between ranks, as the length of what was written by the clock: rank 0 says it."""
@@ -109,9 +119,9 @@ class _InStep:
     _busy = False  # flushing or closing: Python's own file objects do so through these very methods
 
     def write(self, data: Any) -> Any:
-        if not self._busy:
-            self.watched.gets(data)
-        return self.watched.write(lambda: super(_InStep, self).write(data), len(data))  # type: ignore[misc]
+        if self._busy or self.watched.gets(data):
+            return self.watched.write(lambda: super(_InStep, self).write(data), data)  # type: ignore[misc]
+        return _size(data)
 
     def flush(self) -> None:
         # Not in lockstep: progress bars flush by the clock.
@@ -119,7 +129,7 @@ class _InStep:
         if self._busy or self.closed or self._is_dropped():  # type: ignore[attr-defined]
             flush()
         else:
-            self._alone(lambda: self.watched.write(flush, 0))
+            self._alone(lambda: self.watched.write(flush))
 
     def tell(self) -> int:
         tell = super().tell  # type: ignore[misc]
@@ -139,11 +149,7 @@ class _InStep:
             self.close()
             return
         close = super().close  # type: ignore[misc]
-        try:
-            self._alone(lambda: self.watched.together("close", close, error))
-        except OSError as met:
-            if met is not error:
-                raise
+        self._alone(lambda: self.watched.together("close", close, error))
 
     def _is_dropped(self) -> bool:
         return bool(getattr(self, "_finalizing", False))  # set by IOBase's finalizer (CPython)
@@ -166,6 +172,10 @@ class _Writer(_InStep, io.BufferedWriter):
 
 class _Random(_InStep, io.BufferedRandom):
     tell = io.BufferedRandom.tell  # of what this rank reads back
+
+
+def _size(data: Any) -> int:
+    return len(data) if isinstance(data, str) else memoryview(data).nbytes
 
 
 def in_step(plain: Any, mode: str, options: dict[str, Any], watched: Watched) -> Any:

@@ -74,6 +74,13 @@ class RankZero:
             and os.getpid() == self._process
         )
 
+    def mutes(self, said: Any) -> bool:
+        """Tell whether a trial is running, which writes nothing, and keep what it would have written."""
+        is_muted = self._world.muted.get()
+        if is_muted:
+            self._world.said.append(str(said))
+        return is_muted
+
     def is_acting(self) -> bool:
         """Tell whether this is part of an effect that happens on this rank as it is."""
         return self._acting.get()

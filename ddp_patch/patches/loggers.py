@@ -5,6 +5,7 @@ When a file is rotated depends on its size, and so on times in its lines that di
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import Any
@@ -24,6 +25,15 @@ def _open_file(session: Session, wrapped: Any, instance: logging.FileHandler, ar
     elif not session.rank_zero.is_silent():
         return wrapped(*args, **kwargs)
     return opened[0] if session.rank_zero.is_leader else open(os.devnull, "w", encoding=instance.encoding)
+
+
+def _handle(session: Session, wrapped: Any, instance: logging.Logger, args: Args, kwargs: Kwargs) -> None:
+    if not session.world.muted.get():
+        wrapped(*args, **kwargs)
+        return
+    (record,) = args
+    with contextlib.suppress(Exception):  # a message that cannot be put together, which logging reports
+        session.rank_zero.mutes(record.getMessage())
 
 
 def _emit(session: Session, wrapped: Any, instance: logging.Handler, args: Args, kwargs: Kwargs) -> None:
@@ -48,6 +58,7 @@ _ONCE = "rank 0 writes, rotates and sends; the others format the record"
 _SENDERS = ("SocketHandler", "SysLogHandler", "SMTPHandler", "HTTPHandler")
 
 PATCHES = (
+    Patch("logging", "Logger.callHandlers", _handle, "says nothing while a model is tried"),
     Patch("logging", "FileHandler._open", _open_file, _ONCE),
     Patch("logging", "FileHandler.emit", _emit, _ONCE),
     Patch("logging.handlers", "BaseRotatingHandler.emit", _emit, _ONCE),

@@ -68,6 +68,11 @@ def _finish(name: str) -> Any:
     return call
 
 
+def _add(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    if not session.rank_zero.mutes((args, kwargs)):
+        wrapped(*args, **kwargs)
+
+
 def _numbers(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     # tensorboardX 2.6 looks for "torch" in the name of the type.
     return wrapped(*(arg.detach().cpu().numpy() if isinstance(arg, torch.Tensor) else arg for arg in args), **kwargs)
@@ -97,6 +102,7 @@ PATCHES = (
         for target, wrapper, effect in (
             ("FileWriter.flush", _finish("flush"), _WRITTEN),
             ("FileWriter.close", _finish("close"), _WRITTEN),
+            ("FileWriter.add_event", _add, "adds nothing while a model is tried"),
             ("FileWriter.__init__", _open_file, "rank 0 writes"),
             ("SummaryWriter.__init__", _begin(folder), "all know rank 0's folder"),
         )

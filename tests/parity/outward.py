@@ -22,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -811,8 +813,126 @@ def a_forward_that_writes():
     return Path("seen.txt").read_text()
 
 
+def trained_through(forward):
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(forward(x))
+
+    model = Net(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for (x,) in DataLoader(TensorDataset(torch.ones(12, 2)), 4):
+        model(x).sum().backward()
+        optimizer.step()
+
+
+def a_forward_that_writes_to_what_is_open():
+    with open("seen.txt", "w") as text, open("seen.bin", "wb") as raw:
+
+        def forward(x):
+            text.write(f"{tuple(x.shape)}\n")
+            raw.write(bytes(len(x)))
+            return x
+
+        trained_through(forward)
+    return Path("seen.txt").read_text(), Path("seen.bin").stat().st_size
+
+
+def a_forward_that_logs():
+    logger = logging.getLogger("of a forward")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    said = io.StringIO()
+    handlers = [logging.FileHandler("seen.log"), logging.StreamHandler(said)]
+    for handler in handlers:
+        logger.addHandler(handler)
+
+    def forward(x):
+        logger.info("encoder %s", tuple(x.shape))
+        return x
+
+    trained_through(forward)
+    for handler in handlers:
+        logger.removeHandler(handler)
+        handler.close()
+    return Path("seen.log").read_text(), said.getvalue()
+
+
+def a_forward_that_logs_events():
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter("events")
+
+    def forward(x):
+        writer.add_scalar("rows", len(x), 1)
+        return x
+
+    trained_through(forward)
+    writer.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator("events")
+    events.Reload()
+    shutil.rmtree("events")  # named by the clock
+    return [event.value for event in events.Scalars("rows")]
+
+
+def a_forward_that_catches_warnings():
+    def forward(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.warn("unheard", stacklevel=1)
+        return x
+
+    with warnings.catch_warnings(record=True) as heard:
+        trained_through(forward)
+        warnings.warn("heard", stacklevel=1)
+        filters = len(warnings.filters)
+    return [str(each.message) for each in heard], filters
+
+
+class Unsent(OSError):
+    """Cannot be sent to other ranks, as an error of a server that has its connection."""
+
+    def __init__(self, code):
+        super().__init__(5, "unsent")
+        self.code = code
+        self.connection = threading.Lock()
+
+
+def errors_while_a_file_is_open():
+    said = []
+    try:
+        with open("data.txt", "w") as stream:
+            stream.write("half")
+            raise Unsent(404)
+    except Unsent as error:
+        said += [error.code, error.args, type(error.connection).__name__, error.__context__]
+    missing = FileNotFoundError(2, "missing")
+    try:
+        with open("more.txt", "w"):
+            raise missing
+    except OSError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        said += [error is missing, frames[-1].line, Path("data.txt").read_text()]
+    return said
+
+
+def arrays_that_are_pickled_without_a_copy():
+    array = np.arange(100_000, dtype=np.float64)
+    with open("array.pkl", "wb") as stream:
+        pickle.dump(array, stream, 5)
+        wrote = stream.write(np.int32(7)), stream.write(memoryview(array[:3]))
+    return wrote, Path("array.pkl").stat().st_size
+
+
 HABITS = [
     functions_are_copied,
+    a_forward_that_writes_to_what_is_open,
+    a_forward_that_logs,
+    a_forward_that_logs_events,
+    a_forward_that_catches_warnings,
+    errors_while_a_file_is_open,
+    arrays_that_are_pickled_without_a_copy,
     low_level_habits,
     what_threads_write,
     names_by_the_clock,
