@@ -1,9 +1,12 @@
 """Outward effects: the folder, the values and the errors of N ranks are those of one process."""
 
+import gc
+import json
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -77,6 +80,80 @@ def test_a_forward_prints_what_it_prints_in_one_process(ranks):
     assert alone.stdout[0] == "rows (4, 2)\n" * 3
     assert spread.stdout == [*alone.stdout, ""]
     assert spread.stderr[0].count("heard 4\n") == 3
+
+
+class Log:
+    """Closes its file when it goes, which is when the garbage collector of its rank comes by."""
+
+    def __init__(self, path):
+        self.stream, self.own = open(path, "w"), self
+        self.folder = tempfile.TemporaryDirectory(dir=".")
+
+    def __del__(self):
+        self.stream.write("the end")
+        self.stream.close()
+        print("closed")
+        self.folder.cleanup()
+
+
+def collected_at_another_point():
+    gc.disable()
+    Log("a.txt")
+    if ddp_patch.rank() == 1:
+        gc.collect()
+    Path("b.txt").write_text("b")
+    gc.collect()
+    Path("c.txt").write_text("c")
+    gc.enable()
+    return sorted(os.listdir(".")), Path("a.txt").read_text()
+
+
+def test_what_the_garbage_collector_finalizes_is_no_meeting(ranks):
+    outcome = ranks.call(collected_at_another_point, 3).ok()
+    assert outcome.results == [[["a.txt", "b.txt", "c.txt"], "the end"]] * 3
+    assert outcome.stdout == ["closed\n", "", ""]
+
+
+def read_back():
+    answers = []
+    count = ddp_patch.state.State.session.rank_zero
+    json.dump({"a": 1}, open("a.json", "w"))
+    Path("touched").touch()
+    np.memmap("map.bin", np.uint8, "w+", shape=4)[:] = 7
+    descriptor = os.open("held.txt", os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"one")
+    for _ in range(2):
+        before = count._count
+        answers.append((json.load(open("a.json")), os.path.getsize("touched"), np.memmap("map.bin", mode="r").tolist()))
+        answers.append(count._count - before)
+    answers.append(Path("held.txt").read_text())
+    os.write(descriptor, b"two")
+    os.close(descriptor)
+    return [*answers, Path("held.txt").read_text()]
+
+
+def test_files_that_nobody_holds_any_more_are_read_as_they_are(ranks):
+    first, turns, again, none, held, whole = ranks.call(read_back, 2).ok().results[0]
+    assert first == again == [{"a": 1}, 0, [7] * 4]
+    assert turns == 3  # each is asked for once
+    assert none == 0
+    assert (held, whole) == ("one", "onetwo")
+
+
+def saves_arrays():
+    array = np.arange(2**20)
+    with open("a.npy", "wb") as stream:
+        np.save(stream, array)
+        held = os.stat(stream.fileno()).st_blocks * 512
+    np.save("b.npy", array)
+    return held, [bool((np.load(name) == array).all()) for name in ("a.npy", "b.npy")]
+
+
+def test_arrays_are_written_to_one_disk(ranks):
+    (first, is_first), *others = ranks.call(saves_arrays, 3).ok().results
+    assert first >= 2**23
+    assert [held for held, _ in others] == [0, 0]
+    assert is_first == others[0][1] == [True, True]
 
 
 def two_sessions():

@@ -149,7 +149,7 @@ def write_atomically(
     if (path.exists() and (not path.is_file() or path.stat().st_nlink > 1)) or not path.parent.is_dir():
         write_directly()
         return
-    sweep(path.parent)
+    sweep(path.parent.absolute())
     beside = path.parent / scratch_name()
     opened = _opened(beside, named=by_name)
     if opened is None:

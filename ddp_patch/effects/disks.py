@@ -137,9 +137,10 @@ class Disks:
             return os.fdopen(os.dup(copy.fileno()), "rb")
 
     def before(self, path: str, mode: str) -> IO[bytes]:
-        """What a file held before rank 0 opens it, as ``null_file.before``. Every rank asks."""
+        """What a file held before rank 0 opens it, as ``null_file.before``. Every rank asks; rank 0 needs nothing."""
+        others = "w" if self._rank_zero.is_leader else mode
         if self._are_one or not ("a" in mode or "r" in mode) or not self.are_apart(path):
-            return before(path, mode)
+            return before(path, others)
         held: IO[bytes] | None = None
         with contextlib.suppress(OSError):  # rank 0 meets the error as well
             if "+" in mode:
@@ -152,7 +153,7 @@ class Disks:
             return held
         if held is not None:
             held.close()
-        return before(path, mode if self.sees(path) else "w")
+        return before(path, others if self.sees(path) else "w")
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:

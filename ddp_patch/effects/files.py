@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from .descriptors import is_written_to
 from .disks import UNSEEN, Disks
 from .file_objects import Watched, in_step
 from .null_file import Open, before, null_file
@@ -83,7 +84,7 @@ class Files:
             with held:
                 self._rank_zero.barrier_call("os.open", lambda: None, [own])
                 opened.append(self._named(held))
-        self.goes_on(own)  # when a descriptor is closed cannot be told
+        self.goes_on(own)  # when a descriptor is closed is not told
         return opened[0]
 
     def _named(self, held: IO[bytes]) -> int:
@@ -169,8 +170,19 @@ class Files:
         return bool(self._open or self._finished or self._renamed or self._disks.has_changes)
 
     def is_unfinished(self, own: str) -> bool:
-        """Tell whether rank 0 may go on writing to a file."""
+        """Tell whether rank 0 may go on writing to a file. Every rank asks."""
+        if own in self._open and not self._goes_on(own):  # nobody holds the file object any more, for one
+            del self._open[own]
+            self._finished.add(own)
         return own in self._open
+
+    def _is_mapped(self, own: str) -> bool:
+        if own in self._mapped and not self._goes_on(own):
+            self._mapped.discard(own)
+        return own in self._mapped
+
+    def _goes_on(self, own: str) -> bool:
+        return bool(self._rank_zero.call("open", lambda: is_written_to(own), [own]))
 
     def key(self, path: Any) -> str:
         """Give the name that rank 0 gave a file."""
@@ -184,9 +196,9 @@ class Files:
         own = self.key(file)
         if options.get("opener") is None:
             is_elsewhere = self._is_elsewhere(own)
-            if own in self._mapped and not is_elsewhere:
+            if not is_elsewhere and self._is_mapped(own):
                 return self._read_mapped(real, file, mode, options, own)
-            if own in self._open or is_elsewhere:
+            if self.is_unfinished(own) or is_elsewhere:
                 return self._read_copy(real, file, mode, options, own)
         try:
             return real(self.leaders(file), mode, **options)

@@ -21,6 +21,7 @@ from ..errors import TrustError
 from ..job.attendance import Attendance
 from ..job.divergence import ADVICE
 from ..ledger import script_line
+from .collector import Collector
 from .points import Point
 
 _sessions = itertools.count(1)
@@ -50,19 +51,26 @@ class RankZero:
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next meeting
         self._process = os.getpid()
         self._running = True
+        self._collector = Collector()
         self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next effect
         self._acting: ContextVar[bool] = ContextVar("acting", default=False)
 
     def in_lockstep(self) -> bool:
         """Tell whether what happens now is done by all ranks alike, and so once."""
-        return script_thread.is_here() and self._is_shared() and not self._world.muted.get()
+        return self._is_in_step() and self._is_shared() and not self._world.muted.get()
 
     def is_silent(self) -> bool:
-        """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts."""
+        """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts.
+
+        Nor are finalizers that the garbage collector runs.
+        """
         if self._world.muted.get():
             return self._is_shared()
-        in_step = script_thread.is_here() or script_thread.is_launchers()
+        in_step = self._is_in_step() or script_thread.is_launchers()
         return not self.is_leader and self._is_shared() and not in_step
+
+    def _is_in_step(self) -> bool:
+        return script_thread.is_here() and not self._collector.is_at_work()
 
     def _is_shared(self) -> bool:
         # Children, and a dataset that loads the rows of one rank, do what is theirs alone.
@@ -157,6 +165,7 @@ class RankZero:
     def stop(self) -> None:
         """From now on, everything is done as it comes."""
         self._running = False
+        self._collector.stop()
 
     @contextmanager
     def _at(self, what: str, paths: Sequence[str]) -> Iterator[str]:

@@ -23,12 +23,13 @@ def make_scratch() -> str:
     Raises:
         OSError: where none can be made.
     """
-    _sweep_temporary()
+    sweep(Path(tempfile.gettempdir()))
     return tempfile.mkdtemp(prefix=f"{_own()}-", suffix=_host())
 
 
+@functools.cache
 def sweep(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder."""
+    """Remove what processes that were killed have left in a folder, once."""
     for name in os.listdir(folder):
         if name.startswith(_MARK) and name.endswith(_host()):
             pid, _, start = name.removeprefix(_MARK).partition("-")[0].partition(".")
@@ -38,11 +39,6 @@ def sweep(folder: Path) -> None:
                     shutil.rmtree(left, ignore_errors=True)
                 else:
                     left.unlink(missing_ok=True)
-
-
-@functools.cache
-def _sweep_temporary() -> None:
-    sweep(Path(tempfile.gettempdir()))
 
 
 def _own() -> str:
