@@ -355,7 +355,7 @@ def event_files():
 
 def trackers():
     os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_ALLOW_FILE_STORE="true", DO_NOT_TRACK="true")
-    import mlflow
+    import mlflow.pytorch
     import wandb
 
     rows = batch()
@@ -386,6 +386,11 @@ def trackers():
         for i in range(3):
             mlflow.log_metric("sum", rows.sum(), step=i)
         mlflow.log_text("text", "a.txt")
+        how = {"pip_requirements": [], "serialization_format": "pickle"}
+        kept = mlflow.pytorch.log_model(torch.nn.Linear(2, 1), name="m", **how)
+    mlflow.pytorch.save_model(torch.nn.Linear(2, 1), "mlruns/saved", **how)
+    of_all = mlflow.MlflowClient().search_logged_models([active.info.experiment_id])
+    seen.append([mlflow.pytorch.load_model(kept.model_uri).weight.shape, len(of_all), len(kept.model_id)])
     logged = mlflow.get_run(active.info.run_id)
     client = mlflow.MlflowClient()
     client.log_metric(active.info.run_id, "later", batch().mean(), step=1)

@@ -16,6 +16,7 @@ _FUNCTIONS = (
     *("get_artifact_uri", "log_metric", "log_metrics", "log_param", "log_params", "log_artifact", "log_artifacts"),
     *("log_dict", "log_text", "log_figure", "log_image", "log_table", "log_input", "set_tag", "set_tags", "delete_tag"),
 )
+_FLAVORS = ("mlflow.pytorch", "mlflow.pyfunc", "mlflow.transformers", "mlflow.sklearn")
 _CLIENTS = ("mlflow:MlflowClient", "mlflow.tracking:MlflowClient", "mlflow.client:MlflowClient")
 
 
@@ -41,6 +42,11 @@ PATCHES = (
             _FLUENT, name, _once(f"mlflow.{name}"), _EFFECT, (f"mlflow:{name}",), when_imported="mlflow", optional=True
         )
         for name in _FUNCTIONS
+    ),
+    *(
+        Patch(flavor, name, _once(f"{flavor}.{name}"), _EFFECT, when_imported=flavor, optional=True)
+        for flavor in _FLAVORS
+        for name in ("log_model", "save_model")
     ),
     # It ends only what it finds among the runs of its process (mlflow 3.17).
     Patch(_FLUENT, "ActiveRun.__exit__", _once("mlflow.ActiveRun.__exit__"), _EFFECT, when_imported="mlflow"),
