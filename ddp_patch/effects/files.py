@@ -42,7 +42,7 @@ class Files:
         self._disks = disks
         self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
         self._finished: set[str] = set()
-        self._scratch: str | None = None  # this rank's own folder, for what has to have a name
+        self._scratch: str | None = None  # a folder for what has to have a name
         self._mapped: set[str] = set()  # written to through memory
         self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
         rank_zero.renamed = self._rename
@@ -90,14 +90,18 @@ class Files:
     def _named(self, held: IO[bytes]) -> int:
         """A descriptor of a copy that has a name: whoever locks a file looks whether it was removed meanwhile."""
         with self._rank_zero.alone():
-            if self._scratch is None:
-                self._scratch = make_scratch()
-            descriptor, _ = tempfile.mkstemp(dir=self._scratch)
+            descriptor, _ = tempfile.mkstemp(dir=self.scratch())
             with open(os.dup(descriptor), "wb") as copy:
                 held.seek(0)
                 shutil.copyfileobj(held, copy)
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
+
+    def scratch(self) -> str:
+        """This rank's own folder, until the end."""
+        if self._scratch is None:
+            self._scratch = make_scratch()
+        return self._scratch
 
     def close(self) -> None:
         """Remove what this rank needed meanwhile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import sys
 import urllib.parse
@@ -33,6 +34,23 @@ def _is_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     return wrapped(*args, **kwargs) and not (is_in_step(args[0]) or is_null(args[0]))
 
 
+def _twin(session: Session, connect: Callable[..., Any], path: str) -> str:
+    """Give this rank's copy of a database; all of its connections have the same one, as rank 0's have."""
+    twin = os.path.join(session.files.scratch(), f"{hashlib.sha256(path.encode()).hexdigest()[:16]}.db")
+    if not os.path.exists(path):
+        with contextlib.suppress(FileNotFoundError):  # rank 0's is gone
+            os.unlink(twin)
+        return twin
+    with contextlib.closing(connect(twin, timeout=0)) as copy, contextlib.closing(connect(path)) as there:
+        try:
+            copy.execute("BEGIN EXCLUSIVE")
+        except sys.modules["sqlite3"].OperationalError:  # in use, with what rank 0's has: a backup would wait for ever
+            return twin
+        copy.rollback()
+        there.backup(copy)
+    return twin
+
+
 def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(database: Any, *rest: Any, **options: Any) -> Any:
         given = database
@@ -54,14 +72,13 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
                 "sqlite3.connect", act, [path], broadcast_result=False
             )  # what rank 0 wrote before is there
         if not opened:
-            opened.append(wrapped(":memory:", *rest, **{**options, "uri": False}))
             try:
-                if os.path.exists(path):
-                    with contextlib.closing(wrapped(path)) as there:
-                        there.backup(opened[0])
-            except sys.modules["sqlite3"].Error:
+                with session.rank_zero.alone():
+                    twin = _twin(session, wrapped, path)
+            except sys.modules["sqlite3"].DatabaseError:
                 # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next effect.
-                opened[0] = wrapped(path, *rest, **{**options, "uri": False})
+                twin = path
+            opened.append(wrapped(twin, *rest, **{**options, "uri": False}))
         if session.rank_zero.in_lockstep():
             session.rank_zero.barrier_call("sqlite3.connect", lambda: None, [path])  # all have copied it
         return opened[0]

@@ -922,6 +922,28 @@ def errors_while_a_file_is_open():
     return said
 
 
+def two_connections_to_a_database():
+    reader = sqlite3.connect("runs.db")
+    seen = []
+    for value in range(3):
+        with contextlib.closing(sqlite3.connect("runs.db")) as writer, writer:
+            writer.execute("create table if not exists t (v)")
+            writer.execute("insert into t values (?)", (value,))
+            with contextlib.closing(sqlite3.connect("runs.db", timeout=0)) as other:
+                try:
+                    other.execute("insert into t values (7)")
+                except sqlite3.OperationalError as error:
+                    seen.append(str(error))
+        seen.append(reader.execute("select count(*) from t").fetchone())
+    seen.append(reader.execute("pragma journal_mode=wal").fetchone())
+    reader.close()
+    os.remove("runs.db")
+    with contextlib.closing(sqlite3.connect("runs.db")) as anew:
+        seen.append(anew.execute("select count(*) from sqlite_master").fetchone())
+    os.remove("runs.db")
+    return seen
+
+
 def arrays_that_are_pickled_without_a_copy():
     array = np.arange(100_000, dtype=np.float64)
     with open("array.pkl", "wb") as stream:
@@ -938,6 +960,7 @@ HABITS = [
     a_forward_that_catches_warnings,
     errors_while_a_file_is_open,
     arrays_that_are_pickled_without_a_copy,
+    two_connections_to_a_database,
     low_level_habits,
     what_threads_write,
     names_by_the_clock,
