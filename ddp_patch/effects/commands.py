@@ -42,7 +42,7 @@ class Commands:
             return real(*args, **kwargs)
         if is_silent:
             return _nothing(what, args, kwargs)
-        self._files.commanded()
+        self._files.written.commanded()
         return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
 
     def joined(self, what: str) -> None:
@@ -67,7 +67,7 @@ class Commands:
         if is_silent:  # a command that says nothing, with the pipes that were asked for
             real([sys.executable, "-S", "-c", ""], *args[1:], **{**_without_command(kwargs), "shell": False})
             return
-        self._files.commanded()
+        self._files.written.commanded()
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._rank_zero.is_leader:
             shown: dict[str, Any] = self._rank_zero.barrier_call(
@@ -100,7 +100,7 @@ class Commands:
             finally:
                 vars(process).update(pipes)
 
-        self._files.commanded()
+        self._files.written.commanded()
         result, process.returncode = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
         return result
 

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from .descriptors import is_written_to
 from .disks import UNSEEN, Disks
 from .file_objects import Watched, in_step
 from .null_file import Open, before, null_file
 from .ownership import Ownership
 from .rank_zero import RankZero
 from .scratch import make_scratch
+from .written import Written
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
 _COPIED = 2**30  # bytes; the others of larger files read the file itself, which rank 0 may go on changing
@@ -40,10 +40,8 @@ class Files:
         self._rank_zero = rank_zero
         self._ownership = ownership
         self._disks = disks
-        self._open: dict[str, int] = {}  # files that may be unfinished -> times opened for writing and not closed
-        self._finished: set[str] = set()
+        self.written = Written(rank_zero)
         self._scratch: str | None = None  # a folder for what has to have a name
-        self._mapped: set[str] = set()  # written to through memory
         self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
         rank_zero.renamed = self._rename
 
@@ -122,7 +120,7 @@ class Files:
 
     def finished(self, path: Any) -> None:
         """Note that rank 0 has written a file."""
-        self._finished.add(self.key(path))
+        self.written.finished(self.key(path))
         self.changed(path)
 
     def changed(self, path: Any) -> None:
@@ -137,56 +135,27 @@ class Files:
         """Note that rank 0 writes to a file from now on."""
         path = self.key(path)
         self._disks.changed(path)
-        self._finished.discard(path)
-        self._open[path] = self._open.get(path, 0) + 1
+        self.written.begins(path)
 
     def mapped(self, path: Any) -> None:
         """Note that the script may write to a file through memory, without telling anybody."""
         if self._rank_zero.in_lockstep() and self._ownership.covers(path):
-            self._mapped.add(self.key(path))
+            self.written.mapped(self.key(path))
 
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
-        path = self.key(path)
-        left = self._open.get(path, 1) - 1
-        if left:
-            self._open[path] = left
-        else:
-            self._open.pop(path, None)
-            self._finished.add(path)
+        self.written.ends(self.key(path))
 
     def forget(self, path: Any) -> None:
         """Note that rank 0 removed a file, or put another one in its place."""
         own = self.key(path)
         self._disks.changed(own)
-        inside = own + os.sep
-        self._finished = {name for name in self._finished if name != own and not name.startswith(inside)}
-        self._mapped.discard(own)
-        self._open.pop(own, None)
-
-    def commanded(self) -> None:
-        """Note that a command ran, which may have removed anything."""
-        self._finished.clear()
+        self.written.forget(own)
 
     @property
     def is_known(self) -> bool:
         """Tell whether any path means something else than what this rank finds there."""
-        return bool(self._open or self._finished or self._renamed or self._disks.has_changes)
-
-    def is_unfinished(self, own: str) -> bool:
-        """Tell whether rank 0 may go on writing to a file. Every rank asks."""
-        if own in self._open and not self._goes_on(own):  # nobody holds the file object any more, for one
-            del self._open[own]
-            self._finished.add(own)
-        return own in self._open
-
-    def _is_mapped(self, own: str) -> bool:
-        if own in self._mapped and not self._goes_on(own):
-            self._mapped.discard(own)
-        return own in self._mapped
-
-    def _goes_on(self, own: str) -> bool:
-        return bool(self._rank_zero.call("open", lambda: is_written_to(own), [own]))
+        return bool(self.written or self._renamed or self._disks.has_changes)
 
     def key(self, path: Any) -> str:
         """Give the name that rank 0 gave a file."""
@@ -200,23 +169,25 @@ class Files:
         own = self.key(file)
         if options.get("opener") is None:
             is_elsewhere = self._is_elsewhere(own)
-            if not is_elsewhere and self._is_mapped(own):
+            if not is_elsewhere and self.written.is_mapped(own):
                 return self._read_mapped(real, file, mode, options, own)
-            if self.is_unfinished(own) or is_elsewhere:
-                return self._read_copy(real, file, mode, options, own)
+            is_unfinished = self.written.is_unfinished(own)
+            if is_unfinished or is_elsewhere:
+                return self._read_copy(real, file, mode, options, own, is_unfinished)
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
-            if own not in self._finished or self._rank_zero.is_leader:
+            if not self.written.is_finished(own) or self._rank_zero.is_leader:
                 raise
         return self._wait_for(real, file, mode, options)
 
     def _is_elsewhere(self, own: str) -> bool:
         return self._disks.has_changes and not self._ownership.asks_itself() and self._disks.concerns(own)
 
-    def _read_copy(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+    def _read_copy(
+        self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str, is_unfinished: bool
+    ) -> Any:
         """Read a file that rank 0 may go on writing to, or alone sees: the others get what it holds."""
-        is_unfinished = own in self._open
         with self._disks.copy(own, file) as copy:
             if self._rank_zero.is_leader or (self._disks.sees(own) and not is_unfinished):
                 return real(self.leaders(file), mode, **options)

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
-from .. import script_thread
 from ..batch.world import World
 from ..errors import TrustError
 from ..job.attendance import Attendance
 from ..job.divergence import ADVICE
 from ..ledger import script_line
-from .collector import Collector
+from .lockstep import Lockstep
 from .points import Point
 
 _sessions = itertools.count(1)
 _MOST_CALLS = 128  # after which the ranks are waited for, and the answers dropped from the store
 
 
-class RankZero:
+class RankZero(Lockstep):
     """Takes the ranks through their outward effects, one after the other."""
 
     def __init__(self, attendance: Attendance, world: World) -> None:
@@ -38,69 +35,17 @@ class RankZero:
             attendance: of this rank.
             world: the ranks.
         """
-        self.is_leader = world.rank == 0
+        super().__init__(world)
         self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
         self.lets_out: Callable[[str, Any], None] | None = None
         """Told how something leaves the program where all ranks are in step, and what: "saved", "written", ..."""
         self._attendance = attendance
-        self._world = world
         self._session = next(_sessions)  # the store keeps the last answers of a session that ended
         self._count = 0
         self._barriers = 0  # to which all ranks have come
         self._calls = 0  # since, for which nobody waited
         self._spent: list[str] = []  # entries of the store that all ranks have read once they come to the next meeting
-        self._process = os.getpid()
-        self._running = True
-        self._collector = Collector()
         self.pending: OSError | None = None  # met where the ranks are not in step; all raise it at their next effect
-        self._acting: ContextVar[bool] = ContextVar("acting", default=False)
-
-    def in_lockstep(self) -> bool:
-        """Tell whether what happens now is done by all ranks alike, and so once."""
-        return self._is_in_step() and self._is_shared() and not self._world.muted.get()
-
-    def is_silent(self) -> bool:
-        """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts.
-
-        Nor are finalizers that the garbage collector runs.
-        """
-        if self._world.muted.get():
-            return self._is_shared()
-        in_step = self._is_in_step() or script_thread.is_launchers()
-        return not self.is_leader and self._is_shared() and not in_step
-
-    def _is_in_step(self) -> bool:
-        return script_thread.is_here() and not self._collector.is_at_work()
-
-    def _is_shared(self) -> bool:
-        # Children, and a dataset that loads the rows of one rank, do what is theirs alone.
-        return (
-            self._running
-            and not self._acting.get()
-            and not self._world.fetching.get()
-            and not self._world.reading.get()
-            and os.getpid() == self._process
-        )
-
-    def mutes(self, said: Any) -> bool:
-        """Tell whether a trial is running, which writes nothing, and keep what it would have written."""
-        is_muted = self._world.muted.get()
-        if is_muted:
-            self._world.said.append(str(said))
-        return is_muted
-
-    def is_acting(self) -> bool:
-        """Tell whether this is part of an effect that happens on this rank as it is."""
-        return self._acting.get()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let effects inside happen on this rank as they are."""
-        token = self._acting.set(True)
-        try:
-            yield
-        finally:
-            self._acting.reset(token)
 
     def barrier_call(
         self,
@@ -161,11 +106,6 @@ class RankZero:
                 raise error
             finally:
                 del error  # or this frame would hold it, and so the script's frames
-
-    def stop(self) -> None:
-        """From now on, everything is done as it comes."""
-        self._running = False
-        self._collector.stop()
 
     @contextmanager
     def _at(self, what: str, paths: Sequence[str]) -> Iterator[str]:
