@@ -6,6 +6,7 @@ import re
 import pytest
 
 from ddp_patch.check import command
+from ddp_patch.check.checking import check_source
 from ddp_patch.check.noqa import silenced
 
 CLEAN = "import torch\n\nx = torch.zeros(3)\n"
@@ -53,6 +54,22 @@ def test_what_cannot_be_checked_is_2_and_the_others_go_on(folder, capsys):
     assert "broken.py:1:7: syntax error for Python 3." in out
     assert "nowhere.py: there is no such file or folder (not checked)" in out
     assert "; 2 problems kept files from being checked." in out
+
+
+def test_a_fault_of_the_checker_is_said_of_its_file_and_the_others_go_on(folder, capsys, monkeypatch):
+    def fails(source, *rest):
+        if source.path.name == "clean.py":
+            raise RecursionError("maximum recursion depth exceeded\n...")
+        return check_source(source, *rest)
+
+    monkeypatch.setattr("ddp_patch.check.checking.check_source", fails)
+    code, out, err = run(capsys, ".")
+    assert (code, err) == (2, "")
+    assert (
+        "clean.py: checking it failed (RecursionError: maximum recursion depth exceeded), a fault of ddp_patch" in out
+    )
+    assert "Write --exclude clean.py (not checked)" in out
+    assert "dirty.py:5:1: DDP106" in out
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ..source import Programs, find
+from ..source import Problem, Programs, find
 from .checking import Result, check
 from .config import Config, ConfigError, config_for
 from .explain import explained, listed
@@ -71,13 +71,22 @@ def _check(options: argparse.Namespace) -> Result:
                 files[file] = chosen(select or config.select, [*ignore, *config.ignore, *config.ignored(file)])
         programs = Programs([*files])
         for file, wanted in files.items():
-            check(file, wanted, result, programs.elsewhere(file))
+            try:
+                check(file, wanted, result, programs.elsewhere(file))
+            except Exception as error:  # noqa: BLE001 — a fault of ours, which the other files shall not suffer from
+                result.problems.append(_crash(file, error))
             if result.files % _COLLECT == 0:
                 gc.collect()
     finally:
         if collecting:
             gc.enable()
     return result
+
+
+def _crash(file: Path, error: Exception) -> Problem:
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    reason = f"checking it failed ({said}), a fault of ddp_patch's that you may report. Write --exclude {file.name}"
+    return Problem(str(file), 0, 0, "crashed", reason)
 
 
 def _rule(code: str) -> Rule:

@@ -87,7 +87,7 @@ class Evaluation:
                 return self._item(node.args[path[0]].value, scope, path[1:], looped)
             if name == "prepare" and len(node.args) > 1 and path and path[0] < len(node.args):
                 return self.kinds(node.args[path[0]].value, scope)
-            if name in self._scopes.functions and path and not looped:
+            if name in self._scopes.functions and path and not looped and not self._is_imported(node.func):
                 return self._results(name, path)
         if isinstance(node, (cst.Tuple, cst.List)) and path and not looped:
             if path[0] < len(node.elements):
@@ -101,9 +101,17 @@ class Evaluation:
     def _results(self, name: str, path: tuple[int, ...]) -> Kinds:
         found: set[Kind] = set()
         for function in self._scopes.functions.get(name, ()):
+            if function in self._open:
+                continue  # it gives back what a call of itself does
+            self._open.add(function)
             for value in self._returned.get(function, ()):
                 found |= self._item(value, self._scopes.inside(function), path, looped=False)
+            self._open.discard(function)
         return frozenset(found)
+
+    def _is_imported(self, function: cst.BaseExpression) -> bool:
+        """``torch.split`` is no call of the file's own ``split``."""
+        return (dotted(function) or "").partition(".")[0] in self._imported
 
     def _evaluate(self, node: cst.CSTNode, scope: Scope) -> Kinds:
         if isinstance(node, cst.Call):

@@ -12,7 +12,7 @@ class Problem:
     path: str
     line: int  # from 1; 0 where no line is meant
     column: int  # from 1; 0 where no column is meant
-    kind: str  # missing, empty, unreadable, not-text, python2, syntax, notebook, too-large
+    kind: str  # missing, empty, unreadable, not-text, python2, syntax, notebook, too-large, crashed
     reason: str  # what was found, and what to do about it
     cell: int | None = None  # of a notebook, from 1, counting code cells
 
