@@ -59,6 +59,9 @@ def kinds(text, expression):
         ("s = DistributedSampler(d)", "s", {"SAMPLER", "DISTRIBUTED_SAMPLER"}),
         ("def f(l):\n    pass\nf(Loader(d))", "1", set()),
         ("import os\nr = int(os.environ['LOCAL_RANK'])", "r", {"RANK"}),
+        ("import os\nr = os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')", "int(r)", {"RANK"}),
+        ("import os\nr = os.getenv('SLURM_PROCID')", "r", {"RANK"}),
+        ("r = config.get('RANKING', 'RANK')", "r", set()),
         ("import torch.distributed as dist\nr = dist.get_rank()", "r", {"RANK"}),
         ("for x in Loader(d):\n    n = x.sum()\nall_reduce(n)", "n", {"REDUCED"}),
         ("c = torch.load('x')", "c['state_dict']", {"CHECKPOINT", "STATE_DICT"}),
@@ -148,6 +151,12 @@ if not dist.is_initialized() or dist.get_rank() == 0:
     probe()
 probe() if is_master() else None
 rank == 0 and probe()
+if int(os.environ.get("RANK", 0)) == 0:
+    probe()
+if os.getenv("LOCAL_RANK") == "0" and config.get("verbose"):
+    probe()
+if config.get("rank") == 0:
+    probe()
 if rank != 0:
     pass
 else:
@@ -170,6 +179,8 @@ if rank == -1:
     probe()
 if rank is not None:
     probe()
+if os.environ.get("RANK") is not None:
+    probe()
 if world_size > 1:
     probe()
 def f():
@@ -189,14 +200,14 @@ probe()
 
 
 def test_tests_on_the_rank_are_seen_in_all_their_forms():
-    facts = facts_of_text(GUARDED)
+    facts = facts_of_text("import os\n" + GUARDED)
     calls = facts.calls("probe")
-    assert [facts.on_some_ranks(call) for call in calls] == [True] * 9
+    assert [facts.on_some_ranks(call) for call in calls] == [True] * 12
 
 
 def test_what_runs_on_all_ranks_is_told_from_them():
-    facts = facts_of_text("import subprocess\n" + OPEN)
-    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [False] * 7
+    facts = facts_of_text("import os, subprocess\n" + OPEN)
+    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [False] * 8
 
 
 def test_every_node_is_visited_once():

@@ -87,6 +87,11 @@ def test_files_that_do_not_import_each_other_are_judged_by_themselves(found):
             "from part import save\ndef main(rank):\n    if rank != 0:\n        return\n    save(model)\n",
         ),
         (
+            "DDP106",
+            TRAIN + "def save(model):\n    torch.save(model, 'x')\n",
+            "import os, part\nif int(os.environ.get('RANK', 0)) == 0:\n    part.save(model)\n",
+        ),
+        (
             "DDP107",
             TRAIN + "class Log:\n    def __init__(self):\n        self.file = open('log.txt', 'w')\n",
             "from part import Log\nlog = Log() if is_main_process() else None\n",

@@ -73,6 +73,7 @@ NO = [
     ("DDP104", "import torchmetrics\n" + HEAD + LOOP + "        metric.update(output, y)\n"),
     ("DDP105", DDP + "if dist.get_rank() == 0:\n    print(1)\n"),
     ("DDP105", DDP + "dist.init_process_group()\nloss.backward()\nprint(f'rank {rank}')\n"),
+    ("DDP105", DDP + "dist.init_process_group()\nloss.backward()\nif os.getenv('RANK', '0') == '0':\n    print(1)\n"),
     ("DDP105", HEAD + LOOP + "def print(*a): pass\nprint(1)\n"),
     ("DDP106", DDP + LOOP + "if args.local_rank in (-1, 0):\n    torch.save(1, 'x')\n"),
     ("DDP106", DDP + LOOP + "if is_main_process():\n    torch.save(1, 'x')\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import libcst as cst
@@ -17,7 +18,7 @@ _NONE: Kinds = frozenset()
 _KEPT = {Kind.MODULE, Kind.DATA_PARALLEL, Kind.DDP, Kind.LOSS, Kind.LOADER, Kind.DATASET, Kind.OPTIMIZER, *OF_ROWS}
 _PASSING = {"tqdm", "enumerate", "iter", "list", "reversed", "sorted", "islice", "trange", "prefetcher", "ProgressBar"}
 _OF_NO_ROWS = {"device", "dtype", "is_cuda", "ndim", "requires_grad", "dim", "__class__", "__name__"}
-_RANKS = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
+_RANKS = re.compile(r"(^|_)RANK$|^SLURM_(PROCID|LOCALID)$")  # what launchers put into the environment
 
 
 class Evaluation:
@@ -155,9 +156,9 @@ class Evaluation:
         return known.named(name) if name is not None else _NONE
 
     def _subscript(self, node: cst.Subscript, scope: Scope) -> Kinds:
-        text = [literal.value.strip("'\"") for literal in self._tree.within(node, cst.SimpleString)]
+        text = [_text(literal) for literal in self._tree.within(node, cst.SimpleString)]
         if dotted(node.value) in ("os.environ", "environ"):
-            return frozenset({Kind.RANK}) if set(text) & _RANKS else _NONE
+            return frozenset({Kind.RANK}) if any(map(_RANKS.search, text)) else _NONE
         base = self.kinds(node.value, scope)
         if Kind.CHECKPOINT in base:
             return base | ({Kind.STATE_DICT} if any("state" in word or "model" in word for word in text) else _NONE)
@@ -195,9 +196,7 @@ class Evaluation:
             if name == "iter" and Kind.LOADER in union:
                 return frozenset({Kind.LOADER_ITERATOR})
             return self._each(union) if name == "next" else union
-        if last in ("getenv", "get") and any(
-            "RANK" in literal.value for literal in self._tree.within(node, cst.SimpleString)
-        ):
+        if last in ("getenv", "get") and node.args and _RANKS.search(_text(node.args[0].value)):
             return frozenset({Kind.RANK})
         return self._method(node, last, union, scope)
 
@@ -223,6 +222,10 @@ class Evaluation:
         if last in ("mean", "sum") and Kind.LOSS_VALUE in receiver:
             return receiver
         return self._rows(receiver | given)
+
+
+def _text(node: cst.BaseExpression) -> str:
+    return node.value.strip("'\"") if isinstance(node, cst.SimpleString) else ""
 
 
 def _is_zero(node: cst.BaseExpression) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from .inference import Inference
 from .kinds import Kind
 from .names import dotted
-from .scopes import Scopes
+from .scopes import Scopes, called
 from .tree import Tree
 
 # Names of what is true on one rank only.
@@ -72,7 +72,7 @@ class Guards:
         return self._rank_tests[test]
 
     def _differs(self, test: cst.CSTNode) -> bool:
-        for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript):
+        for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript, cst.Call):
             name = dotted(part) or _key(part)
             if name is not None and names_rank(name) and not self._is_check(part):
                 return True
@@ -165,10 +165,12 @@ class Guards:
 
 
 def _key(node: cst.CSTNode) -> str | None:
-    """``config["rank"]``: what a value is kept under."""
-    if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
-        return None
-    index = node.slice[0].slice
-    text = index.value if isinstance(index, cst.Index) else None
+    """``config["rank"]``, ``os.environ.get("RANK")``: what a value is kept under."""
+    text: cst.CSTNode | None = None
+    if isinstance(node, cst.Subscript) and len(node.slice) == 1:
+        index = node.slice[0].slice
+        text = index.value if isinstance(index, cst.Index) else None
+    elif isinstance(node, cst.Call) and node.args and called(node) in ("get", "getenv"):
+        text = node.args[0].value
     key = text.evaluated_value if isinstance(text, cst.SimpleString) else None
     return key if isinstance(key, str) else None

@@ -15,7 +15,7 @@ from .roles import Role, roles
 from .text import NotText, decode
 
 _BY_HAND = {Role.TENSOR_PARALLEL, Role.RPC}
-_NAMED = (ast.Name, ast.Attribute, ast.Subscript)
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,15 @@ def _leaves(node: ast.If) -> bool:
 
 
 def _is_rank_test(test: ast.expr) -> bool:
-    return any(names_rank(_dotted(part)) for part in ast.walk(test) if isinstance(part, _NAMED))
+    return any(names_rank(_key(part) or _dotted(part)) for part in ast.walk(test) if isinstance(part, _NAMED))
+
+
+def _key(node: ast.AST) -> str:
+    """Give what is asked for in ``os.environ.get("RANK", 0)`` and ``os.getenv("RANK")``."""
+    if not isinstance(node, ast.Call) or _dotted(node.func).rpartition(".")[2] not in ("get", "getenv"):
+        return ""
+    asked = node.args[0] if node.args else None
+    return asked.value if isinstance(asked, ast.Constant) and isinstance(asked.value, str) else ""
 
 
 def _dotted(node: ast.AST) -> str:
