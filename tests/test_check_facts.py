@@ -63,12 +63,41 @@ def kinds(text, expression):
         ("import os\nr = os.getenv('SLURM_PROCID')", "r", {"RANK"}),
         ("r = config.get('RANKING', 'RANK')", "r", set()),
         ("import torch.distributed as dist\nr = dist.get_rank()", "r", {"RANK"}),
+        ("import torch.distributed as dist\nr = 8 * node + dist.get_rank()", "r", {"RANK"}),
+        ("import torch.distributed as dist\nr = [dist.get_rank() == 0]", "r[0]", set()),
         ("for x in Loader(d):\n    n = x.sum()\nall_reduce(n)", "n", {"REDUCED"}),
         ("c = torch.load('x')", "c['state_dict']", {"CHECKPOINT", "STATE_DICT"}),
     ],
 )
 def test_kinds_of_expressions(text, expression, expected):
     assert kinds(text, expression) == expected
+
+
+SPAWNED = [
+    "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=4, args=(args,))",
+    "from torch.multiprocessing import spawn\nspawn(nprocs=4, fn=work, args=(args,))",
+    "import torch\ntorch.multiprocessing.start_processes(work, (args,), 4, start_method='fork')",
+]
+
+
+@pytest.mark.parametrize("start", SPAWNED)
+@pytest.mark.parametrize("used", ["gpu", "args.gpu", "args.device_id"])
+def test_the_first_parameter_of_what_is_spawned_is_a_rank(start, used):
+    work = "def work(gpu, args):\n    args.gpu = gpu\n    args.device_id = args.gpu % 8\n    validate(args)\n"
+    facts = facts_of_text(f"{work}    {used} == 0 and probe()\n{start}\n")
+    assert all(facts.on_some_ranks(call) for call in facts.calls("probe"))
+
+
+def test_what_args_hold_of_a_rank_is_one_in_other_functions_as_well():
+    work = "def work(gpu, args):\n    args.gpu = gpu\ndef validate(args):\n    if args.gpu == 0:\n        probe()\n"
+    other = "    if args.epoch == 0 or args.gpu is None:\n        probe()\n"
+    facts = facts_of_text(f"{work}{other}{SPAWNED[0]}\n")
+    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [True, False]
+
+
+def test_a_function_that_another_library_spawns_has_no_rank():
+    facts = facts_of_text("import gevent\ndef work(gpu):\n    if gpu == 0:\n        probe()\ngevent.spawn(work)\n")
+    assert not facts.on_some_ranks(facts.calls("probe")[0])
 
 
 def test_parameters_get_the_kinds_of_what_is_passed():

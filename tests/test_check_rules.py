@@ -85,6 +85,12 @@ NO = [
         DDP + LOOP + "master_process = rank == 0\nif step % 10 == 0 and master_process:\n    torch.save(1, 'x')\n",
     ),
     ("DDP106", DDP + LOOP + "torch.save(1, f'x{rank}.pt')\n"),
+    (
+        "DDP106",
+        DDP
+        + LOOP
+        + "def work(proc, a):\n    if proc == 0:\n        torch.save(1, 'x')\ntorch.multiprocessing.spawn(work, args=(a,))\n",
+    ),
     ("DDP107", DDP + LOOP + "if config['rank'] == 0:\n    open('x', 'w')\n"),
     ("DDP107", HEAD + LOOP + "null = open(os.devnull, 'w')\n"),
     ("DDP107", HEAD + LOOP + "open('x').read()\nopen('y', 'rb')\n"),

@@ -35,6 +35,7 @@ class Evaluation:
         self._memo: dict[cst.CSTNode, Kinds] = {}
         self._open: set[cst.CSTNode] = set()
         self._bases: dict[str, Kinds] = {}
+        self._ranks: set[str] = set()  # ``args.gpu``, which other functions are given with args
 
     def kinds(self, node: cst.CSTNode | None, scope: Scope | None = None) -> Kinds:
         """Tell what an expression is: all kinds that it may be, or none where nothing is known."""
@@ -126,7 +127,7 @@ class Evaluation:
         parts = [self.kinds(child, scope) for child in children(node)]
         union = frozenset().union(*parts)
         if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation)):
-            return self._rows(union) | (union & {Kind.LOSS_VALUE})
+            return self._rows(union) | (union & {Kind.LOSS_VALUE, Kind.RANK})
         if isinstance(node, (cst.Comparison, cst.BaseFormattedStringContent, cst.FormattedString)):
             return self._rows(union)
         return union
@@ -143,6 +144,8 @@ class Evaluation:
             if variable is not None:
                 reduced = {Kind.REDUCED} if known.REDUCED_NAMES.search(name) else _NONE
                 return frozenset(variable.kinds) | reduced
+            if name in self._ranks and not name.startswith("self."):
+                return frozenset({Kind.RANK})
         if isinstance(node, cst.Attribute):
             base, attribute = self.kinds(node.value, scope), node.attr.value
             if attribute == "module" and base & {Kind.DATA_PARALLEL, Kind.DDP, Kind.MODULE}:

@@ -12,8 +12,8 @@ import libcst as cst
 from . import kinds as known
 from .evaluation import Evaluation, Kinds
 from .kinds import OF_ROWS, Kind
-from .names import dotted
-from .scopes import Scopes, Variable
+from .names import dotted, qualified
+from .scopes import Scopes, Variable, parameters
 from .tree import Tree
 
 __all__ = ["Inference", "Kinds"]
@@ -27,6 +27,7 @@ class Inference(Evaluation):
     def __init__(self, tree: Tree, scopes: Scopes, imported: Mapping[str, str]) -> None:
         super().__init__(tree, scopes, imported)
         self._reduced: set[Variable] = set()
+        self._spawn()
         self._use()
         self._settle()
         reduced = [variable for variable in scopes.all() if Kind.REDUCED in variable.kinds]
@@ -36,6 +37,17 @@ class Inference(Evaluation):
             self._use()
             self._reduced = set(reduced)
             self._settle()
+
+    def _spawn(self) -> None:
+        """``mp.spawn(train, args=(a,))`` calls ``train(i, a)``: i is the rank, whatever it is called."""
+        for call in (call for name in known.SPAWNS for call in self._scopes.calls.get(name, ())):
+            given = next((each.value for each in call.args if each.keyword is None or each.keyword.value == "fn"), None)
+            if not (qualified(call.func, self._imported) or "").startswith("torch.multiprocessing."):
+                continue
+            for function in self._scopes.functions.get((dotted(given) or "").rpartition(".")[2], ()):
+                taken = [each for each in parameters(function) if each.name.value not in ("self", "cls")]
+                if taken:
+                    self._scopes.inside(function).variable(taken[0].name.value).kinds.add(Kind.RANK)
 
     def _use(self) -> None:
         """What only one kind of thing has shows what a variable is: ``x.parameters()``, ``x.backward()``."""
@@ -57,6 +69,7 @@ class Inference(Evaluation):
         for round_ in range(_ROUNDS):
             changed = False
             self._memo.clear()
+            self._ranks = {each.name for each in variables if Kind.RANK in each.kinds and "." in each.name}
             for variable in variables:
                 before = len(variable.kinds)
                 for value in variable.values:

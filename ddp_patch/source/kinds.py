@@ -110,6 +110,7 @@ SAME = frozenset(
     {"to", "cuda", "cpu", "double", "float", "half", "bfloat16", "type", "train", "eval", "requires_grad_"}
     | {"apply", "share_memory", "contiguous", "detach", "clone"}
 )
+SPAWNS = ("spawn", "start_processes")  # of torch.multiprocessing
 REDUCES = re.compile(
     r"(^|[._])(all_?)?(reduce|gather|broadcast)|reduce_(dict|tensor|mean|sum)|synchronize_between_processes|all_reduce|sync_dist"
 )
