@@ -184,6 +184,22 @@ if int(os.environ.get("RANK", 0)) == 0:
     probe()
 if os.getenv("LOCAL_RANK") == "0" and config.get("verbose"):
     probe()
+first = args.rank == 0
+if first and not quiet:
+    probe()
+args.main = is_main_process()
+def test(args):
+    if not args.main:
+        return
+    probe()
+if rank <= 0 or rank < 4:
+    probe()
+if 0 < comm.Get_rank():
+    probe()
+if self._rank == 0 or data_parallel_rank == 0:
+    probe()
+if master or args.is_first or first_process:
+    probe()
 if config.get("rank") == 0:
     probe()
 if rank != 0:
@@ -208,6 +224,21 @@ if rank == -1:
     probe()
 if rank is not None:
     probe()
+if args.local_rank >= 0 and -1 != rank and rank > -1:
+    probe()
+if rank < 0 or 0 <= dist.get_rank() or None is not args.rank:
+    probe()
+if dist.get_rank() != -1:
+    probe()
+distributed = args.local_rank != -1
+if distributed:
+    probe()
+if not os.path.exists(args.root) or main.debug:
+    probe()
+if first or args.primary or is_action_main or is_first_batch:
+    probe()
+if mean_rank < 10 or torch.linalg.matrix_rank(x) == 0 or args.lora_rank > 0:
+    probe()
 if os.environ.get("RANK") is not None:
     probe()
 if world_size > 1:
@@ -231,12 +262,12 @@ probe()
 def test_tests_on_the_rank_are_seen_in_all_their_forms():
     facts = facts_of_text("import os\n" + GUARDED)
     calls = facts.calls("probe")
-    assert [facts.on_some_ranks(call) for call in calls] == [True] * 12
+    assert [facts.on_some_ranks(call) for call in calls] == [True] * 18
 
 
 def test_what_runs_on_all_ranks_is_told_from_them():
     facts = facts_of_text("import os, subprocess\n" + OPEN)
-    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [False] * 8
+    assert [facts.on_some_ranks(call) for call in facts.calls("probe")] == [False] * 15
 
 
 def test_every_node_is_visited_once():

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
+from functools import cached_property
 
 import libcst as cst
 
 from .inference import Inference
 from .kinds import Kind
 from .names import dotted
-from .scopes import Scopes, called
+from .ranks import is_of_one_rank, is_same_on_all, mirrored, names_one_rank, names_rank
+from .scopes import Scopes, Variable, called
 from .tree import Tree
 
-# Names of what is true on one rank only.
-_MAIN = re.compile(
-    r"(^|[._])(is_)?(main|master|primary|chief|root|coordinator|first|local_main|local_master)_?(process|rank|worker|proc|node)?$"
-    r"|is_(main|master|rank|primary|chief|local_main)|rank_?(zero|0)|on_main|main_process|is_log(ging|ger)?_(rank|process)",
-    re.I,
-)
-_ANY_RANK = re.compile(
-    r"(^|[._])(local_|global_|node_)?rank(_?id)?$|(get_|local_|global_)rank(\(|$)|process_index$", re.I
-)
-_DECORATORS = re.compile(r"(rank_zero_only|rank_?zero|main_process|master_only|one_rank_only|on_main_process)", re.I)
-
-
-def names_rank(name: str) -> bool:
-    """Tell whether a name is of a rank, or of what is true on one rank only."""
-    return bool(_MAIN.search(name) or _ANY_RANK.search(name))
-
-
-def is_of_one_rank(decorator: str) -> bool:
-    """Tell whether a decorator has its function run on one rank only."""
-    return _DECORATORS.search(decorator) is not None
+_OPERATORS = {
+    cst.LessThan: "<",
+    cst.LessThanEqual: "<=",
+    cst.GreaterThan: ">",
+    cst.GreaterThanEqual: ">=",
+}  # of those that have a direction
 
 
 class Guards:
@@ -58,6 +46,7 @@ class Guards:
         self._tree, self._scopes, self._imported, self._inference = tree, scopes, imported, inference
         self._elsewhere = elsewhere
         self._rank_tests: dict[cst.CSTNode, bool] = {}
+        self._open: set[cst.CSTNode] = set()
         self._block_exits: dict[cst.CSTNode, list[cst.If]] = {}
         self._called_under: dict[cst.CSTNode, cst.CSTNode | None] = {}
 
@@ -74,29 +63,58 @@ class Guards:
     def _differs(self, test: cst.CSTNode) -> bool:
         for part in self._tree.within(test, cst.Name, cst.Attribute, cst.Subscript, cst.Call):
             name = dotted(part) or _key(part)
-            if name is not None and names_rank(name) and not self._is_check(part):
-                return True
-            if Kind.RANK in self._inference.kinds(part) and not self._is_check(part):
+            of_rank = (name is not None and names_rank(name)) or Kind.RANK in self._inference.kinds(part)
+            if (of_rank and not self._is_check(part)) or self._holds_test(part):
                 return True
         return False
 
+    def _holds_test(self, node: cst.CSTNode) -> bool:
+        """``first = rank == 0``, ``main = is_main_process()``: a variable that holds a test is one by itself."""
+        name = dotted(node)
+        if name is None or node in self._open:
+            return False
+        found = self._scopes.find(name, self._scopes.of(node))
+        variables = self._attributes.get(name, []) if found is None else [found]
+        self._open.add(node)  # ``ready = ready and other`` asks for itself
+        holds = any(self._is_flag(value.node) for variable in variables for value in variable.values)
+        self._open.discard(node)
+        return holds
+
+    def _is_flag(self, node: cst.BaseExpression) -> bool:
+        if isinstance(node, cst.BooleanOperation):
+            return self._is_flag(node.left) or self._is_flag(node.right)
+        if isinstance(node, cst.UnaryOperation):
+            return isinstance(node.operator, cst.Not) and self._is_flag(node.expression)
+        if isinstance(node, cst.Comparison):
+            return self.is_rank_test(node)
+        name = dotted(node.func if isinstance(node, cst.Call) else node)
+        return name is not None and (names_one_rank(name) or self._holds_test(node))
+
+    @cached_property
+    def _attributes(self) -> dict[str, list[Variable]]:
+        """``args.first``, which other functions are given with args."""
+        found = defaultdict(list)
+        for variable in self._scopes.all():
+            if "." in variable.name and not variable.name.startswith("self."):
+                found[variable.name].append(variable)
+        return found
+
     def _is_check(self, node: cst.CSTNode) -> bool:
         """``local_rank == -1`` and ``rank is None`` ask whether there are ranks, which is the same on all of them."""
-        outer = self._tree.parents.get(node)
-        while isinstance(outer, (cst.Call, cst.Arg)):
-            outer = self._tree.parents.get(outer)
-        if isinstance(outer, cst.ComparisonTarget):
-            outer = self._tree.parents.get(outer)
-        if not isinstance(outer, cst.Comparison):
+        side, outer = node, self._tree.parents.get(node)
+        while isinstance(outer, (cst.Call, cst.Arg, cst.Attribute)):
+            side, outer = outer, self._tree.parents.get(outer)
+        comparison = self._tree.parents.get(outer) if isinstance(outer, cst.ComparisonTarget) else outer
+        if not isinstance(comparison, cst.Comparison):
             return False
-        return any(
-            (isinstance(target.comparator, cst.Name) and target.comparator.value == "None")
-            or (
-                isinstance(target.comparator, cst.UnaryOperation)
-                and isinstance(target.operator, (cst.Equal, cst.NotEqual, cst.GreaterThan))
-            )
-            for target in outer.comparisons
-        )
+        sides = [comparison.left, *(target.comparator for target in comparison.comparisons)]
+        operators = [_OPERATORS.get(type(target.operator), "==") for target in comparison.comparisons]
+        pairs = [
+            *zip(sides, operators, sides[1:], strict=False),
+            *zip(sides[1:], map(mirrored, operators), sides, strict=False),
+        ]
+        code = cst.Module([]).code_for_node
+        return all(is_same_on_all(operator, code(other)) for one, operator, other in pairs if one is side)
 
     def _guards(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         inner = node

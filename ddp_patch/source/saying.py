@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .guards import is_of_one_rank, names_rank
 from .names import address
 from .notebooks import NotANotebook, cells, mask
+from .ranks import is_of_one_rank, is_same_on_all, mirrored, names_one_rank, names_rank
 from .reading import LARGEST
 from .roles import Role, roles
 from .text import NotText, decode
 
 _BY_HAND = {Role.TENSOR_PARALLEL, Role.RPC}
+_OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}  # of those that have a direction
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
@@ -123,6 +124,7 @@ def _trees(place: Path) -> Iterator[ast.Module]:
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
     """Go through the nodes of a file: whether each is under a test on the rank, and in which functions."""
+    flags = _flags(tree)
     stack: list[tuple[ast.AST, bool, tuple[str, ...]]] = [(tree, False, ())]
     while stack:
         node, is_guarded, around = entry = stack.pop()
@@ -130,7 +132,7 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             is_guarded = any(is_of_one_rank(_dotted(each)) for each in node.decorator_list)
             around = (*around, node.name)
-        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and _is_rank_test(node.test))
+        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and _is_rank_test(node.test, flags))
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -138,19 +140,51 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
                 for child in value:
                     if isinstance(child, ast.AST):
                         stack.append((child, left, around))
-                        left = left or (isinstance(child, ast.If) and _leaves(child))
+                        left = left or (isinstance(child, ast.If) and _leaves(child, flags))
             elif isinstance(value, ast.AST) and name not in ("ctx", "op"):
                 stack.append((value, is_guarded if name == "test" else tests, around))
 
 
-def _leaves(node: ast.If) -> bool:
+def _leaves(node: ast.If, flags: Collection[str]) -> bool:
     """``if rank != 0: return``: what comes behind it runs on some ranks."""
     leaves = isinstance(node.body[-1], (ast.Return, ast.Continue))
-    return leaves and not node.orelse and _is_rank_test(node.test)
+    return leaves and not node.orelse and _is_rank_test(node.test, flags)
 
 
-def _is_rank_test(test: ast.expr) -> bool:
-    return any(names_rank(_key(part) or _dotted(part)) for part in ast.walk(test) if isinstance(part, _NAMED))
+def _is_rank_test(test: ast.AST, flags: Collection[str]) -> bool:
+    stack = [test]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, _NAMED) and (names_rank(_key(part) or _dotted(part)) or _dotted(part) in flags):
+            return True
+        if not (isinstance(part, ast.Compare) and _is_same_on_all(part)):
+            stack.extend(ast.iter_child_nodes(part))
+    return False
+
+
+def _is_same_on_all(test: ast.Compare) -> bool:
+    """``rank == -1`` and ``rank >= 0`` ask whether there are ranks, which is the same on all of them."""
+    if len(test.ops) > 1:
+        return False
+    operator = _OPERATORS.get(type(test.ops[0]), "==")
+    return is_same_on_all(operator, test.comparators[0]) or is_same_on_all(mirrored(operator), test.left)
+
+
+def _flags(tree: ast.Module) -> set[str]:
+    """Name the variables that hold a test on the rank: ``first = rank == 0``."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _is_flag(node.value):
+            found.update(map(_dotted, node.targets))
+    return found - {""}
+
+
+def _is_flag(node: ast.expr) -> bool:
+    if isinstance(node, ast.BoolOp):
+        return any(map(_is_flag, node.values))
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not) and _is_flag(node.operand)
+    return _is_rank_test(node, ()) if isinstance(node, ast.Compare) else names_one_rank(_dotted(node))
 
 
 def _key(node: ast.AST) -> str:
