@@ -213,6 +213,26 @@ NO = [
     ("DDP132", DDP + LOOP + "from torch.utils.tensorboard import SummaryWriter\nSummaryWriter(f'runs/{rank}')\n"),
     ("DDP133", HEAD + LOOP + "from tqdm import tqdm\ntqdm(x, disable=quiet)\ntqdm(x, **options)\n"),
     ("DDP134", HEAD + "DataLoader(d, sampler=None, shuffle=True)\nDataLoader(d, sampler=s, shuffle=s is None)\n"),
+    *(
+        ("DDP134", HEAD + text)
+        for text in (
+            "kw = {'sampler': s} if dist else {'shuffle': True}\nDataLoader(d, **kw)\n",
+            "if dist:\n    kw = dict(sampler=s)\nelse:\n    kw = dict(shuffle=True)\nDataLoader(d, **kw)\n",
+            "kw = dict(shuffle=True)\nif dist:\n    kw['shuffle'] = False\n    kw['sampler'] = s\nDataLoader(d, **kw)\n",
+            "kw = dict(shuffle=True)\nif dist:\n    kw.update(shuffle=False, sampler=s)\nDataLoader(d, **kw)\n",
+            "kw = {}\nif dist: kw['sampler'] = s\nelse: kw['shuffle'] = True\nDataLoader(d, **kw)\n",
+            "kw = dict(shuffle=True)\nkw.pop('shuffle')\nDataLoader(d, sampler=s, **kw)\n",
+            "kw = dict(shuffle=True)\nif dist:\n    del kw['shuffle']\nDataLoader(d, sampler=s, **kw)\n",
+            "kw = dict(shuffle=True)\nkw.clear()\nDataLoader(d, sampler=s, **kw)\n",
+            "kw = dict(shuffle=True)\nDataLoader(d, sampler=s, **{**kw, 'shuffle': False})\n",
+            "kw = dict(shuffle=True)\nDataLoader(d, sampler=s, **{**kw, **options()})\n",
+            "kw = dict(shuffle=True)\nkw = {'num_workers': 1}\nDataLoader(d, sampler=s, **kw)\n",
+            "kw = dict(shuffle=True)\nfor s in ss:\n    DataLoader(d, sampler=s, **kw)\n    kw['shuffle'] = False\n",
+            "kw = dict(shuffle=True)\ndef f():\n    return DataLoader(d, sampler=s, **kw)\nkw['shuffle'] = False\nf()\n",
+            "def f(kw={'shuffle': True}):\n    return DataLoader(d, sampler=s, **kw)\n",
+            "kw = {}\nfor i in x:\n    kw = {**kw, **other}\n    other = {**kw}\nDataLoader(d, sampler=s, **kw)\n",
+        )
+    ),
     ("DDP135", HEAD + "import torch.multiprocessing as mp\ndef main():\n    mp.spawn(f)\n"),
     ("DDP136", HEAD + LOOP + "os.makedirs('x', exist_ok=True)\ntry:\n    os.mkdir('y')\nexcept OSError:\n    pass\n"),
     ("DDP137", HEAD + LOOP + "import torchvision\ntorchvision.datasets.MNIST('x', download=False)\n"),
@@ -344,6 +364,18 @@ YES = [
     ),
     ("DDP133", HEAD + LOOP + "from tqdm import tqdm\noptions = dict(ncols=80)\ntqdm(d, **options)\n"),
     ("DDP134", DDP + "k = {'sampler': s}\nDataLoader(d, shuffle=True, **k)\n"),
+    *(
+        ("DDP134", HEAD + text)
+        for text in (
+            "kw = {}\nkw['sampler'] = s\nif many:\n    DataLoader(d, shuffle=True, **kw)\n",
+            "kw = dict(shuffle=True)\nkw.update({'sampler': s})\nDataLoader(d, **kw)\n",
+            "a = {'shuffle': True}\nb = dict(a, sampler=s)\nDataLoader(d, **b.copy())\n",
+            "kw = {'shuffle': True}\nkw |= {'sampler': s}\nkw.pop('timeout')\nDataLoader(d, **{**kw, 'num_workers': 1})\n",
+            "KW = dict(shuffle=True)\ndef f(s):\n    return DataLoader(d, sampler=s, **KW)\n",
+            "DataLoader(d, **({'shuffle': True} | dict(sampler=s)))\n",
+            "kw = dict(shuffle=True)\nif dist:\n    kw['sampler'] = s\n    DataLoader(d, **kw)\n",
+        )
+    ),
     (
         "DDP139",
         DDP + LOOP + "m = DDP(n)\nk = {'num_workers': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",

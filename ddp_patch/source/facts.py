@@ -10,9 +10,9 @@ from functools import cached_property
 import libcst as cst
 
 from . import names
+from .certain import CertainKeywords
 from .guards import Guards
 from .inference import Inference, Kinds
-from .keywords import Keywords
 from .kinds import Kind, made_by
 from .loops import BatchLoop, Loop, Loops
 from .programs import Elsewhere
@@ -69,8 +69,9 @@ class Facts:
         return Guards(self.tree, self.scopes, self.imported, self.inference, self.elsewhere.guarded)
 
     @cached_property
-    def _keywords(self) -> Keywords:
-        return Keywords(self.tree, self.scopes)
+    def keywords(self) -> CertainKeywords:
+        """What calls are given by dicts that they unpack."""
+        return CertainKeywords(self.tree, self.scopes)
 
     @cached_property
     def _loops(self) -> Loops:
@@ -157,11 +158,11 @@ class Facts:
                 return argument.value
             if argument.keyword is None and not argument.star and index == position:
                 return argument.value
-        return self._keywords.of(call).get(keyword) if any(argument.star for argument in call.args) else None
+        return self.keywords.of(call).get(keyword) if any(argument.star for argument in call.args) else None
 
     def has_stars(self, call: cst.Call) -> bool:
         """Tell whether a call has ``*args`` or ``**kwargs`` that cannot be followed: it may be given more."""
-        return any(argument.star for argument in call.args) and not self._keywords.are_known(call)
+        return any(argument.star for argument in call.args) and not self.keywords.are_known(call)
 
     def assigned(self, call: cst.CSTNode) -> str | None:
         """Name the variable that an expression, or what is made of it by methods and calls, is assigned to."""

@@ -13,7 +13,7 @@ from .names import dotted
 from .scopes import Scope, Scopes, Value, Variable, called
 from .tree import Tree
 
-_FILLS = ("update", "setdefault")
+FILLS = ("update", "setdefault")
 
 
 class Keywords:
@@ -90,17 +90,17 @@ class Keywords:
     ) -> bool:
         if isinstance(element, cst.StarredDictElement):
             return self._read(element.value, scope, found, seen)
-        key = element.key.evaluated_value if isinstance(element, cst.DictElement) and _is_text(element.key) else None  # type: ignore[attr-defined]
-        if isinstance(key, str):
+        key = text_of(element.key) if isinstance(element, cst.DictElement) else None
+        if key is not None:
             found.setdefault(key, element.value)
-        return isinstance(key, str)
+        return key is not None
 
     def _made(self, call: cst.Call, scope: Scope, found: dict[str, cst.BaseExpression], seen: set[Variable]) -> bool:
         """``dict(a, b=1)``, ``a.copy()``, ``a.update(b, c=2)``, ``a.setdefault("d", 3)``."""
         name, given = called(call), call.args
         if name == "setdefault":
-            if len(given) > 1 and _is_text(given[0].value):
-                found.setdefault(str(given[0].value.evaluated_value), given[1].value)  # type: ignore[attr-defined]
+            if len(given) > 1 and (key := text_of(given[0].value)) is not None:
+                found.setdefault(key, given[1].value)
             return True
         known = True
         if name == "copy" and isinstance(call.func, cst.Attribute) and not given:
@@ -120,8 +120,8 @@ class Keywords:
         keyed = [each for each in targets if isinstance(each, cst.Subscript) and dotted(each.value) == variable.name]
         for target in keyed:
             index = target.slice[0].slice
-            if isinstance(index, cst.Index) and _is_text(index.value):
-                found.setdefault(str(index.value.evaluated_value), value.node)  # type: ignore[attr-defined]
+            if isinstance(index, cst.Index) and (key := text_of(index.value)) is not None:
+                found.setdefault(key, value.node)
         if keyed:
             return True
         if value.unpacked or value.looped:
@@ -129,7 +129,7 @@ class Keywords:
         return self._read(value.node, value.scope, found, seen)
 
     def _filling(self, variable: Variable) -> Iterator[cst.Call]:
-        for name in _FILLS:
+        for name in FILLS:
             for call in self._scopes.calls.get(name, ()):
                 if not isinstance(call.func, cst.Attribute) or dotted(call.func.value) != variable.name:
                     continue
@@ -137,5 +137,7 @@ class Keywords:
                     yield call
 
 
-def _is_text(node: cst.BaseExpression) -> bool:
-    return isinstance(node, (cst.SimpleString, cst.ConcatenatedString)) and isinstance(node.evaluated_value, str)
+def text_of(node: cst.BaseExpression) -> str | None:
+    """Give the text of a string literal; None for anything else."""
+    value = node.evaluated_value if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)) else None
+    return value if isinstance(value, str) else None

@@ -12,17 +12,24 @@ from ..rule import Finding, Rule, World
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find loaders that are given both."""
+    """Find loaders that are given both, however the script branches."""
     for call in facts.calls("torch.utils.data.DataLoader"):
-        sampler = facts.argument(call, "sampler", 3)
+        sampler = _given(facts, call, "sampler", 3)
         given = sampler is not None and not (isinstance(sampler, cst.Name) and sampler.value == "None")
-        if given and not isinstance(sampler, cst.IfExp) and is_true(facts.argument(call, "shuffle", 2)):
+        if given and not isinstance(sampler, cst.IfExp) and is_true(_given(facts, call, "shuffle", 2)):
             yield Finding(
                 call,
                 f"DataLoader(sampler={facts.code(sampler)}, shuffle=True)",  # type: ignore[arg-type]  # it is given
                 "a loader takes one of them: torch raises a ValueError here",
                 "Write shuffle=True where the sampler is made (DistributedSampler's default), and not here.",
             )
+
+
+def _given(facts: Facts, call: cst.Call, keyword: str, position: int) -> cst.BaseExpression | None:
+    """Find an argument that is written in the call, or that a dict which it unpacks holds in any case."""
+    found = facts.argument(call, keyword, position)
+    is_written = any(argument.value is found for argument in call.args)
+    return found if is_written else facts.keywords.certain(call).get(keyword)
 
 
 RULE = Rule(
