@@ -23,6 +23,12 @@ def train(model, train_loader, criterion, optimizer):
         loss.backward()
         optimizer.step()
 """
+LAYERS = (
+    HEAD
+    + LOOP
+    + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.conv0 = nn.Conv2d(1, 1, 1)\n"
+    + "        self.conv1 = nn.Conv2d(1, 1, 1)\n    def forward(self, x):\n"
+)
 
 
 def found(text, *codes):
@@ -200,6 +206,21 @@ NO = [
         DDP
         + LOOP.replace("        optimizer.step()", "        if i % 4 == 0:\n            optimizer.step()")
         + "model.no_sync()\n",
+    ),
+    *(
+        ("DDP128", LAYERS + text)
+        for text in (
+            "        for i in range(2):\n            x = getattr(self, f'conv{i}')(x)\n        return x\n",
+            "        for i in range(2):\n            x = getattr(self, 'conv%d' % i)(x)\n        return x\n",
+            "        for i in range(2):\n            x = getattr(self, 'conv{}'.format(i))(x)\n        return x\n",
+            "        for i in range(2):\n            x = getattr(self, 'conv' + str(i))(x)\n        return x\n",
+            "        for name in self.order:\n            x = self.get_submodule(name)(x)\n        return x\n",
+            "        for m in self.children():\n            x = m(x)\n        return x\n",
+            "        for _, m in self.named_children():\n            x = m(x)\n        return x\n",
+            "        for m in self._modules.values():\n            x = m(x)\n        return x\n",
+            "        for m in list(self.modules())[1:]:\n            x = m(x)\n        return x\n",
+            "        return x\nnet = Net()\nfor i in range(2):\n    x = getattr(net, f'conv{i}')(x)\n",
+        )
     ),
     ("DDP129", DDP + "for p in n.parameters():\n    p.requires_grad = False\nm = DDP(n)\nloss.backward()\n"),
     ("DDP130", DDP + "m = DDP(n)\nraw = m.module if hasattr(m, 'module') else m\ntorch.save(raw.state_dict(), 'x')\n"),
@@ -412,6 +433,15 @@ YES = [
     ("DDP123", DDP + "if is_main_process():\n    dist.barrier()\n"),
     ("DDP124", DDP + "def f(x):\n    if dist.get_rank() == 0:\n        dist.all_gather(y, x)\n"),
     ("DDP123", DDP + "def run():\n    dist.barrier()\nif is_main_process():\n    run()\n"),
+    *(
+        ("DDP128", LAYERS + text)
+        for text in (
+            "        return x\n",
+            "        return getattr(self, f'norm{i}')(x)\n",
+            "        return x * getattr(args, name) * getattr(self, 'scale')\n",
+            "        return x\n    def init_weights(self):\n        for m in self.modules():\n            m.bias.zero_()\n",
+        )
+    ),
     ("DDP130", DDP + "m = DDP(n)\nif rank == 0:\n    torch.save({'model': m.state_dict()}, 'x')\n"),
     ("DDP136", HEAD + LOOP + "os.mkdir('x')\n"),
     ("DDP136", HEAD + LOOP + "if not os.path.exists(args.root):\n    os.makedirs(args.root)\n"),
