@@ -223,6 +223,29 @@ NO = [
         )
     ),
     ("DDP129", DDP + "for p in n.parameters():\n    p.requires_grad = False\nm = DDP(n)\nloss.backward()\n"),
+    *(
+        ("DDP129", DDP + LOOP + text)
+        for text in (
+            "m = DDP(Net())\nfor p in teacher.parameters():\n    p.requires_grad = False\n",
+            "m = DDP(n)\nteacher = copy.deepcopy(m.module)\nfor p in teacher.parameters():\n    p.requires_grad_(False)\n",
+            "n.head.requires_grad_(False)\nm = DDP(n)\n",
+            "m = DDP(n)\nx = x.requires_grad_()\nout = m(x)\nout.requires_grad_()\n",
+            "m = DDP(n)\nfor p in m.parameters():\n    print(p)\nfor p in t.parameters():\n    p.requires_grad = False\n",
+            "if dist.is_initialized():\n    m = DDP(m)\nelse:\n    m.head.requires_grad_(False)\n",
+            "m = DDP(n)\nfor q in [p for p in t.parameters()]:\n    q.requires_grad = False\n",
+        )
+    ),
+    *(
+        ("DDP130", DDP + text + "if rank == 0:\n    torch.save(raw.state_dict(), 'x')\n")
+        for text in (
+            "raw = m\nm = DDP(m)\n",
+            "raw = n\nm = DDP(n)\n",
+            "torch.save(m.state_dict(), 'x')\nm = DDP(m)\nraw = m.module\n",
+            "def bare(m):\n    return m.module if hasattr(m, 'module') else m\nm = DDP(n)\nraw = bare(m)\n",
+            "def bare(m):\n    if hasattr(m, 'module'):\n        m = m.module\n    return m\nm = DDP(n)\nraw = bare(m)\n",
+            "def save(m):\n    torch.save(m.state_dict(), 'x')\nraw = m\nm = DDP(m)\nsave(raw)\n",
+        )
+    ),
     ("DDP130", DDP + "m = DDP(n)\nraw = m.module if hasattr(m, 'module') else m\ntorch.save(raw.state_dict(), 'x')\n"),
     ("DDP130", HEAD + "m = nn.Linear(1, 1)\ntorch.save(m.state_dict(), 'x')\n"),
     (
@@ -442,6 +465,22 @@ YES = [
             "        return x\n    def init_weights(self):\n        for m in self.modules():\n            m.bias.zero_()\n",
         )
     ),
+    *(
+        ("DDP129", DDP + LOOP + text)
+        for text in (
+            "m = DDP(n)\nfor p in m.parameters():\n    p.requires_grad = False\n",
+            "m = DDP(n)\nfor p in n.parameters():\n    p.requires_grad_(False)\n",
+            "m = DDP(n.cuda())\nn.head.requires_grad_(False)\n",
+            "m = DDP(n)\nm.module.head.requires_grad_(False)\nm.module.fc.weight.requires_grad = False\n",
+            "m = DDP(n)\nfor layer in m.module.layers[:3]:\n    for p in layer.parameters():\n        p.requires_grad = False\n",
+            "m = DDP(n)\nfor i, (k, p) in enumerate(m.named_parameters()):\n    p.requires_grad_(False)\n",
+            "a, b = DDP(n), DDP(o)\nparams = list(a.parameters())\nfor p in params:\n    p.requires_grad = False\n",
+            "m = DDP(n)\n[p.requires_grad_(False) for p in m.module.parameters()]\n",
+        )
+    ),
+    ("DDP130", DDP + "m = DDP(n)\nraw = m\nif rank == 0:\n    torch.save(raw.state_dict(), 'x')\n"),
+    ("DDP130", DDP + "for i in r:\n    raw = m\n    m = DDP(m)\n    torch.save(raw.state_dict(), 'x')\n"),
+    ("DDP130", DDP + "def save(m):\n    torch.save(m.state_dict(), 'x')\ndef f(n):\n    n = DDP(n)\n    save(n)\n"),
     ("DDP130", DDP + "m = DDP(n)\nif rank == 0:\n    torch.save({'model': m.state_dict()}, 'x')\n"),
     ("DDP136", HEAD + LOOP + "os.mkdir('x')\n"),
     ("DDP136", HEAD + LOOP + "if not os.path.exists(args.root):\n    os.makedirs(args.root)\n"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ...source import Facts, Kind
+from ...source import Facts, Kind, Variable, dotted
 from ..rule import Finding, Rule, World
 
 
@@ -20,7 +20,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             if (
                 Kind.DDP in facts.kinds(model)
                 and isinstance(model, (cst.Name, cst.Attribute))
-                and not _bare(facts, model)
+                and _is_wrapped(facts, model, save, set())
             ):
                 yield Finding(
                     call,
@@ -30,12 +30,48 @@ def find(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _bare(facts: Facts, model: cst.BaseExpression) -> bool:
-    """``model.module if hasattr(model, "module") else model`` is what the wrapper holds."""
-    variable = facts.scopes.find(facts.code(model), facts.scopes.of(model))
-    values = variable.values if variable is not None else []
-    attributes = [part for value in values for part in facts.tree.within(value.node, cst.Attribute)]
-    return any(part.attr.value == "module" for part in attributes)
+def _is_wrapped(facts: Facts, model: cst.BaseExpression, at: cst.CSTNode, seen: set[Variable]) -> bool:
+    """A variable holds a wrapper at this line: not ``raw`` of ``raw = model; model = DDP(model)``."""
+    variable = facts.scopes.find(facts.code(model), facts.scopes.of(at))
+    if variable is None or variable in seen:
+        return variable is None and Kind.DDP in facts.kinds(model)
+    seen.add(variable)
+    values = [value for value in variable.values if not _is_behind(facts, value.node, at)]
+    if any(_unwraps(facts, value.node) for value in values):
+        return False
+    return any(
+        _is_wrapped(facts, value.node, value.node, seen)
+        if isinstance(value.node, (cst.Name, cst.Attribute))
+        else Kind.DDP in facts.kinds(value.node)
+        for value in values
+    )
+
+
+def _is_behind(facts: Facts, node: cst.CSTNode, at: cst.CSTNode) -> bool:
+    """It runs after ``at``, in the same function and in no loop around both."""
+    if facts.scopes.of(node) is not facts.scopes.of(at) or facts.tree.order[node] < facts.tree.order[at]:
+        return False
+    loops = [outer for outer in facts.tree.ancestors(at) if isinstance(outer, (cst.For, cst.While))]
+    return not any(facts.tree.inside(node, loop) for loop in loops)
+
+
+def _unwraps(facts: Facts, node: cst.CSTNode) -> bool:
+    """``model.module if hasattr(model, "module") else model``, and a function that gives this back."""
+    if any(part.attr.value == "module" for part in facts.tree.within(node, cst.Attribute)):
+        return True
+    name = dotted(node.func) if isinstance(node, cst.Call) else None
+    for function in facts.scopes.functions.get((name or "").rpartition(".")[2], ()):
+        for given in facts.tree.within(function.body, cst.Return):
+            named = facts.scopes.inside(function).variables.get(dotted(given.value) or "")
+            values = [given.value, *(value.node for value in named.values)] if named is not None else [given.value]
+            if any(_is_module(value) for value in values):
+                return True
+    return False
+
+
+def _is_module(node: cst.CSTNode | None) -> bool:
+    parts = (node.body, node.orelse) if isinstance(node, cst.IfExp) else (node,)
+    return any(isinstance(part, cst.Attribute) and part.attr.value == "module" for part in parts)
 
 
 RULE = Rule(
