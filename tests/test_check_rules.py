@@ -288,6 +288,7 @@ NO = [
         + "s = torch.utils.data.DistributedSampler(d)\nDataLoader(d, batch_sampler=torch.utils.data.BatchSampler(s, 2, True))\n",
     ),
     ("DDP139", DDP + LOOP + "m = DDP(n)\nl = DataLoader(d, sampler=s)\ntrain(m, l, c, o)\n"),
+    ("DDP139", DDP + LOOP + "m = DDP(n)\nl = DataLoader(d, 32, False, s)\ntrain(m, l, c, o)\n"),
     (
         "DDP140",
         HEAD
@@ -423,6 +424,10 @@ YES = [
     (
         "DDP139",
         DDP + LOOP + "m = DDP(n)\nk = {'num_workers': 1}\nl = DataLoader(d, **k)\ntrain(m, l, c, o)\n",
+    ),
+    (
+        "DDP139",
+        DDP + LOOP + "m = DDP(n)\nl = DataLoader(d, batch_size=32, shuffle=True, num_workers=4)\ntrain(m, l, c, o)\n",
     ),
     ("DDP116", HEAD + "def contrastive(z):\n    return torch.matmul(z, z.T)\nloss.backward()\n"),
     ("DDP117", HEAD + "criterion = nn.CrossEntropyLoss(size_average=False)\nloss = criterion(a, b)\nloss.backward()\n"),

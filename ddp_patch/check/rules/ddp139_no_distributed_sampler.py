@@ -17,7 +17,7 @@ def find(facts: Facts) -> Iterator[Finding]:
     for call in facts.calls("torch.utils.data.DataLoader"):
         if (
             any(facts.argument(call, name) for name in ("sampler", "batch_sampler"))
-            or len(call.args) > 3
+            or sum(argument.keyword is None for argument in call.args) > 3
             or facts.has_stars(call)
         ):
             continue
