@@ -97,6 +97,26 @@ NO = [
         + LOOP
         + "def work(proc, a):\n    if proc == 0:\n        torch.save(1, 'x')\ntorch.multiprocessing.spawn(work, args=(a,))\n",
     ),
+    *(
+        ("DDP106", DDP + LOOP + text + "torch.save(sd, path)\n")
+        for text in (
+            "path = f'ck{dist.get_rank()}.pt'\n",
+            "name = 'ck%d.pt' % rank\npath = os.path.join(args.out, name)\n",
+            "path = 'ck.pt'\nif dist.is_initialized():\n    path = f'ck{rank}.pt'\n",
+            "import io\npath = io.BytesIO()\n",
+            "from pathlib import Path\nfolder = Path('out', str(local_rank))\npath = folder.joinpath('x')\n",
+            "def named():\n    return f'ck{dist.get_rank()}.pt'\npath = named()\n",
+            "import tempfile\nwith tempfile.TemporaryDirectory() as tmp:\n    path = os.path.join(tmp, 'x')\n",
+            "import tempfile\ntmp = tempfile.NamedTemporaryFile()\npath = tmp.name\n",
+        )
+    ),
+    ("DDP106", DDP + LOOP + "def save(sd, path):\n    torch.save(sd, path)\nsave(sd, f'ck{dist.get_rank()}.pt')\n"),
+    (
+        "DDP106",
+        DDP + LOOP + "def work(gpu, a):\n    torch.save(1, f'x{gpu}')\ntorch.multiprocessing.spawn(work, args=(a,))\n",
+    ),
+    ("DDP107", DDP + LOOP + "path = f'log{dist.get_rank()}.txt'\nopen(path, 'w')\nnp.savetxt(path, x)\n"),
+    ("DDP107", DDP + LOOP + "import logging\nlogging.basicConfig(filename=f'{dist.get_rank()}.log')\n"),
     ("DDP107", DDP + LOOP + "if config['rank'] == 0:\n    open('x', 'w')\n"),
     ("DDP107", HEAD + LOOP + "null = open(os.devnull, 'w')\n"),
     ("DDP107", HEAD + LOOP + "open('x').read()\nopen('y', 'rb')\n"),
@@ -114,6 +134,8 @@ NO = [
     ("DDP110", DDP + LOOP + "if args.local_rank == -1:\n    d = torch.device('cuda:0')\n"),
     ("DDP111", DDP + "dist.init_process_group()\ntorch.cuda.set_device(r)\nm.cuda()\nloss.backward()\n"),
     ("DDP112", HEAD + LOOP + "os.environ['OMP_NUM_THREADS'] = '1'\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n"),
+    ("DDP112", DDP + LOOP + "os.environ['CUDA_VISIBLE_DEVICES'] = str(rank)\n"),
+    ("DDP112", DDP + LOOP + "gpu = dist.get_rank() % 8\nos.environ['CUDA_VISIBLE_DEVICES'] = f'{gpu}'\n"),
     ("DDP113", HEAD + LOOP + "m = nn.DataParallel(nn.BatchNorm2d(3))\n"),
     ("DDP113", DDP + LOOP + "m = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(3))\n"),
     ("DDP113", HEAD + LOOP + "m = nn.LayerNorm(3)\n"),
@@ -255,6 +277,13 @@ NO = [
     ("DDP131", HEAD + LOOP + "torch.save(state, 'x')\ntorch.save({'a': 1}, 'x')\n"),
     ("DDP132", DDP + LOOP + "import wandb\nif rank == 0:\n    wandb.init()\n"),
     ("DDP132", DDP + LOOP + "from torch.utils.tensorboard import SummaryWriter\nSummaryWriter(f'runs/{rank}')\n"),
+    (
+        "DDP132",
+        DDP
+        + LOOP
+        + "from torch.utils.tensorboard import SummaryWriter\nname = str(dist.get_rank())\n"
+        + "path = os.path.join('runs', name)\nSummaryWriter(log_dir=path)\n",
+    ),
     ("DDP133", HEAD + LOOP + "from tqdm import tqdm\ntqdm(x, disable=quiet)\ntqdm(x, **options)\n"),
     ("DDP134", HEAD + "DataLoader(d, sampler=None, shuffle=True)\nDataLoader(d, sampler=s, shuffle=s is None)\n"),
     *(
@@ -279,6 +308,11 @@ NO = [
     ),
     ("DDP135", HEAD + "import torch.multiprocessing as mp\ndef main():\n    mp.spawn(f)\n"),
     ("DDP136", HEAD + LOOP + "os.makedirs('x', exist_ok=True)\ntry:\n    os.mkdir('y')\nexcept OSError:\n    pass\n"),
+    ("DDP136", DDP + LOOP + "os.makedirs(f'out/rank{rank}')\nout = f'{dist.get_rank()}'\nos.mkdir(path=out)\n"),
+    (
+        "DDP136",
+        DDP + LOOP + "from pathlib import Path\nout = Path(f'{dist.get_rank()}')\n(out / 'x').mkdir(parents=True)\n",
+    ),
     ("DDP137", HEAD + LOOP + "import torchvision\ntorchvision.datasets.MNIST('x', download=False)\n"),
     ("DDP138", HEAD + LOOP + "DataLoader(d, sampler=torch.utils.data.SequentialSampler(d))\n"),
     (
@@ -306,6 +340,8 @@ NO = [
     ),
     ("DDP148", DDP + "if x:\n    dist.init_process_group()\nloss.backward()\ncleanup()\ndef cleanup(): pass\n"),
     ("DDP149", HEAD + LOOP + "import shutil\nshutil.rmtree('x', ignore_errors=True)\nnames.remove('a')\n"),
+    ("DDP149", HEAD + LOOP + "import shutil, tempfile\ntmp = tempfile.mkdtemp()\nshutil.rmtree(tmp)\n"),
+    ("DDP149", DDP + LOOP + "tmp = f'x{dist.get_rank()}'\nos.rename(tmp, 'x')\nos.remove(path=tmp)\n"),
     ("DDP150", DDP + "if rank == 0:\n    torch.save(s, 'a')\ntorch.load('b')\n"),
     ("DDP201", "import ddp_patch\nddp_patch.enable()\n" + HEAD + "l = DataLoader(d)\n"),
     (
@@ -366,6 +402,14 @@ YES = [
     ),
     ("DDP106", DDP + LOOP + "torch.save(1, 'x')\n"),
     ("DDP106", DDP + LOOP + "if rank is not None:\n    torch.save(1, 'x')\n"),
+    ("DDP106", DDP + LOOP + "path = 'ck.pt'\ntorch.save({'rank': rank}, path)\n"),
+    ("DDP106", DDP + LOOP + "args = setup(rank)\ntorch.save(1, args.out)\n"),
+    (
+        "DDP106",
+        DDP + LOOP + "def save(path):\n    torch.save(1, path)\nsave('x')\nsave(f'ck{dist.get_rank()}.pt')\n",
+    ),
+    ("DDP107", DDP + LOOP + "np.save('x.npy', ranks)\n"),
+    ("DDP149", DDP + LOOP + "import shutil, tempfile\nshutil.rmtree(os.path.join(tempfile.gettempdir(), 'x'))\n"),
     ("DDP106", DDP + LOOP + "if first:\n    torch.save(1, 'x')\n"),
     ("DDP106", DDP + LOOP + "if mean_rank < best:\n    torch.save(1, 'x')\n"),
     ("DDP108", HEAD + LOOP + "c = torch.load('x')\nmodel.load_state_dict(c['model'])\n"),

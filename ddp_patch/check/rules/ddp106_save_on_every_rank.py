@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from ...source import Facts
 from ..literals import brief
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find ``torch.save`` under no test on the rank."""
+    """Find ``torch.save`` under no test on the rank, other than into a file of each rank's own."""
     for call in facts.calls("torch.save"):
         if (
             call.args
             and facts.is_run(call)
             and not facts.on_some_ranks(call)
-            and "rank" not in facts.code(call).lower()
+            and not is_of_rank(facts, facts.argument(call, "f", 1))
         ):
             yield Finding(
                 call,

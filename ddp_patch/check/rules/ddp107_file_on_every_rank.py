@@ -9,20 +9,22 @@ import libcst as cst
 
 from ...source import Facts
 from ..literals import brief, string
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
-_WRITERS = (
-    "numpy.save",
-    "numpy.savez",
-    "numpy.savetxt",
-    "numpy.savez_compressed",
-    "torchvision.utils.save_image",
-    "matplotlib.pyplot.savefig",
-    "imageio.imwrite",
-    "cv2.imwrite",
-    "logging.FileHandler",
-    "scipy.io.savemat",
-)
+_WRITERS = {  # to the position of the file among their arguments
+    "numpy.save": 0,
+    "numpy.savez": 0,
+    "numpy.savetxt": 0,
+    "numpy.savez_compressed": 0,
+    "torchvision.utils.save_image": 1,
+    "matplotlib.pyplot.savefig": 0,
+    "imageio.imwrite": 0,
+    "cv2.imwrite": 0,
+    "logging.FileHandler": 0,
+    "scipy.io.savemat": 0,
+}
+_KEYWORDS = ("file", "fp", "fname", "filename", "uri", "file_name")
 _NOWHERE = ("os.devnull", "'/dev/null'", '"/dev/null"')
 _MODE = re.compile(r"[wax]")
 
@@ -30,26 +32,23 @@ _MODE = re.compile(r"[wax]")
 def find(facts: Facts) -> Iterator[Finding]:
     """Find calls that open a file for writing, or write one, under no test on the rank."""
     for call in facts.calls(*_WRITERS):
-        if facts.is_run(call) and not facts.on_some_ranks(call) and not _in_memory(facts, call):
+        if facts.is_run(call) and _is_shared(facts, call, _WRITERS[facts.name(call.func) or ""]):
             yield _finding(facts, call)
     for call in facts.calls("open", "io.open", "codecs.open"):
         mode = string(facts.argument(call, "mode", 1))
-        if not facts.is_run(call) or "rank" in facts.code(call).lower():
-            continue  # or a file for each
         if call.args and facts.code(call.args[0].value) in _NOWHERE:
             continue
-        if mode is not None and _MODE.search(mode) and not facts.on_some_ranks(call):
+        if mode is not None and _MODE.search(mode) and facts.is_run(call) and _is_shared(facts, call, 0):
             yield _finding(facts, call)
     for call in facts.calls("logging.basicConfig"):
-        if facts.argument(call, "filename") is not None and not facts.on_some_ranks(call):
+        if facts.argument(call, "filename") is not None and _is_shared(facts, call, None):
             yield _finding(facts, call)
 
 
-def _in_memory(facts: Facts, call: cst.Call) -> bool:
-    """``savefig(buffer)`` of a BytesIO writes no file."""
-    variables = [facts.scopes.find(name.value, facts.scopes.of(call)) for name in facts.tree.within(call, cst.Name)]
-    values = [value.node for variable in variables if variable is not None for value in variable.values]
-    return any(isinstance(value, cst.Call) and facts.name(value.func) in ("io.BytesIO", "BytesIO") for value in values)
+def _is_shared(facts: Facts, call: cst.Call, position: int | None) -> bool:
+    """All ranks come by, and write the same file."""
+    files = [facts.argument(call, keyword, position) for keyword in _KEYWORDS]
+    return not facts.on_some_ranks(call) and not is_of_rank(facts, *files)
 
 
 def _finding(facts: Facts, call: cst.Call) -> Finding:

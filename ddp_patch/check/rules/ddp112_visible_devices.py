@@ -8,6 +8,7 @@ import libcst as cst
 
 from ...source import Facts, dotted
 from ..literals import string
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
 
@@ -18,7 +19,11 @@ def find(facts: Facts) -> Iterator[Finding]:
         if not isinstance(target, cst.Subscript) or dotted(target.value) not in ("os.environ", "environ"):
             continue
         index = target.slice[0].slice
-        if isinstance(index, cst.Index) and string(index.value) == "CUDA_VISIBLE_DEVICES":
+        if (
+            isinstance(index, cst.Index)
+            and string(index.value) == "CUDA_VISIBLE_DEVICES"
+            and not is_of_rank(facts, node.value)
+        ):
             yield Finding(
                 node,
                 f"CUDA_VISIBLE_DEVICES is set to {facts.code(node.value)} in the script",

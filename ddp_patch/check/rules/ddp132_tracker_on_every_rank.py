@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
 from ...source import Facts
 from ..literals import brief
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
 _TRACKERS = (
@@ -25,23 +24,16 @@ _TRACKERS = (
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find trackers that are started under no test on the rank."""
+    """Find trackers that are started under no test on the rank, other than in a folder for each."""
     for call in facts.calls(*_TRACKERS):
-        if facts.is_run(call) and not facts.on_some_ranks(call) and not _is_of_rank(facts, call):
+        named = [argument.value for argument in call.args]
+        if facts.is_run(call) and not facts.on_some_ranks(call) and not is_of_rank(facts, *named):
             yield Finding(
                 call,
                 f"{brief(facts, call)} is under no test on the rank",
                 "every process starts a run of its own and logs to it",
                 "Write it, and what logs to it, under if dist.get_rank() == 0:",
             )
-
-
-def _is_of_rank(facts: Facts, call: cst.Call) -> bool:
-    """A folder for each: ``SummaryWriter(f"runs/{rank}")``."""
-    names = [name.value for name in facts.tree.within(call, cst.Name)]
-    variables = [facts.scopes.find(name, facts.scopes.of(call)) for name in names]
-    made = [facts.code(value.node) for variable in variables if variable is not None for value in variable.values]
-    return any("rank" in text.lower() for text in (*names, *made))
 
 
 RULE = Rule(

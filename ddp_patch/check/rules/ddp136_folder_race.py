@@ -8,6 +8,7 @@ import libcst as cst
 
 from ...source import Facts
 from ..literals import brief, is_true
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
 _MAKES = ("os.makedirs", "os.mkdir")
@@ -23,6 +24,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             or facts.tree.enclosing(call, cst.Try)
             or facts.on_some_ranks(call)
             or not facts.is_run(call)
+            or is_of_rank(facts, _folder(facts, call))
         ):
             continue
         yield Finding(
@@ -31,6 +33,12 @@ def find(facts: Facts) -> Iterator[Finding]:
             "several ranks find it missing and make it; all but one raise FileExistsError",
             "Write os.makedirs(..., exist_ok=True).",
         )
+
+
+def _folder(facts: Facts, call: cst.Call) -> cst.BaseExpression | None:
+    if facts.name(call.func) not in _MAKES and isinstance(call.func, cst.Attribute):
+        return call.func.value
+    return facts.argument(call, "name", 0) or facts.argument(call, "path")
 
 
 def _is_path(facts: Facts, call: cst.Call) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ...source import Facts
 from ..literals import brief, is_true
+from ..own_files import is_of_rank
 from ..rule import Finding, Rule
 
 _ACTS = (
@@ -29,6 +30,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             facts.on_some_ranks(call)
             or facts.tree.enclosing(call, cst.Try)
             or is_true(facts.argument(call, "ignore_errors"))
+            or is_of_rank(facts, *(argument.value for argument in call.args[:2]))
         ):
             continue
         copies = "copy" in (facts.name(call.func) or "")
