@@ -100,6 +100,46 @@ def test_a_function_that_another_library_spawns_has_no_rank():
     assert not facts.on_some_ranks(facts.calls("probe")[0])
 
 
+PICKS = [
+    "x.gather(1, idx)",
+    "x.gather(-1, index=idx)",
+    "x.gather(dim, idx)",
+    "torch.gather(x, 1, idx)",
+    "torch.broadcast_tensors(x, y)[0]",
+    "einops.reduce(x, 'b c -> c', 'mean')",
+    "functools.reduce(add, x)",
+    "np.add.reduce(x)",
+    "x.scatter_reduce(0, idx, y, 'sum')",
+    "x.broadcast_to(3)",
+]
+COLLECTIVES = [
+    "dist.all_reduce(x)",
+    "dist.gather(x, parts)",
+    "torch.distributed.nn.functional.all_gather(x)",
+    "accelerator.gather(x)",
+    "accelerator.reduce(x, 'sum')",
+    "accelerator.gather_for_metrics((x, y))",
+    "fabric.all_gather(x)",
+    "reduce_dict(x)",
+    "utils.reduce_tensor(x)",
+    "comm.allreduce(x)",
+    "hvd.broadcast(x, 0)",
+]
+LIBRARIES = "import einops, functools\nimport numpy as np\nimport torch.distributed as dist\n"
+
+
+@pytest.mark.parametrize("text", PICKS)
+def test_what_one_process_picks_and_reduces_is_still_of_its_rows(text):
+    found = kinds(f"{LIBRARIES}for x in Loader(d):\n    y = {text}", "y")
+    assert "REDUCED" not in found
+    assert "LOCAL" in found
+
+
+@pytest.mark.parametrize("text", COLLECTIVES)
+def test_what_went_through_a_collective_is_of_all_ranks(text):
+    assert kinds(f"{LIBRARIES}for x in Loader(d):\n    y = {text}", "y") == {"REDUCED"}
+
+
 def test_parameters_get_the_kinds_of_what_is_passed():
     facts = facts_of_text(f"{HEAD}def train(a, b=2):\n    probe(a)\ntrain(Loader(d))\n")
     (call,) = facts.calls("probe")

@@ -391,6 +391,7 @@ YES = [
         HEAD + LOOP + "    correct = output.eq(y).sum()\n    return 100.0 * correct / len(train_loader.dataset)\n",
     ),
     ("DDP103", HEAD + LOOP + "        correct += (output.argmax(1) == y).sum().item()\n"),
+    ("DDP103", HEAD + LOOP + "        total += -output.log_softmax(1).gather(1, y).mean().item()\n"),
     ("DDP103", HEAD + "sums = {'loss': 0}\n" + LOOP + "        sums['loss'] += loss.item()\n"),
     (
         "DDP103",

@@ -175,7 +175,7 @@ class Evaluation:
             return made
         given = [self.kinds(argument.value, scope) for argument in node.args]
         union = frozenset().union(*given)
-        if known.REDUCES.search(name or last):
+        if known.reduces(name or last) and not self._is_picked(node, scope):
             return frozenset({Kind.REDUCED})
         if last in self._scopes.classes:
             return self.class_kinds(last)
@@ -202,6 +202,16 @@ class Evaluation:
         if last in ("getenv", "get") and node.args and _RANKS.search(_text(node.args[0].value)):
             return frozenset({Kind.RANK})
         return self._method(node, last, union, scope)
+
+    def _is_picked(self, call: cst.Call, scope: Scope) -> bool:
+        """``x.gather(1, index)`` picks from a tensor: ``accelerator.gather(x)`` takes no dimension."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "gather":
+            return False
+        keywords = {argument.keyword.value for argument in call.args if argument.keyword is not None}
+        first = call.args[0].value if call.args else None
+        number = first.expression if isinstance(first, cst.UnaryOperation) else first
+        is_number = len(call.args) > 1 and isinstance(number, cst.Integer)
+        return bool(keywords & {"dim", "index"}) or is_number or bool(self.kinds(call.func.value, scope) & OF_ROWS)
 
     def _method(self, node: cst.Call, last: str, given: Kinds, scope: Scope) -> Kinds:
         receiver = self.kinds(node.func.value, scope) if isinstance(node.func, cst.Attribute) else _NONE

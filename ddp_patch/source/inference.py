@@ -98,11 +98,7 @@ class Inference(Evaluation):
             ):
                 holder = dotted(call.func.value)
                 filled = {Kind.LOCAL} if any(self.kinds(argument.value) & OF_ROWS for argument in call.args) else set()
-            elif (
-                isinstance(call.func, cst.Attribute)
-                and known.REDUCES.search(f".{call.func.attr.value}")
-                and not call.args
-            ):
+            elif isinstance(call.func, cst.Attribute) and known.reduces(f".{call.func.attr.value}") and not call.args:
                 holder, filled = dotted(call.func.value), {Kind.REDUCED}  # a meter's own all_reduce()
             elif self._in_place(call):
                 holder, filled = dotted(call.args[0].value), {Kind.REDUCED}
@@ -120,10 +116,10 @@ class Inference(Evaluation):
 
     def _in_place(self, call: cst.Call) -> bool:
         """``dist.all_reduce(x)`` as a statement of its own changes ``x``."""
-        name = dotted(call.func)
+        name = qualified(call.func, self._imported)
         return (
             name is not None
             and bool(call.args)
-            and known.REDUCES.search(name) is not None
+            and known.reduces(name)
             and isinstance(self._tree.parents.get(call), cst.Expr)
         )

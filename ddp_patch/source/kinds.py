@@ -111,8 +111,13 @@ SAME = frozenset(
     | {"apply", "share_memory", "contiguous", "detach", "clone"}
 )
 SPAWNS = ("spawn", "start_processes")  # of torch.multiprocessing
-REDUCES = re.compile(
+_REDUCES = re.compile(
     r"(^|[._])(all_?)?(reduce|gather|broadcast)|reduce_(dict|tensor|mean|sum)|synchronize_between_processes|all_reduce|sync_dist"
+)
+# Of one process: torch.gather, einops.reduce, functools.reduce, np.add.reduce, x.scatter_reduce(...).
+_OF_ONE_PROCESS = re.compile(
+    r"(torch\.(?!distributed\.)|(einops|functools|numpy|jax|tensorflow|asyncio|torch_scatter|scipy)\.)"
+    r"|(.*[._])?(scatter_reduce_?|index_reduce_?|segment_reduce|broadcast_(to|tensors|shapes|arrays))$"
 )
 REDUCED_NAMES = re.compile(r"(^|[._])(all_?)?(reduced|synced|gathered)(_|$)")
 
@@ -129,6 +134,11 @@ def named(name: str) -> frozenset[Kind]:
     """Guess what a variable holds by its name alone: for parameters that nothing else tells about."""
     last = name.rpartition(".")[2]
     return frozenset(next((kinds for pattern, kinds in _HINTS if pattern.match(last)), ()))
+
+
+def reduces(name: str) -> bool:
+    """Tell whether a function brings the values of all ranks together, by its qualified name."""
+    return _REDUCES.search(name) is not None and _OF_ONE_PROCESS.match(name) is None
 
 
 def having(attribute: str) -> Kind | None:
