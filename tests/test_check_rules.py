@@ -341,6 +341,15 @@ NO = [
         "DDP146",
         DDP + "os.environ['MASTER_PORT'] = str(port)\nif x:\n    dist.init_process_group(init_method='env://')\n",
     ),
+    *(
+        ("DDP147", DDP + "it = iter(train_loader)\n" + text)
+        for text in (
+            "while step < n:\n    try:\n        x = next(it)\n    except StopIteration:\n        epoch += 1\n"
+            "        s.set_epoch(epoch)\n        it = iter(train_loader)\n        x = next(it)\n",
+            "for i in range(n):\n    if i % k == 0:\n        s.set_epoch(i // k)\n        it = iter(train_loader)\n    x = next(it)\n",
+            "while True:\n    s.set_epoch(e)\n    for x in train_loader:\n        pass\n    y = next(it)\n",
+        )
+    ),
     ("DDP148", DDP + "if x:\n    dist.init_process_group()\nloss.backward()\ncleanup()\ndef cleanup(): pass\n"),
     ("DDP149", HEAD + LOOP + "import shutil\nshutil.rmtree('x', ignore_errors=True)\nnames.remove('a')\n"),
     ("DDP149", HEAD + LOOP + "import shutil, tempfile\ntmp = tempfile.mkdtemp()\nshutil.rmtree(tmp)\n"),
@@ -542,6 +551,9 @@ YES = [
     ("DDP136", HEAD + LOOP + "if not os.path.exists(args.root):\n    os.makedirs(args.root)\n"),
     ("DDP202", HEAD + "local_rank = int(os.environ['LOCAL_RANK'])\nimport torch.distributed\n"),
     ("DDP204", HEAD + LOOP + "end = time.time() + 10\nwhile time.time() < end:\n    train(m, l, c, o)\n"),
+    ("DDP147", DDP + "it = iter(train_loader)\nwhile True:\n    s.set_epoch(e)\n    x = next(it)\n"),
+    ("DDP147", DDP + "for i in range(n):\n    it = iter(train_loader)\n    s.set_epoch(e)\n    x = next(it)\n"),
+    ("DDP147", DDP + "for x in train_loader:\n    s.set_epoch(e)\n    for y in val_loader:\n        pass\n"),
     ("DDP143", HEAD + "if torch.cuda.is_available():\n    m = nn.DataParallel(m)\n"),
     (
         "DDP207",
