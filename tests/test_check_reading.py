@@ -101,6 +101,17 @@ def test_what_is_not_text_is_said(tmp_path, data, said):
     assert said in found.reason
 
 
+@pytest.mark.parametrize("letter", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_lines_are_those_that_python_counts(tmp_path, letter):
+    path = tmp_path / "train.py"
+    path.write_text(f"x = '{letter}'\r\n# {letter}\ntorch.save(1, 'x')  # noqa\n", encoding="utf-8", newline="")
+    (part,) = read(path).parts
+    assert part.lines[2] == "torch.save(1, 'x')  # noqa"
+    assert len(part.lines) == 3
+    path.write_text(f"# {letter}\nprint 'hello'\n", encoding="utf-8")
+    assert (problem(path).kind, problem(path).line) == ("python2", 2)
+
+
 def test_a_file_larger_than_any_script_is_not_parsed(tmp_path):
     path = tmp_path / "table.py"
     path.write_text("x = 1\n" * 1_000_000)
@@ -144,6 +155,7 @@ def test_magics_of_a_notebook_are_put_aside_and_lines_hold(tmp_path):
     path.write_text(
         notebook(
             "%matplotlib inline\n!pip install x \\\n   y\nimport torch\n",
+            "! pip install x\nfiles = ! ls\ny = (x\n  != 2)\n",
             "files = !ls\nfor f in files:\n    %time torch.load(f)\n    torch.save(f, f)\ntorch.load?\n",
             "%%bash\necho 'no python' | wc\n",
             "%%time\ntorch.save(1, 'x')\n",
@@ -153,11 +165,14 @@ def test_magics_of_a_notebook_are_put_aside_and_lines_hold(tmp_path):
     source = read(path)
     facts = facts_of(source)
     assert source.problems == []
-    assert [(facts.place(call).cell, facts.place(call).line) for call in facts.calls("torch.save")] == [(2, 4), (4, 2)]
-    assert source.parts[4].text == "x = 7\ny = (x\n  % 2)\n"
+    assert [(facts.place(call).cell, facts.place(call).line) for call in facts.calls("torch.save")] == [(3, 4), (5, 2)]
+    assert source.parts[1].text.endswith("\ny = (x\n  != 2)\n")
+    assert source.parts[5].text == "x = 7\ny = (x\n  % 2)\n"
 
 
-@pytest.mark.parametrize("text", ["%time x\n  !ls -l\ny = !ls\nz?\n", "%%bash\nls\n\n", "x = 1\n", ""])
+@pytest.mark.parametrize(
+    "text", ["%time x\n  !ls -l\ny = !ls\nz?\n", "! ls\ny =  ! ls\n", "%%bash\nls\n\n", "x = 1\n", ""]
+)
 def test_magics_come_back_as_they_were(text):
     assert unmask(mask(text)) == text
 

@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass
 
 _MARK = "pass  # ipython: "
-# %magic, !command, ?help, help?, name = !command and name = %magic. A "% b" that continues a line has a space.
-_LINE = re.compile(r"(?P<indent>[ \t]*)(?P<rest>(?:[%!?]\S|[\w.,\[\] ]+=\s*[%!]\w).*|[\w.]+\?{1,2}\s*)$")
+# %magic, !command, ?help, help?, name = !command and name = %magic. A "% b" or "!= b" continues a line.
+_LINE = re.compile(
+    r"(?P<indent>[ \t]*)(?P<rest>(?:[%?]\S|![ \t]*[^\s=]|[\w.,\[\] ]+=\s*(?:%|![ \t]*)\w).*|[\w.]+\?{1,2}\s*)$"
+)
 
 
 @dataclass(frozen=True)

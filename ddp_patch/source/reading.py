@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
 import warnings
@@ -46,8 +47,8 @@ class Part:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text's lines, without their ends."""
-        return self.text.splitlines()
+        """The text's lines as Python counts them, without their ends."""
+        return _lines(self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def _fault(content: str) -> tuple[int, int, str, str] | None:
             deep = _deep(ast.parse(content))
     except SyntaxError as error:
         line = error.lineno or 0
-        lines = content.splitlines()
+        lines = _lines(content)
         said = lines[line - 1] if 0 < line <= len(lines) else ""
         if isinstance(error, TabError):
             return line, 0, "syntax", "tabs and spaces are mixed here, which Python 3 refuses. Write spaces"
@@ -150,6 +151,11 @@ def _fault(content: str) -> tuple[int, int, str, str] | None:
             f"this is nested more than {_DEEPEST} levels deep (each elif is one): exclude this file",
         )
     return None
+
+
+def _lines(content: str) -> list[str]:
+    """Cut at line ends only: str.splitlines also does at form feeds and at U+2028, which are no ends to Python."""
+    return [line.removesuffix("\n") for line in io.StringIO(content, newline=None)]
 
 
 def _deep(tree: ast.AST) -> int | None:
