@@ -30,6 +30,8 @@ def kinds(text, expression):
         ("", "len(names)", set()),
         ("m = nn.Linear(1, 1)", "m", {"MODULE"}),
         ("m = nn.Linear(1, 1).cuda().eval()", "m", {"MODULE"}),
+        ("m = nn.Parameter(torch.zeros(3))", "m", set()),
+        ("m = nn.ParameterList()", "m", {"MODULE"}),
         ("class Net(nn.Module): pass\nm = Net()", "m", {"MODULE"}),
         ("class Base(nn.Module): pass\nclass Net(Base): pass\nm = Net()", "m", {"MODULE"}),
         ("class Net(Unknown):\n    def forward(self, x): pass\nm = Net()", "m", {"MODULE"}),

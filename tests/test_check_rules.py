@@ -225,6 +225,13 @@ NO = [
         DDP + "m = DDP(n)\nfor x in DataLoader(d):\n    m(x).backward()\nm.module.eval()\nm.module.state_dict()\n",
     ),
     ("DDP126", DDP + "m = DDP(n)\n@torch.no_grad()\ndef f(loader):\n    for x in loader:\n        m.module(x)\n"),
+    (
+        "DDP126",
+        DDP
+        + LOOP
+        + "m = DDP(n)\n@torch.inference_mode()\ndef f(loader):\n    for x in loader:\n        m.module(x)\n"
+        + "for x in DataLoader(d):\n    with torch.inference_mode():\n        m.module(x)\n",
+    ),
     ("DDP127", HEAD + LOOP + "        if i % 10 == 0:\n            print(1)\n"),
     (
         "DDP127",
@@ -277,6 +284,7 @@ NO = [
         "DDP131",
         HEAD + "m = nn.Linear(1, 1)\nloss.backward()\ntorch.save({'model': m.state_dict(), 'step': {'m': m}}, 'x')\n",
     ),
+    ("DDP131", HEAD + LOOP + "w = nn.Parameter(torch.zeros(3))\ntorch.save(w, 'x')\n"),
     ("DDP131", HEAD + LOOP + "torch.save(state, 'x')\ntorch.save({'a': 1}, 'x')\n"),
     ("DDP132", DDP + LOOP + "import wandb\nif rank == 0:\n    wandb.init()\n"),
     ("DDP132", DDP + LOOP + "from torch.utils.tensorboard import SummaryWriter\nSummaryWriter(f'runs/{rank}')\n"),
@@ -331,6 +339,8 @@ NO = [
         HEAD
         + "class S(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield from x[self.rank :: self.world_size]\n",
     ),
+    ("DDP141", HEAD + LOOP + "DataLoader(d, num_workers=min(os.cpu_count(), 8))\nn = min([8, os.cpu_count()])\n"),
+    ("DDP141", HEAD + LOOP + "n = min([8, os.cpu_count()])\nDataLoader(d, num_workers=n)\n"),
     ("DDP141", HEAD + LOOP + "DataLoader(d, num_workers=4)\nDataLoader(d, num_workers=os.cpu_count() // 8)\n"),
     ("DDP142", HEAD + "n = torch.cuda.device_count()\nnames = n * ['gpu']\n"),
     ("DDP143", DDP + "if single:\n    m = nn.DataParallel(n)\nelse:\n    m = DDP(n)\n"),
@@ -554,6 +564,7 @@ YES = [
     ("DDP147", DDP + "it = iter(train_loader)\nwhile True:\n    s.set_epoch(e)\n    x = next(it)\n"),
     ("DDP147", DDP + "for i in range(n):\n    it = iter(train_loader)\n    s.set_epoch(e)\n    x = next(it)\n"),
     ("DDP147", DDP + "for x in train_loader:\n    s.set_epoch(e)\n    for y in val_loader:\n        pass\n"),
+    ("DDP141", HEAD + LOOP + "n = max(os.cpu_count(), 8)\nDataLoader(d, num_workers=n)\n"),
     ("DDP143", HEAD + "if torch.cuda.is_available():\n    m = nn.DataParallel(m)\n"),
     (
         "DDP207",

@@ -64,6 +64,7 @@ _EXACT = {
 }
 _FAMILIES = (
     (re.compile(r"torch\.nn\.(modules\.\w+\.)?[A-Z]\w*Loss$"), {Kind.LOSS, Kind.MODULE}),
+    (re.compile(r"torch\.nn\.(parameter\.)?(Uninitialized)?(Parameter|Buffer)$"), ()),  # tensors
     (re.compile(r"torch\.nn\.(quantized\.|modules\.\w+\.)?[A-Z]\w*$"), {Kind.MODULE}),
     (
         re.compile(r"torch\.nn\.functional\.(\w*loss\w*|cross_entropy|binary_cross_entropy\w*|kl_div)$"),

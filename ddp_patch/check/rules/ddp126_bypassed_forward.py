@@ -31,17 +31,19 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _takes_gradients(facts: Facts, call: cst.Call) -> bool:
     for outer in facts.tree.ancestors(call):
-        if isinstance(outer, cst.With) and any("no_grad" in (dotted(_called(item.item)) or "") for item in outer.items):
+        if isinstance(outer, cst.With) and any(_needs_none(item.item) for item in outer.items):
             return False
         if isinstance(outer, cst.FunctionDef):
-            if any("no_grad" in (dotted(_called(each.decorator)) or "") for each in outer.decorators):
+            if any(_needs_none(each.decorator) for each in outer.decorators):
                 return False
             return facts.trains_in(outer.body)
     return facts.trains
 
 
-def _called(node: cst.BaseExpression) -> cst.BaseExpression:
-    return node.func if isinstance(node, cst.Call) else node
+def _needs_none(node: cst.BaseExpression) -> bool:
+    """``torch.no_grad()`` and ``torch.inference_mode()``, as contexts and decorators."""
+    name = dotted(node.func if isinstance(node, cst.Call) else node) or ""
+    return "no_grad" in name or "inference_mode" in name
 
 
 RULE = Rule(

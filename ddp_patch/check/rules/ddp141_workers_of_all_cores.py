@@ -23,13 +23,18 @@ def find(facts: Facts) -> Iterator[Finding]:
         sources = [workers] if variable is None else [value.node for value in variable.values]
         counts = [each for source in sources for each in facts.tree.within(source, cst.Call)]
         divided = any(isinstance(source, cst.BinaryOperation) for source in sources)
-        if not divided and any(facts.name(each.func) in _COUNTS for each in counts):
+        if not divided and any(facts.name(each.func) in _COUNTS and not _is_bounded(facts, each) for each in counts):
             yield Finding(
                 workers,
                 f"num_workers={facts.code(workers)} is the number of cores",
                 "every process of the host starts as many, N times more than there are cores",
                 "Write os.cpu_count() // int(os.environ['LOCAL_WORLD_SIZE']).",
             )
+
+
+def _is_bounded(facts: Facts, count: cst.Call) -> bool:
+    """``min(os.cpu_count(), 8)``."""
+    return any(isinstance(outer, cst.Call) and facts.name(outer.func) == "min" for outer in facts.tree.ancestors(count))
 
 
 RULE = Rule("DDP141", "workers-of-all-cores", "Each process starts as many workers as there are cores", find)
