@@ -97,6 +97,12 @@ def test_files_that_do_not_import_each_other_are_judged_by_themselves(found):
             "import part\nfirst = args.rank == 0 or not dist.is_initialized()\nif first:\n    part.save(model)\n",
         ),
         (
+            "DDP106",
+            TRAIN + "def save(model):\n    torch.save(model, 'x')\n",
+            "import part\nimport torch.multiprocessing as mp\ndef work(gpu, args):\n    args.gpu = gpu\n"
+            "    if args.gpu == 0:\n        part.save(1)\nmp.spawn(work, args=(args,))\n",
+        ),
+        (
             "DDP107",
             TRAIN + "class Log:\n    def __init__(self):\n        self.file = open('log.txt', 'w')\n",
             "from part import Log\nlog = Log() if is_main_process() else None\n",
@@ -173,11 +179,12 @@ def test_a_function_that_every_rank_calls_somewhere_is_not_taken_for_guarded(fou
 
 
 @pytest.mark.parametrize(
-    "test", ["rank != -1", "0 <= args.local_rank", "rank is not None", "os.path.exists(args.root)"]
+    "test", ["late", "rank != -1", "0 <= args.local_rank", "rank is not None", "os.path.exists(args.root)"]
 )
 def test_what_every_rank_calls_under_a_test_is_not_taken_for_guarded(found, test):
     part = TRAIN + "def save(model):\n    torch.save(model, 'x')\n"
-    main = f"import os, part\nif {test}:\n    part.save(model)\n"
+    start = "def work():\n    pass\nspawn(work)\na, late = rank == 0, 1\nlate = epoch + 1\n"
+    main = f"import os, part\n{start}if {test}:\n    part.save(model)\n"
     assert found({"part.py": part, "main.py": main}, "DDP106") == [("part.py", "DDP106")]
 
 

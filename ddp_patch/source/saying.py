@@ -9,14 +9,13 @@ from pathlib import Path
 
 from .names import address
 from .notebooks import NotANotebook, cells, mask
-from .ranks import is_of_one_rank, is_same_on_all, mirrored, names_one_rank, names_rank
+from .rank_tests import dotted, holding, is_rank_test
+from .ranks import is_of_one_rank
 from .reading import LARGEST
 from .roles import Role, roles
 from .text import NotText, decode
 
 _BY_HAND = {Role.TENSOR_PARALLEL, Role.RPC}
-_OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}  # of those that have a direction
-_NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def heard(place: Path, known: Collection[Path]) -> Said:
         elif isinstance(node, ast.Call):
             calls.append(node)
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            receiver = _dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
             if receiver != "super":  # what a class above does
                 said.calls.append(Called(name, receiver, is_guarded, around))
             said.trains |= name == "backward" and name not in around
@@ -90,13 +89,13 @@ def heard(place: Path, known: Collection[Path]) -> Said:
             imported.update({alias.asname or alias.name: f"{module}{joint}{alias.name}" for alias in node.names})
             said.words.update(alias.name for alias in node.names)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            said.made.update({_dotted(target): _dotted(node.value) for target in node.targets})
+            said.made.update({dotted(target): dotted(node.value) for target in node.targets})
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             said.functions.add(node.name)
         elif isinstance(node, ast.ClassDef):
             bases += node.bases
             said.classes[node.name] = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
-    called = {_full(_dotted(node), imported) for node in (*(call.func for call in calls), *bases)}
+    called = {_full(dotted(node), imported) for node in (*(call.func for call in calls), *bases)}
     # What is imported to do it by hand distributes nothing by itself: who joins a group calls something.
     packages = {parent for name in modules for parent in _upwards(name)} - {"torch.distributed"}
     said.roles = roles(packages, called, ()) - _BY_HAND
@@ -124,15 +123,15 @@ def _trees(place: Path) -> Iterator[ast.Module]:
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
     """Go through the nodes of a file: whether each is under a test on the rank, and in which functions."""
-    flags = _flags(tree)
+    held = holding(tree)
     stack: list[tuple[ast.AST, bool, tuple[str, ...]]] = [(tree, False, ())]
     while stack:
         node, is_guarded, around = entry = stack.pop()
         yield entry
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            is_guarded = any(is_of_one_rank(_dotted(each)) for each in node.decorator_list)
+            is_guarded = any(is_of_one_rank(dotted(each)) for each in node.decorator_list)
             around = (*around, node.name)
-        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and _is_rank_test(node.test, flags))
+        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and is_rank_test(node.test, held))
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -140,73 +139,15 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
                 for child in value:
                     if isinstance(child, ast.AST):
                         stack.append((child, left, around))
-                        left = left or (isinstance(child, ast.If) and _leaves(child, flags))
+                        left = left or (isinstance(child, ast.If) and _leaves(child, held))
             elif isinstance(value, ast.AST) and name not in ("ctx", "op"):
                 stack.append((value, is_guarded if name == "test" else tests, around))
 
 
-def _leaves(node: ast.If, flags: Collection[str]) -> bool:
+def _leaves(node: ast.If, held: Collection[str]) -> bool:
     """``if rank != 0: return``: what comes behind it runs on some ranks."""
     leaves = isinstance(node.body[-1], (ast.Return, ast.Continue))
-    return leaves and not node.orelse and _is_rank_test(node.test, flags)
-
-
-def _is_rank_test(test: ast.AST, flags: Collection[str]) -> bool:
-    stack = [test]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, _NAMED) and (names_rank(_key(part) or _dotted(part)) or _dotted(part) in flags):
-            return True
-        if not (isinstance(part, ast.Compare) and _is_same_on_all(part)):
-            stack.extend(ast.iter_child_nodes(part))
-    return False
-
-
-def _is_same_on_all(test: ast.Compare) -> bool:
-    """``rank == -1`` and ``rank >= 0`` ask whether there are ranks, which is the same on all of them."""
-    if len(test.ops) > 1:
-        return False
-    operator = _OPERATORS.get(type(test.ops[0]), "==")
-    return is_same_on_all(operator, test.comparators[0]) or is_same_on_all(mirrored(operator), test.left)
-
-
-def _flags(tree: ast.Module) -> set[str]:
-    """Name the variables that hold a test on the rank: ``first = rank == 0``."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and _is_flag(node.value):
-            found.update(map(_dotted, node.targets))
-    return found - {""}
-
-
-def _is_flag(node: ast.expr) -> bool:
-    if isinstance(node, ast.BoolOp):
-        return any(map(_is_flag, node.values))
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not) and _is_flag(node.operand)
-    return _is_rank_test(node, ()) if isinstance(node, ast.Compare) else names_one_rank(_dotted(node))
-
-
-def _key(node: ast.AST) -> str:
-    """Give what is asked for in ``os.environ.get("RANK", 0)`` and ``os.getenv("RANK")``."""
-    if not isinstance(node, ast.Call) or _dotted(node.func).rpartition(".")[2] not in ("get", "getenv"):
-        return ""
-    asked = node.args[0] if node.args else None
-    return asked.value if isinstance(asked, ast.Constant) and isinstance(asked.value, str) else ""
-
-
-def _dotted(node: ast.AST) -> str:
-    if isinstance(node, ast.Call):
-        return _dotted(node.func)
-    if isinstance(node, ast.Subscript):  # config["rank"]
-        return node.slice.value if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str) else ""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if isinstance(node, ast.Name):
-        parts.append(node.id)
-    return ".".join(reversed(parts))
+    return leaves and not node.orelse and is_rank_test(node.test, held)
 
 
 def _bound(alias: ast.alias) -> str:
