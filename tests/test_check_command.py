@@ -72,6 +72,15 @@ def test_a_fault_of_the_checker_is_said_of_its_file_and_the_others_go_on(folder,
     assert "dirty.py:5:1: DDP106" in out
 
 
+@pytest.mark.parametrize("text", ["seed(" + "+".join(["1"] * 1800) + ")\n", "x = f" + "()" * 1500 + "\n"])
+def test_a_file_that_is_nested_too_deeply_is_named_and_the_others_go_on(folder, capsys, text):
+    (folder / "deep.py").write_text(text)
+    code, out, err = run(capsys, ".")
+    assert (code, err) == (2, "")
+    assert "deep.py:1: this is nested more than 150 levels deep" in out
+    assert "dirty.py:5:1: DDP106" in out
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

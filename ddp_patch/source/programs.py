@@ -41,7 +41,7 @@ class Programs:
     def __init__(self, files: Sequence[Path]) -> None:
         """Read all files, if there are several: one has nothing else to hear of."""
         self._places = {file.resolve(): file for file in files}
-        self._said = {place: heard(place, self._places.keys()) for place in self._places} if len(files) > 1 else {}
+        self._said = {place: _heard(place, self._places.keys()) for place in self._places} if len(files) > 1 else {}
         self._training: dict[Path, frozenset[str]] = {}
 
     def elsewhere(self, path: Path) -> Elsewhere:
@@ -114,6 +114,13 @@ class Programs:
                 if _runs(call, own, training - own.functions, makers) or _may_run(call, own, training)
             )
         return self._training[place]
+
+
+def _heard(place: Path, known: Collection[Path]) -> Said:
+    try:
+        return heard(place, known)
+    except RecursionError:
+        return Said()  # nested too deeply, which is said where the file itself is read
 
 
 def _training(files: Iterable[Said]) -> set[str]:
