@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from local import as_one, habits
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.tensorboard import SummaryWriter
 
@@ -428,6 +430,35 @@ def test_values_that_cannot_be_put_together_are_errors_on_every_rank(ranks):
             "ddp_patch.sum(a",
             "ddp_patch.gather(a",
         ]
+
+
+def calls_of_python(model):
+    """Count those of a steady step."""
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    x, counts = torch.ones(8, 4), []
+    for _ in range(20):
+        calls = []
+        sys.setprofile(lambda frame, event, given, calls=calls: calls.append(event) if event == "call" else None)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sys.setprofile(None)
+        counts.append(len(calls))
+    return counts[-1]
+
+
+def calls_beside_ddp_by_hand():
+    def net():
+        return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+    with ddp_patch.enable(view="local", quiet=True):
+        ours = calls_of_python(net())
+    return ours - calls_of_python(DistributedDataParallel(net(), broadcast_buffers=False))
+
+
+def test_a_step_costs_few_calls_more_than_ddp_by_hand(ranks):
+    assert max(ranks.call(calls_beside_ddp_by_hand, 2, bare=True).ok().results) <= 25
 
 
 # --- one process outwards, N ranks inside -------------------------------------------------------------------------------
