@@ -19,6 +19,7 @@ from parity.test_scripts import compare_text
 from torch.utils.data import DataLoader
 
 import ddp_patch
+from ddp_patch.effects.descriptors import is_written_to
 
 SLOW = ("tasks",)
 NAMES = [habit.__name__ for habit in outward.HABITS if THOROUGH or habit.__name__ not in SLOW]
@@ -138,6 +139,27 @@ def test_files_that_nobody_holds_any_more_are_read_as_they_are(ranks):
     assert turns == 3  # each is asked for once
     assert none == 0
     assert (held, whole) == ("one", "onetwo")
+
+
+def test_who_writes_to_a_file_is_found(tmp_path):
+    path = str(tmp_path / "a.txt")
+    assert not is_written_to(path)
+    stream = open(path, "wb")
+    assert is_written_to(path)
+    stream.write(b"four")
+    stream.close()
+    assert not is_written_to(path)
+    array = np.memmap(path, mode="r+")
+    assert is_written_to(path)
+    del array
+    array = np.memmap(path, mode="r")
+    assert bytes(array) == b"four"
+    assert not is_written_to(path)
+    child = subprocess.Popen(["sleep", "60"], stdout=open(path, "w"))
+    assert is_written_to(path)
+    child.kill()
+    child.wait()
+    assert not is_written_to(path)
 
 
 def saves_arrays():

@@ -1,27 +1,48 @@
-"""Which files this process has open, as the system tells (Linux)."""
+"""Which files this process has open, or a child of it, as the system tells (Linux)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-_OPEN = Path("/proc/self/fd")
+_SYSTEM = Path("/proc")
 
 
 def is_written_to(path: str) -> bool:
-    """Tell whether this process may go on writing to a file: it has a descriptor of it for that, or a map of it."""
+    """Tell whether a file may be written to yet: something has a descriptor of it for that, or a map of it."""
     try:
-        wanted, descriptors = os.stat(path), os.listdir(_OPEN)
-    except FileNotFoundError:  # the file; where there is no such folder, nobody can tell
-        return not _OPEN.is_dir()
-    return any(_is(wanted, descriptor) for descriptor in descriptors)
+        wanted = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if not (_SYSTEM / "self/fd").is_dir():  # nobody can tell
+        return True
+    return any(_is(wanted, process, descriptor) for process in _family() for descriptor in _listed(process / "fd"))
 
 
-def _is(wanted: os.stat_result, descriptor: str) -> bool:
+def _family() -> Iterator[Path]:
+    """List this process, its children, and theirs."""
+    processes = [_SYSTEM / "self"]
+    for process in processes:  # which grows
+        yield process
+        for task in _listed(process / "task"):
+            with contextlib.suppress(OSError):  # it has ended
+                processes += [_SYSTEM / pid for pid in (process / "task" / task / "children").read_text().split()]
+
+
+def _listed(folder: Path) -> list[str]:
     try:
-        if not os.path.samestat(os.stat(_OPEN / descriptor), wanted):
+        return os.listdir(folder)
+    except OSError:  # it has ended, or belongs to somebody else
+        return []
+
+
+def _is(wanted: os.stat_result, process: Path, descriptor: str) -> bool:
+    try:
+        if not os.path.samestat(os.stat(process / "fd" / descriptor), wanted):
             return False
-        told = Path("/proc/self/fdinfo", descriptor).read_text().split()
+        told = (process / "fdinfo" / descriptor).read_text().split()
     except OSError:  # closed meanwhile
         return False
     return int(told[told.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY
