@@ -68,7 +68,8 @@ class Watched:
                 self._fail(met)
             if self._failure is not None:
                 raise self._failure
-            return portable(error) if isinstance(error, OSError) else None
+            # Those of the system, which C code met that writes to the descriptor itself.
+            return portable(error) if isinstance(error, OSError) and type(error).__module__ == "builtins" else None
 
         if self._rank_zero.pending is self._failure:
             self._rank_zero.pending = None  # told now
