@@ -162,22 +162,6 @@ def test_who_writes_to_a_file_is_found(tmp_path):
     assert not is_written_to(path)
 
 
-def saves_arrays():
-    array = np.arange(2**20)
-    with open("a.npy", "wb") as stream:
-        np.save(stream, array)
-        held = os.stat(stream.fileno()).st_blocks * 512
-    np.save("b.npy", array)
-    return held, [bool((np.load(name) == array).all()) for name in ("a.npy", "b.npy")]
-
-
-def test_arrays_are_written_to_one_disk(ranks):
-    (first, is_first), *others = ranks.call(saves_arrays, 3).ok().results
-    assert first >= 2**23
-    assert [held for held, _ in others] == [0, 0]
-    assert is_first == others[0][1] == [True, True]
-
-
 def two_sessions():
     """The second one writes where the first one left the job's store."""
     seen = []

@@ -197,11 +197,6 @@ def in_step(plain: Any, mode: str, options: dict[str, Any], watched: Watched) ->
     return shared
 
 
-def is_in_step(stream: Any) -> bool:
-    """Tell whether a file object closes together with those of the other ranks."""
-    return isinstance(stream, _InStep)
-
-
 def flush_all() -> None:
     """Write what the script has left in files that it did not close: later, Python may be gone."""
     for stream in list(_alive):

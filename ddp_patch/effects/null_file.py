@@ -47,11 +47,6 @@ class _Nowhere(io.FileIO):
         return self._size
 
 
-def is_null(stream: Any) -> bool:
-    """Tell whether a binary file object writes to nowhere."""
-    return isinstance(getattr(stream, "raw", None), _Nowhere)
-
-
 def before(path: str, mode: str) -> IO[bytes]:
     """What a file held before rank 0 opens it, if that is read, or how much of it, if it is added to."""
     copy = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it

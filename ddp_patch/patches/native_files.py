@@ -11,8 +11,6 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
-from ..effects.file_objects import is_in_step
-from ..effects.null_file import is_null
 from ..effects.shared import plain
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -27,11 +25,6 @@ def _memmap(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
     if array.mode in ("r+", "w+") and array.filename is not None:
         session.files.mapped(array.filename)
     return array
-
-
-def _is_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> bool:
-    # NumPy would write an array to the descriptor itself, which is that of a temporary file on ranks other than 0.
-    return wrapped(*args, **kwargs) and not (is_in_step(args[0]) or is_null(args[0]))
 
 
 def _twin(session: Session, connect: Callable[..., Any], path: str) -> str:
@@ -160,7 +153,6 @@ _COPIES = "rank 0's file is real; the others work on a copy in memory"
 _FINISHED = "rank 0's file is finished when it returns"
 
 PATCHES = (
-    Patch("numpy.lib.format", "isfileobj", _is_file, "numpy.save writes by the file object's own method"),
     Patch(
         "numpy", "memmap.__new__", _memmap, "rank 0's is the file; who opens it to read waits until rank 0 comes there"
     ),
