@@ -15,7 +15,8 @@ from verify.warm import Warm
 
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _steps
-from ddp_patch.verify.printed import Said
+from ddp_patch.verify.lines import lines
+from ddp_patch.verify.printed import Said, Varying
 from ddp_patch.verify.process import MARK
 from ddp_patch.verify.tolerance import Tolerance
 
@@ -90,6 +91,42 @@ def test_a_column_of_times_is_the_same_however_wide():
     fast = Said("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch  2.75 | loss 15.12 | ppl    67.3")
     assert slow.template == fast.template
     assert slow.numbers == ("2", "100", "2983", "20.00", "5.12", "167.3")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("theta = 1.25", ("1.25",)),
+        ("beta: 0.9", ("0.9",)),
+        ("meta loss 0.5231", ("0.5231",)),
+        ("timestep 1000 reward 32.5", ("1000", "32.5")),
+        ("eta: 0.1", ("0.1",)),
+        ("time for epoch 3 loss 0.5", ("0.5",)),
+        ("time for epoch 3: 12.5", ()),
+        ("elapsed_time=12.3", ()),
+        ("Time taken: 3.2, took 1", ()),
+        ("ETA: 17", ()),
+    ],
+)
+def test_numbers_are_told_from_times(text, numbers):
+    assert Said(text).numbers == numbers
+
+
+@pytest.mark.parametrize(
+    ("alone", "ranks", "is_same"),
+    [
+        ("0.9", "0.8125", False),
+        ("1.0", "0.9375", False),
+        ("1e-05", "5e-06", False),
+        ("0.5", "0.499", True),
+        ("1", "0.999", True),
+        ("0.12345679", "0.1234568", True),
+        ("0.90", "0.91", True),
+    ],
+)
+def test_a_number_of_few_digits_is_no_rounding_of_another(alone, ranks, is_same):
+    told = lines([Said(f"accuracy {alone}")], [Said(f"accuracy {ranks}")], Tolerance("float32"), Varying())
+    assert (not list(told)) is is_same
 
 
 def test_a_gradient_that_is_rounding_is_not_compared():

@@ -129,7 +129,8 @@ class Clock:
             self._pace.heard = self._took
         self._leading = self._leading or id(optimizer)
         self._optimizers.setdefault(id(optimizer), optimizer)
-        if session is None or _is_local():  # in the global view ddp_patch's own hook does it
+        has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))  # of forwards and backwards
+        if (session is None or _is_local()) and not has_closure:  # in the global view ddp_patch's own hook does it
             self._pace.steps()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import statistics
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class Source:
         """Read it."""
         self.name = path.name
         self.tree = ast.parse(path.read_bytes())
-        self.lines = path.read_text(encoding="utf-8").splitlines()
+        with tokenize.open(path) as text:
+            self.lines = text.read().split("\n")
 
     def having(self, *parts: str) -> Iterator[str]:
         """Name the lines that have all of these in them."""

@@ -57,7 +57,8 @@ def _printed(a: str, b: str, scale: float, tolerance: Tolerance, step: int, whol
     x, y = value(a), value(b)
     if whole:
         return 0.0 if x == y else math.inf
-    rounding = max(digit(a), digit(b)) * 1.001
+    # Of numbers in their shortest form, the one with fewer digits has these and zeros.
+    rounding = min(filter(None, (digit(a), digit(b)))) * 1.001
     if abs(x - y) <= rounding:
         return 0.0
     beyond = y - rounding if y > x else y + rounding

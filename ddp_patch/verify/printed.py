@@ -18,7 +18,9 @@ _TIME = re.compile(
     r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\d+(?:\.\d+)? ?\w*/s\b"
     r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
     r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\?(?:it|\w+)/s|(?<=[=<])\?"
-    r"|(?i:(?:time|took|elapsed|eta|duration)[\w ]*[:=]? *)\d+(?:\.\d+)?"
+    r"|(?i:(?<![a-z])(?:time|took|elapsed|duration)(?![a-z])[a-z_ ]*?(?:\d+ *[:=])?[:=]? *)"
+    r"\d+(?:\.\d+)?(?![\d.]* *[:=])"
+    r"|\bETA[ :=]*\d+(?:\.\d+)?"
 )
 _PADDED = re.compile(r" +(?=#)")  # a number's width is not its text
 _NODE = re.compile(r"grad_fn=<\w+>")  # the name of a node of autograd's, which is the engine's

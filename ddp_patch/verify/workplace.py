@@ -87,7 +87,10 @@ def _link_above(root: Path, folder: Path) -> None:
     for parent in list(folder.parents)[:_LINKED_ABOVE]:
         if parent == Path(parent.anchor):
             return
-        beside = list(os.scandir(parent))
+        try:
+            beside = list(os.scandir(parent))
+        except OSError:  # of others, who let nobody list it
+            continue
         for entry in beside if len(beside) <= _MOST_LINKED else []:
             to = _under(root, Path(entry.path))
             if not os.path.lexists(to) and entry.name not in _LEFT_OUT and not entry.name.startswith(PREFIX):

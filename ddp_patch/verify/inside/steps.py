@@ -182,7 +182,7 @@ class Steps:
             norm=math.sqrt(sum(squares)) if squares else None,
             norms=norms,
             evaluating=self._models.evaluating(),
-            rates=[float(group.get("lr", 0.0)) for group in optimizer.param_groups],
+            rates=[float(group.get("lr") or 0.0) for group in optimizer.param_groups],
             **({"buffers": self._models.buffers()} if self._local else {}),
         )
 
