@@ -44,6 +44,6 @@ def test_a_rank_does_not_become_another_program(ranks, tmp_path, call):
     outcome = ranks.script(script, 2)
     assert outcome.codes == [1, 1]
     said = "".join(outcome.stderr)
-    assert said.count("OrderError: becomes.py:10: os.exec* would turn rank 0 of 2") == 1, said
+    assert said.count("OrderError: becomes.py:10: os.exec* would turn rank ") == 1, said  # whichever comes first
     assert CALLS[call] in said
     assert (outcome.cwd / "ran.txt").read_text() == "ran"
