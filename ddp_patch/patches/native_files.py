@@ -68,6 +68,8 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             try:
                 with session.rank_zero.alone():
                     twin = _twin(session, wrapped, path)
+            except sys.modules["sqlite3"].OperationalError:  # of this rank's disk: rank 0's file is not for it
+                raise
             except sys.modules["sqlite3"].DatabaseError:
                 # No database, as rank 0 finds when it uses it; here it must not keep this rank from the next effect.
                 twin = path
