@@ -16,3 +16,16 @@ def function_name(func: Any) -> str:
         return f"Tensor.{name}"
     module = getattr(func, "__module__", None)
     return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
+
+
+def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Tell by torch's naming whether a function writes to its first argument or to ``out``."""
+    name = getattr(func, "__name__", "")
+    is_named = (name.endswith("_") and not name.endswith("__")) or name in _WRITERS
+    return is_named or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
+
+
+_WRITERS = {
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
+}  # fmt: skip

@@ -16,9 +16,10 @@ from ..structure import leaves
 from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import function_name
+from .names import function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
+from .transforms import is_transformed, outside_transforms
 from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -101,8 +102,8 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         if func is torch.ops.aten.alias.default and not any(form.requires_grad for form in args[0].forms):
             return args[0].with_forms({})  # torch.LongTensor(batch)
         raise BatchError(
-            f"{func} was called on a batch below torch's Python functions (by vmap, torch.FloatTensor, "
-            "or a C++ extension), where its rows and its gradient would be lost. "
+            f"{func} was called on a batch below torch's Python functions (by torch.FloatTensor or "
+            "a C++ extension), where its rows and its gradient would be lost. "
             "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
         )
 
@@ -134,7 +135,18 @@ def _known(value: Any) -> Any:
     return value._whole if isinstance(value, BatchTensor) else value
 
 
+def _untransformed(value: Any) -> Any:
+    """What a function that is transformed computes on: the whole, of which the transform is not told."""
+    if not isinstance(value, BatchTensor):
+        return value
+    with outside_transforms():
+        return full_tensor(value)
+
+
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if is_transformed():
+        with World.get().working_on_whole(func):
+            return func(*nested(_untransformed, args), **nested(_untransformed, kwargs))
     rule = RULES.get(func)
     result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
@@ -244,16 +256,3 @@ def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
         return BatchTensor.from_full(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
 
     return nested(deal, result)
-
-
-def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Tell by torch's naming whether a function writes to its first argument or to ``out``."""
-    name = getattr(func, "__name__", "")
-    is_named = (name.endswith("_") and not name.endswith("__")) or name in _WRITERS
-    return is_named or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
-
-
-_WRITERS = {
-    "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
-    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",
-}  # fmt: skip

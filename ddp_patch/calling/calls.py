@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..structure import leaves
 from . import swap
@@ -41,5 +42,5 @@ class Call:
 
 def described(module: nn.Module) -> str:
     """Name a module in the report."""
-    count = sum(parameter.numel() for parameter in module.parameters())
+    count = sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))
     return f"{swap.original_class(module).__name__} ({count:,} parameters)"

@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._functorch import peek_interpreter_stack as _transforms  # torch 2.13
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
 
+from ..batch.transforms import is_transformed
 from . import swap
 
-is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
+_is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
+
+_FAKE, _PROXY = _TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY
 
 
 def passes_through(module: nn.Module) -> bool:
@@ -25,6 +28,11 @@ def is_a_layer(module: nn.Module) -> bool:
     return not module._modules and swap.original_class(module).__module__.startswith("torch.nn.")
 
 
+def is_traced() -> bool:
+    """Tell whether ``torch.jit.trace``, ``torch.export`` or ``make_fx`` run, or tensors that hold no numbers."""
+    return bool(_is_tracing()) or _get_dispatch_mode(_FAKE) is not None or _get_dispatch_mode(_PROXY) is not None
+
+
 def is_rewritten() -> bool:
     """Tell whether the code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
-    return bool(is_tracing()) or _transforms() is not None
+    return is_traced() or is_transformed()

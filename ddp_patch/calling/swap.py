@@ -14,27 +14,10 @@ MARK = "_ddp_patch_original"  # in the new class, names the old one
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
 
 
-def swap(instance: Any, namespace: dict[str, Any]) -> None:
-    """Give one instance a subclass of its class with the attributes of ``namespace``."""
-    original = type(instance)
-    attributes = {
-        **namespace,
-        "__module__": original.__module__,
-        "__qualname__": original.__qualname__,
-        "__doc__": original.__doc__,
-        # The pickler compares obj.__class__ with the class that __reduce_ex__ names.
-        "__class__": property(lambda self: original),
-        "__reduce_ex__": _reduce_as_original,
-        MARK: original,
-    }
-    twin = type(original.__name__, (original,), attributes)
-    _class.__set__(instance, twin)
-
-
 def redirect_calls(
     instance: Any, to: Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 ) -> None:
-    """Have calls of one instance go elsewhere.
+    """Have calls of one instance go elsewhere, also when it gets another class.
 
     Args:
         instance: whose.
@@ -48,7 +31,22 @@ def redirect_calls(
             return run(*args, **kwargs)
         return to(self, run, args, kwargs)
 
-    swap(instance, {"__call__": called})
+    def reclass(self: Any, new: type) -> None:
+        _class.__set__(self, new)
+        if self is known():
+            redirect_calls(self, to)
+
+    attributes = {
+        "__call__": called,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+        # The pickler compares obj.__class__ with the class that __reduce_ex__ names.
+        "__class__": property(lambda self: original, reclass),
+        "__reduce_ex__": _reduce_as_original,
+        MARK: original,
+    }
+    _class.__set__(instance, type(original.__name__, (original,), attributes))
 
 
 def restore(instance: Any) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..batch.forms import full_tensor
 from ..batch.layout import Layout
-from ..batch.tensor import BatchTensor, writes_in_place
+from ..batch.names import writes_in_place
+from ..batch.tensor import BatchTensor
 from ..calling.comparison import Dims, Span, compare
 from ..structure import leaves, map_leaves
 from .trial import Trial

@@ -12,7 +12,7 @@ from torch import nn
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
-from ..calling.passed_over import is_tracing
+from ..calling.passed_over import is_traced
 from ..errors import DdpPatchError
 from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning
@@ -121,7 +121,7 @@ class Models:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, as the script calls it."""
-        if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
+        if self.inside or self.in_backward or id(call.module) in self._synced or is_traced():
             return False
         optimized = self._trained.ids()
         wanted = [id(parameter) for parameter in call.module.parameters() if parameter.requires_grad]
@@ -136,7 +136,7 @@ class Models:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         synced = self._synced.get(id(module))
-        if self.inside or self.in_backward or synced is None or is_tracing():
+        if self.inside or self.in_backward or synced is None or is_traced():
             return run(*args, **kwargs)
         self.inside = True
         try:

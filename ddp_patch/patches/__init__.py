@@ -53,6 +53,7 @@ from . import (
     tensorboard,
     trackers,
     transformer,
+    transforms,
     warned,
     without_cuda,
 )
@@ -86,7 +87,7 @@ SUBJECTS = (
         profiles,
     ),
     *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots, ray_train),
-    *(recompute, batch_norm, scripted, transformer, exits, signals),
+    *(recompute, batch_norm, scripted, transformer, transforms, exits, signals),
 )
 # Beside the rows, for what is no name.
 OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..batch.world import World
 from ..calling import compiled, module_hooks, swap
@@ -161,7 +162,11 @@ class Replicas:
             return self.forwards.on_whole(call)
         if self.forwards.opened:
             return self._entered(call, entry, held, None)
-        replica = self.registry.keeping(call.module) or self._made(call.module)
+        replica = self.registry.keeping(call.module)
+        if replica is None and any(is_lazy(parameter) or parameter.is_meta for parameter in held.parameters):
+            self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
+            return self.forwards.on_whole(call)
+        replica = replica or self._made(call.module)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:

@@ -8,8 +8,8 @@ import io
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from parity.gradient_habits import loop, trained
-from parity.habits import mlp
+from parity.gradient_habits import descend, everything, loop, trained
+from parity.habits import data, mlp
 from torch.optim import SGD
 
 
@@ -535,3 +535,94 @@ def policy_gradient():
         optimizer.step()
         said += [loss.item(), *actions]
     return said
+
+
+def transforms_of_batches():
+    """``torch.func`` over what a loader gives, and over batches that the transformed function closes over."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    others, _ = torch.func.stack_module_state([mlp() for _ in range(3)])
+    skeleton = copy.deepcopy(model).to("meta")
+    trains_others = SGD(others.values(), 0.1)
+    said = []
+    for x, y in data():
+
+        def loss_of(weights, x=x, y=y):
+            return F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+
+        weights = dict(model.named_parameters())
+        gradients = torch.func.grad(loss_of)(weights)
+        fast = {name: weights[name] - 0.1 * gradient for name, gradient in gradients.items()}
+        slopes = torch.func.vmap(torch.func.jacrev(model))(x)
+        each = torch.func.vmap(lambda own, x=x: torch.func.functional_call(skeleton, own, (x,)))(others)
+        loss = loss_of(fast) + slopes.pow(2).mean() + F.cross_entropy(torch.func.vmap(model)(x), y)
+        said.append(float(descend(loss, optimizer)))
+        said.append(float(descend(F.cross_entropy(each.flatten(0, 1), y.repeat(3)), trains_others)))
+        ones = torch.ones_like(x)
+        said += [float(F.cross_entropy(slope, y)) for slope in slopes.unbind(-1)]
+        said.append(float(torch.func.jvp(model, (x,), (ones,))[1].pow(2).sum()))
+        said.append(float(torch.func.vjp(model, x)[1](torch.ones(len(x), 3))[0].pow(2).sum()))
+        said.append(float(torch.func.linearize(model, x)[1](ones).pow(2).sum()))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, ones)
+            said.append(float(torch.autograd.forward_ad.unpack_dual(model(dual)).tangent.pow(2).sum()))
+    return said + everything(model) + [value.sum().item() for value in others.values()]
+
+
+class Lazily(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+def lazy_layers():
+    """Their first data are the training's."""
+    said = []
+    for model in (Lazily(), nn.LazyLinear(3)):
+        optimizer = SGD(model.parameters(), 0.2)
+        said += [float(descend(F.cross_entropy(model(x), y), optimizer)) for x, y in data()]
+        said += [*everything(model), len(repr(model))]
+    return said
+
+
+class Centred(nn.Linear):
+    def forward(self, x):
+        out = super().forward(x)
+        return out - out.mean(0)
+
+
+def another_class():
+    """A model gets another class amid the training, from the script and from torch's parametrizations."""
+    model = nn.Linear(4, 3)
+    said = []
+
+    def train():
+        optimizer = SGD(model.parameters(), 0.2)
+        said.extend(float(descend(F.cross_entropy(model(x), y), optimizer)) for x, y in data())
+        said.append(len(repr(model)))
+
+    train()
+    model.__class__ = Centred
+    train()
+    model.__class__ = nn.Linear
+    train()
+    nn.utils.parametrizations.weight_norm(model)
+    train()
+    nn.utils.parametrize.remove_parametrizations(model, "weight")
+    train()
+    return said + everything(model)
+
+
+def exported():
+    """A trained model goes to torch.export, and is trained on."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.2)
+    said = []
+    for x, y in data():
+        said.append(float(descend(F.cross_entropy(model(x), y), optimizer)))
+        program = torch.export.export(model, (torch.ones(4, 4),))
+        said.append(float(program.module()(torch.ones(4, 4)).sum()))
+    return said + everything(model)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..forms import forget_whole, note_write, to_local, whole_is_seen
-from ..tensor import BatchTensor, Rule, writes_in_place
+from ..names import writes_in_place
+from ..tensor import BatchTensor, Rule
 from .elementwise import common_layout, cutter
 from .indexing import getitem, without_ellipsis
 
