@@ -28,6 +28,8 @@ NAMES = {
     "torch._C._storage_Use_Count": "whether the script keeps gradients in the memory of DDP's buckets",
     "torch._C._is_tracing": "whether torch.jit.trace runs, asked in each call of a model",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
+    "torch._functorch.eager_transforms._wrap_tensor_for_grad": "where tensors enter grad, vjp and their kin",
+    "torch._functorch.vmap._create_batched_inputs": "where tensors enter vmap",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "batches that a transform closes over, gathered",
     "torch.autograd.forward_ad._current_level": "whether forward-mode AD runs",
     "torch._C._get_dispatch_mode": "whether torch.export or make_fx trace, or tensors are fake",

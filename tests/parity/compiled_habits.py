@@ -2,6 +2,7 @@
 
 import array
 import collections
+import copy
 import io
 
 import numpy as np
@@ -652,3 +653,17 @@ def a_compiled_optimizer_step():
         optimizer.zero_grad()
         said.append(loss.item())
     return [*said, runs["graphs"] > 0]
+
+
+def compiled_transforms():
+    """``torch.func`` in what is compiled, whole."""
+    model = model_of()
+    skeleton = copy.deepcopy(model)
+    rows = torch.compile(lambda x: torch.func.vmap(skeleton, in_dims=0)(x), backend="eager", fullgraph=True)
+    optimizer = SGD(model.parameters(), 0.2)
+    said = []
+    for x, y in data():
+        said.append(float(descend(F.cross_entropy(model(x), y), optimizer)))
+        said.append(rows(x).pow(2).sum().item())
+        said.append(rows(torch.ones(4, 4, dtype=torch.float64)).sum().item())
+    return said
