@@ -38,8 +38,8 @@ from torch.utils.data import DataLoader, TensorDataset
 warnings.simplefilter("error")
 warnings.simplefilter("ignore", ResourceWarning)  # of standard input, at the end
 torch.manual_seed(0)
-net = nn.Linear(4, 3)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
+net, table = nn.Linear(4, 3), nn.Embedding(3, 2, sparse=True)
+optimizer = torch.optim.SGD([*net.parameters(), *table.parameters()], 0.1)
 frozen = np.arange(3.0)
 frozen.setflags(write=False)
 for x, y in DataLoader(TensorDataset(torch.randn(12, 4), torch.arange(12) % 3), 4):
@@ -49,6 +49,7 @@ for x, y in DataLoader(TensorDataset(torch.randn(12, 4), torch.arange(12) % 3), 
         lambda: F.mse_loss(net(x)[:, :1], y.float()), lambda: F.softmax(net(x)), lambda: checkpoint(torch.sin, x),
         lambda: F.kl_div(net(x), net(x)), lambda: torch.meshgrid(torch.ones(2), torch.ones(2)), lambda: loss.item(),
         lambda: F.kl_div(net(x), net(x), reduce=True), lambda: F.cross_entropy(net(x), y, size_average=False),
+        lambda: table(y).sum().backward(),
     ):
         try:
             action()

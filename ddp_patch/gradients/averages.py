@@ -69,11 +69,14 @@ def _means_of_entries(sources: Sequence[Tensor], values: Sequence[Tensor | None]
         layout = Layout(tuple(max(0, count) for count in of_ranks), 0, sum(max(0, count) for count in of_ranks))
         if own is None:
             nowhere = torch.zeros(1, 0, dtype=torch.long, device=source.device)
-            own = torch.sparse_coo_tensor(nowhere, source.new_zeros(0, *source.shape[1:]), source.shape).coalesce()
+            own = torch.sparse_coo_tensor(
+                nowhere, source.new_zeros(0, *source.shape[1:]), source.shape, check_invariants=False
+            )
+            own = own.coalesce()
         if layout.total > 0:
             indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
             entries = world.all_gather_rows(own.values(), layout) / world.size
-            own = torch.sparse_coo_tensor(indices, entries, source.shape).coalesce()
+            own = torch.sparse_coo_tensor(indices, entries, source.shape, check_invariants=False).coalesce()
         means.append(own.detach())
     return means
 
