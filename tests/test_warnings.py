@@ -49,7 +49,6 @@ for x, y in DataLoader(TensorDataset(torch.randn(12, 4), torch.arange(12) % 3), 
         lambda: F.mse_loss(net(x)[:, :1], y.float()), lambda: F.softmax(net(x)), lambda: checkpoint(torch.sin, x),
         lambda: F.kl_div(net(x), net(x)), lambda: torch.meshgrid(torch.ones(2), torch.ones(2)), lambda: loss.item(),
         lambda: F.kl_div(net(x), net(x), reduce=True), lambda: F.cross_entropy(net(x), y, size_average=False),
-        lambda: table(y).sum().backward(),
     ):
         try:
             action()
@@ -58,6 +57,7 @@ for x, y in DataLoader(TensorDataset(torch.randn(12, 4), torch.arange(12) % 3), 
             print(type(error).__name__, error)
     optimizer.zero_grad()
     loss.backward()
+    table(y).sum().backward()
     optimizer.step()
     print(f"{loss.item():.5f}", len(warnings.filters))
 print([name for name in globals() if name.startswith("__w")])
