@@ -10,25 +10,19 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from . import accelerate_quietly  # noqa: F401 — before anybody imports it
-
-# isort: split
-from accelerate.state import PartialState
-
-from ..errors import LaunchError, LockstepError, OrderError
+from ..errors import LockstepError
 from ..generators import set_states, states
-from ..ledger import script_line
 from ..state import State
 from . import attempt, forked, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
 from .attendance import Attendance
 from .crash import CrashHook
 from .departure import Departure
+from .groups import connect, refuse_others_device
 from .heeded import Heeded
 from .joining import Joining
 from .keepalive import notice_vanished_hosts
@@ -37,7 +31,6 @@ from .key import Offer
 from .launcher import Told
 from .leaving import Leaving, leave_at_once
 from .meeting import holder, meet
-from .one_process import OneProcess
 from .orphans import end_with_launcher
 from .os_exit import Mark
 from .precision import Precision
@@ -91,7 +84,7 @@ class Job:
         reaching.choose_interface(seen, told.rank)
         place = hosts.place(told, seen, may_share)
         if self.worker is None:
-            _check_order(place, used)
+            refuse_others_device(place, used)
         self.placement = placement = place.placement
         self.shares_device = place.shares
         self.sees_one_disk = len({its.mounts for its in seen}) == 1
@@ -101,7 +94,9 @@ class Job:
         excepthook = sys.excepthook
         with loopback.sockets({its.network for its in seen}), Joining(store, told):
             self.seal = Seal(offer.agreed([its.key for its in seen]))
-            self._connect(place, timeout, environ)
+            launchers = None if self.worker is None else self.worker.group
+            self.device, self.one_process, self.group = connect(place, timeout, environ, launchers)
+            self.precision = Precision(self.device.type)
             self.attendance = Attendance(placement.rank, placement.world_size, timeout, holder())
             self.crash = CrashHook(placement, self.attendance, excepthook)
             if self.worker is None:
@@ -125,38 +120,6 @@ class Job:
         forked.belongs_to_this_process(self)
         Job.current = self
 
-    def _connect(self, place: hosts.Place, timeout: float, environ: dict[str, str]) -> None:
-        """Make the groups through which the ranks reach each other."""
-        placement = place.placement
-        # By its local rank it takes a device.
-        os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
-        state = PartialState(
-            cpu=place.device is None,
-            init_method=rendezvous.URL,
-            timeout=timedelta(seconds=timeout),
-            # NCCL wants a device for each; of a launcher's group nothing is to be chosen.
-            **({"backend": "gloo"} if place.shares and self.worker is None else {}),
-        )
-        self.device: torch.device = state.device
-        """This rank's device."""
-        self.precision = Precision(self.device.type)
-        if state.num_processes != placement.world_size:
-            raise LaunchError(
-                f"The launcher started {placement.world_size} ranks but Accelerate {state} sees "
-                f"{state.num_processes}. Start the script with torchrun, or without ACCELERATE_* variables."
-            )
-        group = dist.GroupMember.WORLD
-        assert group is not None
-        if self.worker is not None:  # the launcher's own group has its time-out, and may be of another backend
-            backend = "gloo" if place.shares else dist.get_backend()
-            group = dist.new_group(timeout=timedelta(seconds=timeout), backend=backend)
-        self.one_process = OneProcess(environ, group, None if self.worker is None else self.worker.group)
-        # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
-        # which gradient is ready first.
-        # Batches may live on the host as well as on the accelerator.
-        both = None if self.device.type == "cpu" else f"cpu:gloo,{self.device.type}:{dist.get_backend()}"
-        self.group = dist.new_group(timeout=timedelta(seconds=timeout), backend=both)
-
     def explain(self, error: RuntimeError | None) -> Exception | None:
         """Say why a collective failed; with no error, end this process if it is known to be out of step.
 
@@ -172,16 +135,7 @@ class Job:
                 return self.attendance.told()
             self._say_out_of_step()
             self.leave()
-        other = self.one_process.other_group
-        if other is not None:
-            ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"
-            return OrderError(
-                f"{script_line()}: a process group ({dist.get_backend(other)}, {ranks}) was made by a way "
-                "that ddp_patch does not know, so that libraries would see some ranks again. Call "
-                "torch.distributed.init_process_group by its name, or leave ddp_patch.enable() out of a script that "
-                "distributes itself."
-            )
-        return None
+        return self.one_process.refused()
 
     def _say_out_of_step(self) -> None:
         self.crash(LockstepError, LockstepError(self.attendance.out_of_step), None)
@@ -291,11 +245,3 @@ class Job:
         set_states(self.seal.unpack(what, texts.of_leader(own, self.group, self.device)))
         if self.device.type != "cpu":
             torch.get_device_module(self.device.type).manual_seed(torch.initial_seed())
-
-
-def _check_order(place: hosts.Place, used: int | None) -> None:
-    if used is not None and used != place.device:
-        raise OrderError(
-            f"CUDA was initialised on device {used}, but this is local rank {place.placement.local_rank}, whose device "
-            f"is cuda:{place.device}. Move ddp_patch.enable() above the first line that uses CUDA."
-        )

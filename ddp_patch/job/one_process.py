@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, PartialState
 
+from ..errors import OrderError
+from ..ledger import script_line
 from .frozen import Frozen
 from .table import VARIABLES
 
@@ -72,6 +74,19 @@ class OneProcess:
         """A default process group that somebody else has made meanwhile."""
         group = dist.GroupMember.WORLD
         return None if group in (self.group, self._launchers) else group
+
+    def refused(self) -> OrderError | None:
+        """Make the error for a process group that came about unseen; None if there is none."""
+        other = self.other_group
+        if other is None:
+            return None
+        ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"
+        return OrderError(
+            f"{script_line()}: a process group ({dist.get_backend(other)}, {ranks}) was made by a way "
+            "that ddp_patch does not know, so that libraries would see some ranks again. Call "
+            "torch.distributed.init_process_group by its name, or leave ddp_patch.enable() out of a script that "
+            "distributes itself."
+        )
 
     def destroy(self) -> None:
         """Destroy the job's process groups, and nobody else's, and let go of them."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
 
 from ..errors import LockstepError
 from ..ledger import script_line
-from ..script_thread import Script
 from ..trail import SLOTS, Trail, count_of
 from .agreement import Agreement
 from .attendance import Attendance
@@ -27,13 +24,12 @@ from .launcher import Placement
 from .peers import Peers
 from .side_by_side import table
 from .stuck import Stuck
+from .whereabouts import Whereabouts
 
 _LOOK = 1.0  # seconds between two looks, each one request to the store
 _AT_ONCE = 0.02  # seconds between two looks at memory, while a process is gone or the job ends
 _STOPPED_LOOKS = 3
-_RECENT = 8  # points that are told
 _GONE_WAIT = 0.5  # seconds at one point, for ranks that all leave by os._exit
-_SIDES_WAIT = 2.5  # seconds, in which other ranks say where they are
 _RAISE_WAIT = 2.0  # seconds, in which the script's thread comes out of a wait of ours
 _END_WAIT = 10.0  # seconds, in which a script that got the error ends
 
@@ -54,7 +50,6 @@ class Watch:
         """
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
-        self.end = "of the program"  # how the program ends, if it does now
         self.ending: Callable[[], None] = lambda: None  # called every second once the script's thread failed
         self._attendance = attendance
         self._crash = crash
@@ -63,7 +58,8 @@ class Watch:
         self._leave_at_once = leave_at_once
         self._peers = Peers(attendance, self._rank, self.trail)
         who = f"rank {self._rank} of {self._size}"
-        self._stuck = Stuck(crash, who, lambda: script_line(self._frame()))
+        self.whereabouts = Whereabouts(self.trail, attendance, crash, self._rank, self._size)
+        self._stuck = Stuck(crash, who, lambda: script_line(self.whereabouts.frame()))
         self.agreement = Agreement(attendance, self.trail, self._peers.wake)
         self._told: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look
@@ -77,7 +73,7 @@ class Watch:
         self._process = os.getpid()
         attendance.places = self.places
         attendance.speaks = self._peers.speaks
-        attendance.move(self._place().told())
+        attendance.move(self.whereabouts.own().told())
         attendance.post("watch", b"")
         attendance.collect("watch")  # all places are there, so that they can be read without waiting
         # Not threading's: the script counts its own threads. It is joined before the interpreter goes, which would
@@ -107,7 +103,7 @@ class Watch:
     def places(self) -> str:
         """Say where the ranks were last seen, for a message."""
         with contextlib.suppress(RuntimeError):
-            return f" When last seen, {went(self._all_places())}."
+            return f" When last seen, {went(self.whereabouts.told())}."
         return ""
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -148,7 +144,7 @@ class Watch:
             with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
                 finding = self._through_the_store(state)
         if finding is not None:
-            line = "at the end" if self.trail.words[SLOTS] else script_line(self._frame())
+            line = "at the end" if self.trail.words[SLOTS] else script_line(self.whereabouts.frame())
             self._declare(finding, line, self.trail.depth > 0)
         is_urgent = is_agreeing or self._attendance.out_of_step is not None or self._peers.gone
         return _AT_ONCE if is_urgent else _LOOK
@@ -156,7 +152,7 @@ class Watch:
     def _through_the_store(self, state: object) -> Finding | None:
         if state != self._told:
             self._told = state
-            self._attendance.move(self._place().told())
+            self._attendance.move(self.whereabouts.own().told())
             return None
         own = self.trail.words.tolist()
         for rank, told in zip(self._neighbours, self._attendance.look(self._neighbours), strict=True):
@@ -194,16 +190,16 @@ class Watch:
 
     def _declare(self, finding: Finding, line: str, is_inside: bool) -> None:
         """Tell all ranks, in the same words."""
-        own = self._place(line, is_inside)
+        own = self.whereabouts.own(line, is_inside)
         places = {self._rank: own}
         if finding.kind == "stopped" and finding.rank == self._attendance.holder:
             self._declare_unasked(finding, places, line)
             return
         with contextlib.suppress(RuntimeError):
             self._attendance.move(own.told())  # another rank may be finding the same
-            places = {**self._sides(finding), **places}
+            places = {**self.whereabouts.sides(finding), **places}
         if finding.kind in ("gone", "stopped"):
-            places.update(self._seen_last(finding.rank, places))
+            places.update(self.whereabouts.seen_last(finding.rank, places))
         said = message(finding, places, line)
         if finding.kind in ("elsewhere", "ended"):
             ranks = {rank: place.points() for rank, place in places.items()}
@@ -217,47 +213,12 @@ class Watch:
 
     def _declare_unasked(self, finding: Finding, places: Mapping[int, Place], line: str) -> None:
         """The same where the store is stopped: it has to go on before anybody is told, and this rank must not."""
-        self._attendance.out_of_step = message(finding, {**places, **self._seen_last(finding.rank, places)}, line)
+        self._attendance.out_of_step = message(
+            finding, {**places, **self.whereabouts.seen_last(finding.rank, places)}, line
+        )
         self._peers.resume(finding.rank)
         self._attendance.leave(self._attendance.out_of_step)
         self._say()
-
-    def _sides(self, finding: Finding) -> dict[int, Place]:
-        end = time.monotonic() + (0.0 if finding.kind == "gone" else _SIDES_WAIT)
-        while True:
-            places = self._all_places()
-            mute = {finding.rank} if finding.kind in ("gone", "stopped") else set()
-            late = [
-                rank
-                for rank, place in places.items()
-                if place.count < finding.count and place.end is None and rank not in {*mute, self._rank}
-            ]
-            if not late or self._attendance.out_of_step is not None or time.monotonic() > end:
-                return places
-            time.sleep(_AT_ONCE * 5)
-
-    def _seen_last(self, rank: int, places: Mapping[int, Place]) -> dict[int, Place]:
-        """Where a rank of this host came after it had last told where it is."""
-        words = self.trail.others[rank].tolist()
-        if rank in places and places[rank].count >= count_of(words):
-            return {}
-        return {rank: Place(words, self.trail.last_of(words), "", is_inside=False)}
-
-    def _all_places(self) -> dict[int, Place]:
-        return {rank: Place.read(told) for rank, told in enumerate(self._attendance.look(range(self._size)))}
-
-    def _place(self, line: str | None = None, is_inside: bool | None = None) -> Place:
-        trail = self.trail
-        has_ended = bool(trail.words[SLOTS])
-        shown = f"({', '.join(map(repr, trail.detail))})" if trail.detail else ""
-        return Place(
-            trail.words.tolist(),
-            f"{trail.recent(1)[0]}{shown}",
-            script_line(self._frame()) if line is None else line,
-            trail.depth > 0 if is_inside is None else is_inside,
-            self.end if has_ended else None,
-            trail.recent(_RECENT),
-        )
 
     # --- the end of a job that cannot go on -------------------------------------------------------------------------
 
@@ -273,16 +234,4 @@ class Watch:
         return _AT_ONCE
 
     def _say(self) -> None:
-        self._crash(LockstepError, LockstepError(self._attendance.out_of_step), _traceback(self._frame()))
-
-    def _frame(self) -> FrameType | None:
-        return self._crash.frame or sys._current_frames().get(Script.ident)
-
-
-def _traceback(frame: FrameType | None) -> TracebackType | None:
-    """Show where a thread is as if it had raised there."""
-    shown = None
-    while frame is not None:
-        shown = TracebackType(shown, frame, max(frame.f_lasti, 0), frame.f_lineno)
-        frame = frame.f_back
-    return shown
+        self._crash(LockstepError, LockstepError(self._attendance.out_of_step), self.whereabouts.traceback())

@@ -18,7 +18,7 @@ _SHOWN = 80  # characters
 def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if script_thread.is_here():
         shown = ", ".join(map(repr, args))
-        session.job.watch.end = f"sys.exit({shown if len(shown) < _SHOWN else '...'}) in {script_line()}"
+        session.job.watch.whereabouts.end = f"sys.exit({shown if len(shown) < _SHOWN else '...'}) in {script_line()}"
     return wrapped(*args, **kwargs)
 
 
