@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,34 +13,20 @@ from typing import Any
 import torch
 
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
-from .batch.shard_batch import deal_structure
-from .batch.tensor import BatchTensor
 from .batch.world import World
+from .diagnosis.dealing import Dealing
 from .diagnosis.greeting import Greeting
-from .diagnosis.lockstep import compare_dealt
+from .diagnosis.recording import record
 from .diagnosis.report import Report
 from .earlier import find_used, remember_used
-from .effects.checkpoints import Checkpoints
-from .effects.commands import Commands
-from .effects.console import Console
-from .effects.device_map import DeviceMap
-from .effects.disks import Disks
-from .effects.file_objects import flush_all
-from .effects.files import Files
-from .effects.folders import Folders
-from .effects.looks import Looks
-from .effects.ownership import Ownership
-from .effects.rank_zero import RankZero
-from .effects.shared import ANY, Library, SharedObjects
+from .effects.once import Once
 from .effects.system_random import SystemRandom
 from .errors import PatchError
 from .gradients import zeroing
 from .gradients.drift import Drift
-from .job import hosts
 from .job.frozen import Frozen
 from .job.job import Job
-from .job.recorder import Recorder
-from .ledger import Ledger, script_line
+from .ledger import Ledger
 from .loading.loaders import Loaders
 from .options import Options
 from .patch import Patch
@@ -54,10 +38,9 @@ from .replica.functions import Functions
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
 from .stepping import Stepping
-from .structure import leaves
 
 
-class Session:
+class Session(Once):
     """What a wrapper of ``patches`` gets as its first argument."""
 
     def __init__(self, options: Options, job: Job, on_stop: Callable[[], None]) -> None:
@@ -69,16 +52,13 @@ class Session:
         self._adopted = find_used(job)
         self._on_stop = on_stop
         self._take_back: list[Callable[[], None]] = []
-        self._lines_dealt: set[str] = set()  # where ``deal`` was seen to get the same on every rank
         self.is_running = False
         self.ends_by_error = False  # of a with statement that it is opened by
         self.options = options
         self.job = job
         self.ledger = Ledger()
-        self.world = World(
-            job.placement.rank, job.placement.world_size, job.group, job.device, self.ledger, job.explain
-        )
-        self._job_told_world()
+        self.world = World.of(job, self.ledger)
+        self._dealing = Dealing(self.world)
         self.rates = Rates(options, job.placement.world_size, self.ledger)
         self.stepping = Stepping()
         every = options.check_every
@@ -86,30 +66,9 @@ class Session:
         self._patcher = Patcher(self)
         self._make_view()
         self.unsettled.first = functools.partial(self.plant, zeroing.PATCHES)
-        self.device_map = DeviceMap(job.device)
-        self.rank_zero = RankZero(job.attendance, self.world)
-        self.owners = Ownership()
-        self.disks = Disks(self.rank_zero, self.world, job.sees_one_disk)
-        self.files = Files(self.rank_zero, self.owners, self.disks)
-        self.looks = Looks(self.rank_zero, self.owners, self.files, self.disks)
-        self.folders = Folders(self.rank_zero, self.owners, self.files)
-        self.commands = Commands(self.rank_zero, self.owners, self.files)
-        self.checkpoints = Checkpoints(self.world, self.rank_zero, self.owners, self.files)
+        super().__init__(self.world, job)
         self.system_random = self._make_random()
-        self.console = Console(self.world, self.rank_zero, job.crash, job.signals.alone)
-        self._shared: dict[Library, SharedObjects] = {}
         self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
-
-    def _job_told_world(self) -> None:
-        job, world = self.job, self.world
-        world.accelerated = job.device.type != "cpu"
-        world.gathers_flat = world.accelerated and not job.shares_device
-        world.seal = job.seal
-        world.compare_failures = job.attendance.compare_failures
-        world.post = job.attendance.post
-        world.collect = job.attendance.collect
-        world.trail = job.watch.trail
-        world.one_thread.refuse = job.attendance.refuse
 
     def _make_view(self) -> None:
         """Make what the script sees of loaders and models: whole batches."""
@@ -174,7 +133,9 @@ class Session:
         self._take_back = [undo for other in others for undo in other(self)]
         for existing in self._adopted:
             self.adopt(existing)
-        self._record()
+        if self.options.trace is not None:
+            with self.rank_zero.alone():
+                record(str(self.options.trace), self.world)
         self.console.begin()
         job.signals.begin(self.rank_zero.alone)
         job.closing.append(self.stop)
@@ -184,21 +145,6 @@ class Session:
             self._greeting.started(placement.world_size, _named(job.device), job.launcher)
         job.is_announced = True
 
-    def _record(self) -> None:
-        if self.options.trace is not None:
-            run = self.world.share([uuid.uuid4().hex])[0][0]
-            placement, header = self.job.placement, {"run": run, "began": time.time(), "host": hosts.host()}
-            made: list[Recorder] = []
-
-            def make() -> None:
-                made.append(
-                    Recorder(str(self.options.trace), placement.rank, world_size=placement.world_size, **header)
-                )
-
-            with self.rank_zero.alone():
-                self.world.together(make)  # a folder that one rank cannot write to ends all of them
-            self.job.watch.trail.recorder = made[0]
-
     def on_whole(self) -> AbstractContextManager[None]:
         """Surround what sees whole batches, on every rank."""
         return self.replicas.forwards.back_at(ON_WHOLE)
@@ -207,24 +153,13 @@ class Session:
         """Apply patches, those of libraries as soon as the script imports them."""
         self._patcher.apply(rows)
 
-    def shared(self, library: Library = ANY) -> SharedObjects:
-        """Give what rank 0 has of a library's objects."""
-        if library not in self._shared:
-            self._shared[library] = SharedObjects(self.rank_zero, self.owners, library)
-        return self._shared[library]
-
     def agreed(self, own: Any) -> list[Any]:
         """Give what each rank measured, where all are at the same point; else this rank alone."""
         return [given[0] for given in self.world.share([own])] if self.rank_zero.in_lockstep() else [own]
 
     def deal(self, data: Any, dim: int) -> Any:
         """Make batches of tensors that every rank holds whole."""
-        dealt, self.replicas.rows = deal_structure(data, dim, self.world)
-        line = script_line()
-        if line not in self._lines_dealt:
-            self._lines_dealt.add(line)
-            whole = {path: leaf for path, leaf in leaves(data) if isinstance(leaf, torch.Tensor)}
-            compare_dealt(self.world, {p: leaf for p, leaf in whole.items() if not isinstance(leaf, BatchTensor)})
+        dealt, self.replicas.rows = self._dealing.of(data, dim)
         return dealt
 
     @contextlib.contextmanager
@@ -290,17 +225,6 @@ class Session:
                 if goes_on:
                     self.job.one_process.show()
                 self._on_stop()
-
-    def _finish_effects(self) -> None:
-        """Write what is left to write; from now on, everything is done as it comes."""
-        self.console.blame.stop()
-        flush_all()
-        error = self.rank_zero.pending
-        if error is not None and not self.job.crash.failed:
-            self.job.crash(type(error), error, None)
-        with self.rank_zero.alone():
-            self.files.close()
-        self.rank_zero.stop()
 
 
 def _named(device: torch.device) -> str:

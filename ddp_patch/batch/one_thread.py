@@ -22,9 +22,13 @@ _PATIENCE = 2.0  # seconds, in which the thread that started this one comes to w
 class OneThread:
     """Lets collectives pass from one thread to another only where the first waits."""
 
-    def __init__(self) -> None:
-        """Begin with whichever thread comes first."""
-        self.refuse: Callable[[str], Exception] = LockstepError  # tells the other ranks, and gives what to raise
+    def __init__(self, refuse: Callable[[str], Exception] = LockstepError) -> None:
+        """Begin with whichever thread comes first.
+
+        Args:
+            refuse: tells the other ranks, and gives what to raise.
+        """
+        self.refuse = refuse
         self._last = 0  # of the last collective
         self._begun = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from ..trail import Trail
 from .collectives import Collectives, named
 from .observation import Observation
 from .one_thread import OneThread
+
+if TYPE_CHECKING:
+    from ..job.job import Job
 
 
 @dataclass
@@ -82,6 +85,32 @@ class World(Collectives):
 
     current: ClassVar[World | None] = None
     is_child: ClassVar[bool] = False  # of a rank's process, as a worker is
+
+    @classmethod
+    def of(cls, job: Job, ledger: Ledger) -> World:
+        """Make the world of a session.
+
+        Args:
+            job: that this process is a rank of.
+            ledger: of the session.
+        """
+        placement, attendance, accelerated = job.placement, job.attendance, job.device.type != "cpu"
+        return cls(
+            placement.rank,
+            placement.world_size,
+            job.group,
+            job.device,
+            ledger,
+            job.explain,
+            attendance.compare_failures,
+            attendance.post,
+            attendance.collect,
+            job.seal,
+            job.watch.trail,
+            OneThread(attendance.refuse),
+            accelerated=accelerated,
+            gathers_flat=accelerated and not job.shares_device,
+        )
 
     @classmethod
     def get(cls) -> World:
