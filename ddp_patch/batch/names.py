@@ -1,8 +1,12 @@
-"""Names of torch functions, as a script's author would write them."""
+"""Names of torch functions, as a script's author would write them, and what torch means by them."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+class Unanswered(Exception):
+    """An operator of torch's leaves the answer to the other operand, as in ``batch == None``."""
 
 
 def function_name(func: Any) -> str:

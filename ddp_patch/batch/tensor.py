@@ -16,7 +16,7 @@ from ..structure import leaves
 from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import function_name, writes_in_place
+from .names import Unanswered, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .transforms import is_transformed, outside_transforms
@@ -108,10 +108,6 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         )
 
 
-class Unanswered(Exception):
-    """An operator of torch's leaves the answer to the other operand, as in ``batch == None``."""
-
-
 def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
     held: Tensor = rows if rows is not None else whole  # type: ignore[assignment]
     shape = list(held.shape)
@@ -137,10 +133,8 @@ def _known(value: Any) -> Any:
 
 def _untransformed(value: Any) -> Any:
     """What a function that is transformed computes on: the whole, of which the transform is not told."""
-    if not isinstance(value, BatchTensor):
-        return value
     with outside_transforms():
-        return full_tensor(value)
+        return full_tensor(value) if isinstance(value, BatchTensor) else value
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

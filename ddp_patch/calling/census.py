@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 _wants_grad: Callable[[Any], bool] = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _CONTAINERS = ("_modules", "_parameters", "_buffers")
@@ -56,6 +57,11 @@ class Held:
             if get(name) is not held:
                 return False
         return list(map(len, self._containers)) == self._sizes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether some parameters hold no numbers."""
+        return any(is_lazy(parameter) or parameter.is_meta for parameter in self.parameters)
 
     def trainable(self) -> frozenset[int]:
         """Identities of the parameters that want gradients."""

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook on every module of the program
 
+from .calls import Call
 from .census import Held
 
 _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -81,22 +82,14 @@ def drop_own(module: nn.Module) -> None:
     vars(module).update({kind: _only(vars(module)[kind], torchs=True) for kind in _KINDS})
 
 
-def around(
-    module: nn.Module,
-    run: Callable[..., Any],
-    inner: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Call a module so that the script's hooks see what goes in and out of ``inner``, which stands for its forward.
+def around(call: Call, inner: Callable[[Call], Any]) -> Any:
+    """Carry out a call so that the script's hooks see what goes in and out of ``inner``, which stands for its forward.
 
     Args:
-        module: carries the hooks.
-        run: the module's call as torch has it.
-        inner: computes what forward would; the script's hooks are aside while it does.
-        args: of the call.
-        kwargs: of the call.
+        call: of a module that carries hooks.
+        inner: computes what its forward would; the script's hooks are aside while it does.
     """
+    module = call.module
     held = {kind: vars(module)[kind] for kind in _KINDS}
     own = {kind: _only(hooks, torchs=False) for kind, hooks in held.items()}
     torchs = {kind: _only(hooks, torchs=True) for kind, hooks in held.items()}
@@ -104,10 +97,10 @@ def around(
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         with _with(module, torchs, before):
-            return inner(*args, **kwargs)
+            return inner(call.of(args, kwargs))
 
     with _with(module, own, forward):
-        return run(*args, **kwargs)
+        return call.as_written()
 
 
 @contextmanager

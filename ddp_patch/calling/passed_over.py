@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
 from ..batch.transforms import is_transformed
 from . import swap
 
-_is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
+# Without a frame of Python: the local view asks them in every step.
+is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
 
-_FAKE, _PROXY = _TorchDispatchModeKey.FAKE, _TorchDispatchModeKey.PROXY
+fake_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.FAKE)
+proxy_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.PROXY)
 
 
 def passes_through(module: nn.Module) -> bool:
@@ -30,7 +33,7 @@ def is_a_layer(module: nn.Module) -> bool:
 
 def is_traced() -> bool:
     """Tell whether ``torch.jit.trace``, ``torch.export`` or ``make_fx`` run, or tensors that hold no numbers."""
-    return bool(_is_tracing()) or _get_dispatch_mode(_FAKE) is not None or _get_dispatch_mode(_PROXY) is not None
+    return bool(is_tracing()) or fake_mode() is not None or proxy_mode() is not None
 
 
 def is_rewritten() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,10 @@ import torch
 from torch import nn
 
 from ..batch.world import World
-from ..calling import compiled, swap
+from ..calling import compiled
 from ..calling.calls import Call, described
-from ..calling.passed_over import is_traced
-from ..errors import DdpPatchError
+from ..calling.passed_over import fake_mode, is_tracing, proxy_mode
+from ..calling.redirects import Redirects
 from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning
 from ..gradients.unsettled import Unsettled
@@ -22,7 +21,9 @@ from ..options import Options
 from ..replica.trained import Trained
 from .beside import Beside
 from .maker import Maker
-from .synced import Synced, explain
+from .meeting import meet
+from .statistics import Statistics
+from .synced import Synced
 from .weights import Weights
 
 _WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
@@ -40,8 +41,7 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
-        # Running means that were looked for among the models, by identity, and whether they are of one.
-        self._statistics: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self._statistics = Statistics()
         self.ids: set[int] = set()  # of the parameters of models under DDP
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
@@ -50,8 +50,7 @@ class Models:
         self._attendance = job.attendance
         self._synced: dict[int, Synced] = {}
         self._conversions = Conversions(self._converted)
-        # Modules whose calls come here by themselves, by identity.
-        self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._redirects = Redirects(self._called)
         self._trained = Trained()
         self._beside = Beside(world)
         self.tuning = Tuning(options, world, compiled.is_used)
@@ -104,14 +103,8 @@ class Models:
         """
         if self.inside or (weight is not None and id(weight) in self._trained.ids()):
             return True
-        if running_mean is None:
-            return False
-        known = self._statistics.get(id(running_mean))
-        if known is None or known[0]() is not running_mean:
-            layers = (layer for synced in self._synced.values() for layer in synced.module.modules())
-            is_own = any(vars(its)["_buffers"].get("running_mean") is running_mean for its in layers)
-            known = self._statistics[id(running_mean)] = weakref.ref(running_mean), is_own
-        return known[1]
+        models = (synced.module for synced in self._synced.values())
+        return running_mean is not None and self._statistics.are_of(models, running_mean)
 
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
@@ -121,7 +114,7 @@ class Models:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, as the script calls it."""
-        if self.inside or self.in_backward or id(call.module) in self._synced or is_traced():
+        if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
         optimized = self._trained.ids()
         wanted = [id(parameter) for parameter in call.module.parameters() if parameter.requires_grad]
@@ -136,7 +129,7 @@ class Models:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         synced = self._synced.get(id(module))
-        if self.inside or self.in_backward or synced is None or is_traced():
+        if self.inside or self.in_backward or synced is None or is_tracing() or fake_mode() or proxy_mode():
             return run(*args, **kwargs)
         self.inside = True
         try:
@@ -151,7 +144,7 @@ class Models:
                 self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
-            outputs = self._met("a forward under DDP", synced.arm(), args, kwargs)
+            outputs = meet(self._world, self._attendance, "a forward under DDP", synced.arm(), args, kwargs)
             return self.weights.mark(outputs) if self.weights.is_used else outputs
         finally:
             self.inside = False
@@ -169,7 +162,7 @@ class Models:
         self._keep(self._maker.make(module))
         self._beside.parameters = None
         self._world.ledger.replicas[described(module)] = _WHY
-        self._look_at(module)
+        self._redirects.add(module)
 
     def _retire(self) -> None:
         """Let go of what no optimizer trains any more, on no rank: models of folds and trials that are over."""
@@ -186,15 +179,8 @@ class Models:
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
         self.ids = {key for its in self._synced.values() for key in its.ids}
-        self._statistics.clear()
+        self._statistics.forget()
         return synced
-
-    def _look_at(self, module: nn.Module) -> None:
-        """Have a module's calls come here by themselves, whether or not all calls are watched."""
-        if id(module) in self._looked_at:
-            return
-        swap.redirect_calls(module, self._called)
-        self._looked_at[id(module)] = module
 
     def renew(self) -> None:
         """Put modules under a new DDP whose trained parameters are others by now."""
@@ -217,7 +203,7 @@ class Models:
         if self.tuning.is_on:
             self.tuning.begin()
         try:
-            self._met("a backward", run, args, kwargs)
+            meet(self._world, self._attendance, "a backward", run, args, kwargs)
         finally:
             self.in_backward = self.weights.is_backward = False
         self.met += 1
@@ -230,28 +216,6 @@ class Models:
             self.unsettled.note(beside)
         if self.tuning.is_on:
             self.tuning.end()
-
-    def _met(self, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Do what ranks meet in, as ``World.collective`` surrounds it, in a fifth of its time."""
-        world = self._world
-        if self._attendance.out_of_step is not None:
-            world.check()
-        counts = world.trail.enter(what)
-        try:
-            return run(*args, **kwargs)
-        except DdpPatchError:
-            raise
-        except Exception as error:
-            explain(error)
-            why = world.explain(error) if isinstance(error, RuntimeError) else None
-            if why is not None and why is not error:
-                raise why from error
-            # A script that catches it goes on to other batches than ranks that did not meet it.
-            world.compare_failures(error, f"{what}, the ranks' point {world.trail.count},")
-            raise
-        finally:
-            if counts:
-                world.trail.leave()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -269,9 +233,7 @@ class Models:
         if settle:
             self.unsettled.settle(self._beside)
         self.unsettled.close()
-        for module in self._looked_at.values():
-            swap.restore(module)
-        self._looked_at.clear()
+        self._redirects.close()
 
     def _drop(self, synced: Synced, settle: bool = True) -> None:
         if settle:

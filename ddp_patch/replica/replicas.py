@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from ..batch.world import World
-from ..calling import compiled, module_hooks, swap
+from ..calling import compiled, module_hooks
 from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
@@ -24,6 +23,7 @@ from ..calling.how import How
 from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
+from ..calling.redirects import Redirects
 from ..deciding.call_forms import First
 from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
@@ -67,8 +67,7 @@ class Replicas:
         self._job = job
         self._world = world
         self.registry = Registry(options, job, world, self.backwards, self.census)
-        # Modules whose calls come here by themselves, by identity.
-        self._looked_at: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._redirects = Redirects(self._called)
         # Those that were called with batches of different sizes.
         self._of_several: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
@@ -106,7 +105,7 @@ class Replicas:
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
-        if self.forwards.inside or id(call.module) in self._looked_at or not (self.discovering or self.forwards.opened):
+        if self.forwards.inside or call.module in self._redirects or not (self.discovering or self.forwards.opened):
             return False
         if is_a_layer(call.module) if self.forwards.opened else passes_through(call.module):
             return False
@@ -141,11 +140,7 @@ class Replicas:
         if not module_hooks.has_own(call.module):
             return self._call(call)
         self._world.may_assume = False
-
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            return self._call(call.of(args, kwargs))
-
-        return module_hooks.around(call.module, call.run, inner, call.args, call.kwargs)
+        return module_hooks.around(call, self._call)
 
     def _call(self, call: Call) -> Any:
         held = self.census.of(call.module)
@@ -163,7 +158,7 @@ class Replicas:
         if self.forwards.opened:
             return self._entered(call, entry, held, None)
         replica = self.registry.keeping(call.module)
-        if replica is None and any(is_lazy(parameter) or parameter.is_meta for parameter in held.parameters):
+        if replica is None and held.is_empty:
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
         replica = replica or self._made(call.module)
@@ -245,11 +240,9 @@ class Replicas:
 
     def _look_at(self, module: nn.Module) -> None:
         """Have a module's calls come here by themselves, whether or not all calls are watched."""
-        if id(module) in self._looked_at:
-            return
-        swap.redirect_calls(module, self._called)
-        self._looked_at[id(module)] = module
-        self.decisions.fingerprints.reclassed(module)
+        if module not in self._redirects:
+            self._redirects.add(module)
+            self.decisions.fingerprints.reclassed(module)
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._world.one_thread.begins()  # before another thread takes this one's forward for its own
@@ -264,9 +257,7 @@ class Replicas:
             settle: the script goes on, so its gradients are made global; no collective otherwise.
         """
         self.registry.close(settle)
-        for module in self._looked_at.values():
-            swap.restore(module)
-        self._looked_at.clear()
+        self._redirects.close()
         self.decisions.close()
         self.census.close()
         self.hooks.close()

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..crossings import replicate, shard
 from ..forms import forget_whole, to_local, whole_is_seen
 from ..layout import Layout
-from ..tensor import BatchTensor, Rule, Unanswered
+from ..names import Unanswered
+from ..tensor import BatchTensor, Rule
 from .copies import copied, keeps_memory
 
 
