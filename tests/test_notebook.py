@@ -349,6 +349,38 @@ def test_what_changed_comes_back_whatever_the_result_is(tmp_path):
     assert "BadData: row 7" in unknown
 
 
+FILTERED = """
+import os, sys, warnings
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "aside"))
+import ddp_patch
+from beside import Loud
+
+class Shy(UserWarning): pass
+
+def warn(kind):
+    warnings.warn("a", kind)
+    warnings.warn("b", Shy)
+    warnings.warn("c", Loud)
+    return "went on"
+
+warnings.simplefilter("ignore", Shy)
+warnings.simplefilter("error", Loud)
+for kind in (Shy, Loud):
+    try:
+        print(ddp_patch.launch(warn, kind, nproc=2))
+    except Loud as error:
+        print("Loud", str(error))
+"""
+
+
+def test_warnings_of_ones_own_are_filtered_there_too(tmp_path):
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "beside.py").write_text("class Loud(UserWarning): pass\n")
+    (tmp_path / "train.py").write_text(FILTERED)
+    done = run(str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout) == (0, "Loud c\nLoud a\n"), done.stderr
+
+
 def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace(", nproc=2", "").replace('print("once")', ""))
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py"))

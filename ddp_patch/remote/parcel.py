@@ -64,17 +64,27 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     try:
         pickler.dump((function, args, kwargs))
         held = list(pickler.held.values())
-        pickler.dump((pickler.classes, held))
+        pickler.dump((pickler.classes, held, _filters()))
     except Exception as error:
         raise _refusal(function, args, kwargs, error) from error
     return file.getvalue(), held
 
 
+def _filters() -> list[tuple[Any, type[Warning], int]]:
+    found = warnings.filters
+    return [(action, kind, line) for action, text, kind, module, line in found if not (text or module)]
+
+
 def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
-    """Give the function, its arguments, and what it may change of them; what they name is found in ``__main__``."""
+    """Give the function, its arguments, and what it may change of them; what they name is found in ``__main__``.
+
+    Warnings are filtered as they were there.
+    """
     unpickler = pickle.Unpickler(io.BytesIO(call))  # one for both, which share objects
     function, args, kwargs = unpickler.load()
-    classes, held = unpickler.load()
+    classes, held, filters = unpickler.load()
+    for action, kind, line in reversed(filters):
+        warnings.simplefilter(action, kind, line)
     main = vars(sys.modules["__main__"])
     inner = function
     while hasattr(inner, "__wrapped__"):
@@ -93,15 +103,12 @@ def dumps(value: Any) -> bytes:
 
 
 def surroundings() -> dict[str, Any]:
-    """What else a function finds in this process: folder, paths, types, generators, the text of cells."""
+    """What else a function finds in this process, none of it of the script's own types: folder, paths, generators, ..."""
     return {
         "path": list(sys.path),
         "argv": list(sys.argv),
         "folder": os.getcwd(),
         "variables": {name: os.environ.get(name) for name in _CARRIED},
-        "filters": [
-            (action, kind, line) for action, text, kind, module, line in warnings.filters if not (text or module)
-        ],
         "cells": {
             name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()
         },
@@ -118,8 +125,6 @@ def surround(found: Mapping[str, Any]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    for action, kind, line in reversed(found["filters"]):
-        warnings.simplefilter(action, kind, line)
     linecache.cache.update(found["cells"])
 
 
