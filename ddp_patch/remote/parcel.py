@@ -103,7 +103,7 @@ def dumps(value: Any) -> bytes:
 
 
 def surroundings() -> dict[str, Any]:
-    """What else a function finds in this process, none of it of the script's own types: folder, paths, generators, ..."""
+    """What else a function finds in this process: folder, paths, generators, ...; nothing of the script's own types."""
     return {
         "path": list(sys.path),
         "argv": list(sys.argv),
