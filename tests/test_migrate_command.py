@@ -12,6 +12,7 @@ pytest.importorskip("libcst")
 from test_migrate import TRAIN
 
 from ddp_patch.migrate import command
+from ddp_patch.migrate.rules import backward
 
 LINE = "import ddp_patch; ddp_patch.enable()\n"
 IN_BATCH = TRAIN.replace("criterion(model(x), y)", "(model(x) @ model(x).T).mean()")
@@ -124,6 +125,26 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(plain_folder, capsys,
     assert words in said
     assert (plain_folder / "train.py").read_text() == LINE + TRAIN
     assert content in (None, "folder") or bad.read_bytes() == content
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+@pytest.mark.parametrize("split", [False, True], ids=["alone", "with another file"])
+def test_a_file_of_which_no_python_can_be_made_is_named_and_the_others_go_on(
+    plain_folder, capsys, monkeypatch, target, split
+):
+    bad = plain_folder / "bad.py"
+    bad.write_text("from engine import train\ntrain()\n" if split else TRAIN.replace("epoch", "bad"))
+    (plain_folder / "engine.py").write_text(
+        f"def train(bad=1):\n    {TRAIN.replace(chr(10), chr(10) + '    ')}\n" * split
+    )
+    apply = backward.apply
+    monkeypatch.setattr(
+        backward, "apply", lambda plan: apply(plan) or plan.script.put(0, 0, "(" * ("bad" in plan.script.text))
+    )
+    assert command(["--to", target, "--write", str(plain_folder)]) == 2
+    assert f"{bad}: left as it is: line 1 would not be Python any more" in capsys.readouterr().err
+    assert "Launch" not in bad.read_text()
+    assert "Launch" in (plain_folder / "train.py").read_text()
 
 
 def test_encodings_and_line_ends_stay(plain_folder):

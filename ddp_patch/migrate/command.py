@@ -90,14 +90,19 @@ def _readable(path: Path) -> File | None:
 def _rewritten(files: dict[Path, File], options: argparse.Namespace) -> tuple[dict[File, str], set[File]]:
     """Give what each file becomes, with those that scripts leave the training to, and which cannot be written."""
     alone = [file for file in files.values() if others(file.code) is None]
-    if options.to == "patch":
-        return {file: _alone(file, options) for file in alone}, set()
-    project = Project(files, options.to)
     found: dict[File, str] = {}
     refused: set[File] = set()
+    if options.to == "patch":
+        _each(alone, options, found, refused)
+        return found, refused
+    project = Project(files, options.to)
     groups = project.groups()
     for group in groups:
-        texts = project.rewrite(group, options.batch == "per-device")
+        try:
+            texts = project.rewrite(group, options.batch == "per-device")
+        except SyntaxError as error:
+            refused |= _broken(project.files(group), error)
+            continue
         changes = [file for file, text in texts.items() if text != file.code]
         if options.write and not options.force and any(refusal(file.path) for file in changes):
             for file in changes:
@@ -105,12 +110,25 @@ def _rewritten(files: dict[Path, File], options: argparse.Namespace) -> tuple[di
             refused |= set(changes)
         found |= texts
     found |= project.quiet(groups)
-    found |= {file: _alone(file, options) for file in alone if file not in found}
+    _each([file for file in alone if file not in found and file not in refused], options, found, refused)
     return project.settle(found), refused
 
 
-def _alone(file: File, options: argparse.Namespace) -> str:
-    return rewrite(file.code, options.to, file.path.name, options.batch == "per-device", file.path.parent)
+def _each(files: list[File], options: argparse.Namespace, found: dict[File, str], refused: set[File]) -> None:
+    """Migrate files by themselves."""
+    for file in files:
+        path = file.path
+        try:
+            found[file] = rewrite(file.code, options.to, path.name, options.batch == "per-device", path.parent)
+        except SyntaxError as error:
+            refused |= _broken([file], error)
+
+
+def _broken(files: list[File], error: SyntaxError) -> set[File]:
+    """Say of files that what was written is not Python."""
+    for file in files:
+        _say(f"{file.path}: left as it is: line {error.lineno} would not be Python any more. Please report it")
+    return set(files)
 
 
 def _migrate(file: File, options: argparse.Namespace, after: str) -> tuple[bool, int] | None:
@@ -122,7 +140,7 @@ def _migrate(file: File, options: argparse.Namespace, after: str) -> tuple[bool,
     try:
         ast.parse(after)
     except SyntaxError as error:
-        _say(f"{path}: left as it is: line {error.lineno} would not be Python any more. Please report it")
+        _broken([file], error)
         return None
     places = left(after)
     if after != before:

@@ -71,6 +71,10 @@ class Project:
             found.append(list(dict.fromkeys([p for group in shared for p in group] + [*needed, path])))
         return found
 
+    def files(self, group: list[Path]) -> list[File]:
+        """Give the files at these paths."""
+        return [self._files[path] for path in group]
+
     def rewrite(self, group: list[Path], per_device: bool = False) -> dict[File, str]:
         """Migrate files that train together; gives each one's text, which stays if one of them is migrated already."""
         if any(is_done(self._code(path), self._target) for path in group):
