@@ -285,6 +285,48 @@ def test_a_sum_is_scaled_because_ddp_averages():
     assert "total = all_sum(total)" in after
 
 
+@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize(
+    ("of", "written"),
+    [
+        ("(loss + kld).backward()", {"ddp": "((loss + kld) * W).backward()", "accelerate": "((loss + kld) * W)"}),
+        ("loss.backward(retain_graph=True)", {"ddp": "(loss * W).backward(r", "accelerate": "(loss * W, r"}),
+        ("scaler.scale(loss + kld).backward()", dict.fromkeys(TARGETS, "scaler.scale((loss + kld) * W)")),
+    ],
+)
+def test_all_of_a_sum_is_scaled_whatever_it_is_made_of(target, of, written):
+    text = changed("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(reduction='sum')")
+    text = text.replace("        optimizer.zero_grad()", "        kld = model(x).sum()\n        optimizer.zero_grad()")
+    after = rewrite(text.replace("loss.backward()", of), target, "train.py")
+    world = {"ddp": "ddp_world_size", "accelerate": "accelerator.num_processes"}[target]
+    assert written[target].replace("W", world) in after
+    assert of in ast.unparse(ast.parse(rewrite(after, "patch", "train.py")))
+
+
+@pytest.mark.parametrize("outer", ["1 - {}", "a < {}", "[{}]"])
+@pytest.mark.parametrize("inner", ["(a + b) / dist.get_world_size()", "all_sum(a + b)", "((a + b) + dist.get_rank())"])
+def test_what_ranks_put_together_is_still_one_operand(outer, inner):
+    head = "import torch.distributed as dist\ndist.init_process_group('gloo')\nx = "
+    after = rewrite(head + outer.format(inner) + "\n", "patch", "train.py")
+    assert ast.dump(ast.parse(after).body[-1]) == ast.dump(ast.parse("x = " + outer.format("(a + b)")).body[0])
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "if use_amp:\n            scaler.step(optimizer)\n        else:\n            optimizer.step()",
+        "if i % 4 == 3:\n            scaler.step(optimizer)\n        else:\n            optimizer.step()",
+        "if i % 4:\n            pass\n        else:\n            optimizer.step()",
+        "if not use_amp:\n            optimizer.step()\n        else:\n            self.scaler.step(optimizer)",
+    ],
+)
+def test_gradients_are_reduced_every_time_where_every_branch_may_step(step):
+    text = changed("        optimizer.step()", f"        {step}").replace(
+        "for x, y in loader", "for i, (x, y) in enumerate(loader)"
+    )
+    assert "require_backward_grad_sync" not in ddp(text)
+
+
 def test_accumulation_waits_for_the_step_if_every_optimizer_does():
     waits = changed("        optimizer.step()", "        if i % 4 == 3:\n            optimizer.step()")
     waits = waits.replace("for x, y in loader", "for i, (x, y) in enumerate(loader)")

@@ -84,11 +84,11 @@ class Expressions(Pass):
         left, right = self.constants.value(node.left), self.constants.value(node.right)
         match node.op:
             case ast.Mult() | ast.FloorDiv() | ast.Div() if right == 1 and self.constants.is_ranked(node.right):
-                script.replace(node, script.code(node.left))
+                script.replace(node, script.operand(node.left, node))
             case ast.Mult() if left == 1 and self.constants.is_ranked(node.left):
-                script.replace(node, script.code(node.right))
+                script.replace(node, script.operand(node.right, node))
             case ast.Add() | ast.Sub() if right == 0 and self.constants.is_ranked(node.right):
-                script.replace(node, script.code(node.left))
+                script.replace(node, script.operand(node.left, node))
 
     def _attribute(self, node: ast.Attribute) -> None:
         script = self.script
@@ -112,10 +112,10 @@ class Expressions(Pass):
         script, name = self.script, tail(node)
         owner = dotted(node.func).rpartition(".")[0]
         if name in WRAPPERS and node.args:
-            script.replace(node, script.code(node.args[0]))
+            script.replace(node, script.operand(node.args[0], node))
         elif name in IDENTITIES and node.args and (owner in ("accelerator", "") or name == "prepare"):
             given = node.args[:1] if name in ("reduce", "unwrap_model") else node.args
-            script.replace(node, ", ".join(script.code(a) for a in given))
+            script.replace(node, ", ".join(script.operand(a, node) for a in given))
         elif name == "backward" and owner == "accelerator" and node.args:
             loss = script.code(node.args[0])
             loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss

@@ -60,6 +60,12 @@ class Tree:
         start, end = self.span(node)
         return self.data[start:end].decode()
 
+    def operand(self, node: ast.expr, place: ast.AST) -> str:
+        """Give the text of an expression for the place of another: in brackets if operators are in it and around."""
+        made = isinstance(node, (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Lambda))
+        around = isinstance(self.parents[place], (ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Attribute))
+        return f"({self.code(node)})" if made and around else self.code(node)
+
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Give where a node begins and ends."""
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])  # type: ignore[attr-defined]

@@ -52,21 +52,22 @@ def _is_fed(plan: Plan, call: ast.Call) -> bool:
 def _write(plan: Plan, call: ast.Call, loss: ast.expr, scaled: bool) -> None:
     script = plan.script
     assert isinstance(call.func, ast.Attribute)
+    owner = call.func.value
+    accelerate = plan.dialect.name == "accelerate"
+    if accelerate:
+        more = [*call.args, *call.keywords]
+        (first, last), (start, end) = script.span(call), script.span(owner)
+        script.put(first, start, "accelerator.backward(")
+        script.put(end, script.span(more[0])[0] if more else last, ", " if more else ")")
     if scaled:
         start, end = script.span(loss)
-        script.put(start, start, "(" if loss is call.func.value else "")
-        script.put(end, end, f" * {plan.dialect.world}" + (")" if loss is call.func.value else ""))
+        compound = not isinstance(loss, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        opened = compound or (loss is owner and not accelerate)
+        script.put(start, start, "(" if opened else "")
+        script.put(
+            end, end, f"{')' if compound else ''} * {plan.dialect.world}{')' if opened and not compound else ''}"
+        )
         script.before(call, "# a sum over rows, where DDP averages over ranks")
-    if plan.dialect.name == "accelerate":
-        owner = call.func.value
-        start, end = script.span(owner)
-        rest = script.span(call)[1]
-        more = [*call.args, *call.keywords]
-        script.put(start, start, "accelerator.backward(")
-        if more:
-            script.put(end, script.span(more[0])[0], ", ")
-        else:
-            script.put(end, rest, ")")
 
 
 def _closures(plan: Plan) -> None:
@@ -96,10 +97,11 @@ def _accumulation(plan: Plan) -> None:
         around = [[n for n in script.above(c) if isinstance(n, ast.If) and loop in script.above(n)] for c in steps]
         if not steps or any(len(tests) != 1 or tests != around[0] for tests in around):
             continue  # an optimizer that steps every time needs its gradients every time
-        test = around[0][0].test
+        test, inside = around[0][0].test, {n for s in around[0][0].body for n in ast.walk(s)}
         known = {n.id for t in [loop.target] for n in ast.walk(t) if isinstance(n, ast.Name)}
         stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - known
-        if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(test)) or plan.flow.kind(test).of_rows:
+        read = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        if not inside.issuperset(steps) or not read & known or read & stored or plan.flow.kind(test).of_rows:
             continue
         for name in plan.used_in.get(loop, []):
             script.before(
