@@ -12,6 +12,7 @@ pytest.importorskip("libcst")
 
 from ddp_patch.migrate.rewrite import left, rewrite
 from ddp_patch.migrate.rules.draws import DRAWN, SAMPLED
+from ddp_patch.migrate.script import Script
 
 LEGACY = sorted((Path(__file__).parent / "migrate" / "legacy").glob("*.py"))
 TARGETS = ("patch", "ddp", "accelerate")
@@ -98,6 +99,23 @@ def test_tabs_stay_tabs():
 def test_a_module_that_others_import_gets_no_line():
     text = "import torch\n\ndef train(model, loader, optimizer):\n    for x in loader:\n        model(x).mean().backward()\n"
     assert rewrite(text, "patch", "engine.py") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('f"{a} {{no}} {b:>{c}.{d}f} {e!r} {f=} {g!=h}"', "abcdefgh"),
+        ("""f'{a["é"]}' "{no}" rf"\\N{b}" f"\\N{EM DASH}{c:%H:%M}{d[1:2]}" """, "abcd"),
+        ('(f"é{a}"  # isn\'t {no}\n  f"""{\nb\n + c:>{d}}\n""")', "abcd"),
+        ("""f"{f'{a:{b}}' + '}'}{({1: c})}{(lambda: d)()}" """, "abcd"),
+    ],
+)
+def test_every_expression_in_a_text_is_found_where_it_stands(text, names):
+    script = Script(f"é = 1; x = {text}")
+    found = [node for node in script.all(ast.Name) if isinstance(node.ctx, ast.Load)]
+    assert sorted(map(script.code, found)) == sorted(names)
+    script.substitute({node: f"<{node.id}>" for node in found})
+    assert sorted(re.findall("<(.)>", script.result())) == sorted(names)
 
 
 # -- the line of ddp_patch --
@@ -441,6 +459,10 @@ def test_the_way_back_leaves_nothing_of_several_processes(path, target):
         ("torch.manual_seed(5 + rank)\n", "torch.manual_seed(5)\n"),
         ("v = a if rank == 0 else None\n", "v = a\n"),
         ("w = f'{rank}: {a / dist.get_world_size():.2f} of {b + rank}'\n", "w = f'{0}: {a:.2f} of {b}'\n"),
+        (
+            "w = f'{ rank } {a[\"x\"] / dist.get_world_size( ):.2f} {b:{rank}}'\n",
+            "w = f'{ 0 } {a[\"x\"]:.2f} {b:{0}}'\n",
+        ),
         ("p, q = accelerator.gather_for_metrics((p, q))\n", ""),
     ],
 )

@@ -139,6 +139,17 @@ def test_a_sum_is_divided_by_the_rows_that_are_in_it():
     assert "print(f'{total} of {rows_of(loader)}')" in ddp(counted)
 
 
+@pytest.mark.parametrize("shown", ["loss.item( )", "loss .item()", "(loss).item()"])
+def test_two_rules_write_into_one_text_however_its_author_spaces_it(shown):
+    text = changed("loss.item()", "loss.item() * x.size(0)")
+    text = text.replace(
+        "total / len(loader)", f"f'{{ {shown}:.3f}} é {{{{of}}}} {{total / len( loader.dataset):>{{width}}}}'"
+    )
+    after = ddp(text)
+    assert left(after) == []
+    assert "print(f'{ global_loss:.3f} é {{of}} {total / rows_of(loader):>{width}}')" in after
+
+
 def test_no_row_is_taken_twice_where_the_last_batch_is_left_out():
     after = ddp(changed("shuffle=True", "shuffle=True, drop_last=True"))
     assert "DistributedSampler(train_set, shuffle=True, drop_last=True)" in after

@@ -58,7 +58,7 @@ class Expressions(Pass):
                 one = isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) and self.constants.value(node.right) == 1
                 none = isinstance(node.op, (ast.Add, ast.Sub)) and self.constants.value(node.right) == 0
                 if one or none:
-                    told[node] = ast.unparse(node.left)
+                    told[node] = self.script.operand(node.left, node)
         for node in ast.walk(string):
             value = self.constants.value(node)
             if (

@@ -11,7 +11,6 @@ from .parts import Part
 from .tree import Tree
 
 MARK = "# TODO(ddp): "
-_IN_BRACES = re.compile(r"\{[^{}]+\}")
 
 
 @dataclass(frozen=True)
@@ -70,21 +69,9 @@ class Script(Tree):
         return any(a <= start and end <= b for a, b in self._replaced)
 
     def substitute(self, nodes: dict[ast.AST, str]) -> None:
-        """Write other names in the places of expressions, inside of f-strings too."""
-        strings: dict[ast.AST, dict[str, str]] = {}
+        """Write other names in the places of expressions, the outer ones first."""
         for node, text in nodes.items():
-            string = [n for n in self.above(node) if isinstance(n, ast.JoinedStr)]
-            if string:
-                # Before Python 3.12 what stands in an f-string has no position of its own.
-                strings.setdefault(string[-1], {})[ast.unparse(node)] = text
-            else:
-                self.replace(node, text)
-        for string_node, names in strings.items():
-            written = self.code(string_node)
-            for name, text in names.items():
-                pattern = rf"(?<![\w.]){re.escape(name)}(?!\w)"
-                written = _IN_BRACES.sub(lambda m, p=pattern, t=text: re.sub(p, lambda _: t, m[0]), written)  # type: ignore[misc]
-            self.replace(string_node, written)
+            self.replace(node, text)
 
     def before(self, node: ast.AST, *lines: str) -> None:
         """Write lines above a statement and the comment that belongs to it."""

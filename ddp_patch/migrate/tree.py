@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .f_strings import place
 from .parts import Part, parts_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -38,6 +40,8 @@ class Tree:
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
+        if sys.version_info < (3, 12):
+            place(self.tree, self.data, self.starts)
         self.parts = parts_of(self.lines, self.tree)
         self.newline = "\r\n" if self.data.count(b"\r\n") > self.data.count(b"\n") / 2 else "\n"
 
