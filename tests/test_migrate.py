@@ -472,6 +472,48 @@ def test_rank_aware_code_becomes_that_of_one_process(code, left_over):
     assert after == "import ddp_patch; ddp_patch.enable()\nimport torch\n" + left_over + TRAIN
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class LoRA(nn.Module):\n    def __init__(self, dim, rank=4):\n        self.rank = rank\n"
+        "        self.down = nn.Linear(dim, rank)\n        self.scale = 1 / self.rank\n\n",
+        "def low(rank):\n    rank = min(rank, 8)\n    return torch.zeros(rank)\n\n",
+        "ema = ModelEma(4)\ntorch.save(ema.module.state_dict(), 'e.pt')\n",
+        "def keep(ema):\n    torch.save(ema.module.state_dict(), 'e.pt')\n\nkeep(ModelEma(4))\n",
+        "class Ema:\n    def update(self):\n        return self.module.parameters()\n\n",
+        "from functools import reduce\nn = reduce(mul, shape)\n",
+        "batch = tokenizer.prepare(batch)\nrows = data.prepare(batch)\nprint(rows)\n",
+    ],
+)
+def test_what_only_sounds_like_several_processes_stays(code):
+    head = "import torch.distributed as dist\nimport torch\nrank = dist.get_rank()\ndist.init_process_group('gloo')\n"
+    after = rewrite(head + code + TRAIN, "patch", "train.py")
+    assert after == "import ddp_patch; ddp_patch.enable()\nimport torch\n" + code + TRAIN
+
+
+@pytest.mark.parametrize(
+    ("head", "code", "left_over"),
+    [
+        ("def main(rank, n):\n    {}\nmp.spawn(main, args=(2,))\n", "print(rank)", "print(0)"),
+        ("def main(rank):\n    {}\nmain(dist.get_rank())\n", "print(rank)", "print(0)"),
+        ("def main(rank, world_size):\n    {}\n", "print(rank)", "print(0)"),
+        ("def main(rank):\n    model.to(rank)\n    {}\n", "print(rank)", "print(0)"),
+        ("def keep(net):\n    {}\n", "torch.save(net.module, 'a')", "torch.save(net, 'a')"),
+        ("def keep(net):\n    {}\nm = DDP(ModelEma(4))\nkeep(m)\n", "print(net.module)", "print(net)"),
+        (
+            "acc = Accelerator()\n{}\n",
+            "m, o = acc.prepare(m, o)\nprint(acc.process_index, acc.gather(m))",
+            "print(0, m)",
+        ),
+        ("from accelerate.utils import gather\n{}\n", "print(gather(m))", "print(m)"),
+    ],
+)
+def test_what_is_of_several_processes_goes_by_any_name(head, code, left_over):
+    start = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    after = rewrite(start + head.format(code) + TRAIN, "patch", "train.py")
+    assert f"\n{left_over}\n" in after.replace("    ", "")
+
+
 def test_a_batch_of_each_rank_is_said_to_be_one():
     text = changed("shuffle=True", "sampler=DistributedSampler(train_set)") + "dist.destroy_process_group()\n"
     found = left(rewrite(text, "patch", "train.py"))

@@ -6,8 +6,9 @@ import ast
 import operator
 from typing import Any
 
+from .bindings import Bindings
 from .script import Script
-from .tree import dotted, tail
+from .tree import Function, dotted, tail
 
 UNKNOWN = object()
 _RANKS = {"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
@@ -23,6 +24,19 @@ _NAMES: dict[str, Any] = {
     **dict.fromkeys(("world_size", "ddp_world_size", "num_processes"), 1),
     **dict.fromkeys(("master_process", "is_main_process", "is_local_main_process"), True),
 }
+_STARTING = {"spawn", "Process", "start_processes", "notebook_launcher"}  # give a function the number of its process
+_PLACING = {  # what takes such a number
+    *(
+        "init_process_group",
+        "DistributedSampler",
+        "DistributedDataParallel",
+        "DDP",
+        "set_device",
+        "device",
+        "to",
+        "cuda",
+    ),
+}
 _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
@@ -34,19 +48,50 @@ _OPERATORS: dict[type, Any] = {
 class Constants:
     """Values of names and expressions that depend on the rank alone."""
 
-    def __init__(self, script: Script, known: dict[str, Any]) -> None:
+    def __init__(self, script: Script, bindings: Bindings, known: dict[str, Any]) -> None:
+        self.script, self.bindings = script, bindings
         self.names = known  # of earlier passes too: an assignment may be gone before the last use is
-        for node in script.all(ast.arg):
-            if node.arg in ("rank", "local_rank", "world_size"):
-                self.names[node.arg] = _NAMES.get(node.arg, 0)
         for _ in range(3):
+            for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
+                for name in self._told(function):
+                    self.names[f"{self._scope(function)}:{name}"] = _NAMES.get(name, 0)
             for node in script.all(ast.Assign):
                 targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else node.targets
                 values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
                 for target, value in zip(targets, values, strict=False):
                     found = self.value(value) if dotted(target) and not isinstance(value, ast.BinOp) else UNKNOWN
                     if found is not UNKNOWN and self.is_ranked(value):
-                        self.names[dotted(target)] = found
+                        self.names[self._name(target)] = found
+
+    def _told(self, function: Function) -> set[str]:
+        """Find the parameters that are numbers of processes; the rank of a matrix is none."""
+        args = {a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
+        found = args & {"local_rank", "world_size"}
+        return found | ({"rank"} if "rank" in args and (found or self._gets_rank(function)) else set())
+
+    def _gets_rank(self, function: Function) -> bool:
+        callers = self.bindings.callers.get(function, ())
+        given = [self.bindings.arguments(call, function).get("rank") for call in callers]
+        inside = [n for n in ast.walk(function) if isinstance(n, ast.Call) and tail(n) in _PLACING]
+        return (
+            any(value is not None and self.is_ranked(value) for value in given)
+            or any(tail(c) in _STARTING and function.name in map(dotted, ast.walk(c)) for c in self.script.calls())
+            or any(dotted(n) == "rank" for call in inside for n in ast.walk(call))
+        )
+
+    def is_known(self, node: ast.AST) -> bool:
+        """Tell whether a name holds a number of processes."""
+        return self._name(node) in self.names
+
+    def _name(self, node: ast.AST) -> str:
+        """Give a name, with the function or class that it belongs to; ``args.rank`` is the same everywhere."""
+        key, name = self.bindings.key(node), dotted(node)
+        scoped = key is not None and ("." not in name or name.startswith("self."))
+        return f"{self._scope(key[0])}:{name}" if scoped else name  # type: ignore[index]
+
+    def _scope(self, node: object) -> str:
+        around = [node, *self.script.above(node)] if isinstance(node, ast.AST) else []
+        return ".".join(getattr(n, "name", "") for n in around)
 
     def is_ranked(self, node: ast.AST) -> bool:
         """Tell whether an expression mentions a rank."""
@@ -55,8 +100,8 @@ class Constants:
     def _source(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = dotted(node)
-            if name in self.names:
-                return self.names[name]
+            if (known := self._name(node)) in self.names:
+                return self.names[known]
             last = name.rsplit(".", 1)[-1]
             return _NAMES.get(last, UNKNOWN) if "." in name else UNKNOWN
         if isinstance(node, ast.Call):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
 
 from .leftovers import left, own_lines, unused
 from .plain_expressions import Expressions
+from .plain_pass import Known
 from .plain_statements import Statements
 from .script import MARK, Script, Todo
 from .taken import (
@@ -38,8 +38,12 @@ def plain(text: str) -> tuple[str, list[Todo]]:
     """Give the script that one process runs, and what a person has to decide."""
     todos: list[Todo] = []
     text = _ENDING.sub("", text)
-    text = _rename(re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE))
-    known: dict[str, Any] = {}
+    text = re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE)
+    known = Known()
+    for names in (_unwrapped, _renamed):
+        first = _Pass(Script(text), known, first=True)
+        first.script.substitute(names(first))
+        text = first.script.result()
     for number in range(_PASSES):
         script = Script(text)
         _Pass(script, known, first=number == 0).run()
@@ -57,24 +61,6 @@ def plain(text: str) -> tuple[str, list[Todo]]:
     return re.sub(r"\n{4,}", "\n\n\n", script.result()), todos
 
 
-def _rename(text: str) -> str:
-    """Call a wrapped model by the model's name: ``ddp_model = DistributedDataParallel(model)``."""
-    script = Script(text)
-    names: dict[str, str] = {}
-    for node in script.all(ast.Assign):
-        target, value = node.targets[0], node.value
-        targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        if isinstance(value, ast.Call) and (tail(value) in WRAPPERS or tail(value) == "prepare"):
-            for inner, given in zip(targets, value.args, strict=False):
-                if dotted(inner) and dotted(given) and dotted(inner) != dotted(given):
-                    names[dotted(inner)] = dotted(given)
-    if not names:
-        return text
-    replaced = {n: names[dotted(n)] for n in script.all(ast.Name, ast.Attribute) if dotted(n) in names}
-    script.substitute(replaced)
-    return script.result()
-
-
 class _Pass(Statements, Expressions):
     """One pass: every outermost thing that can be taken out, is."""
 
@@ -86,5 +72,54 @@ class _Pass(Statements, Expressions):
             elif isinstance(node, ast.expr) and not self.script.is_replaced(node) and not self._in_string(node):
                 self.expression(node)
 
+    def wraps(self, node: ast.AST) -> bool:
+        """Tell whether a call puts a model into a wrapper."""
+        return isinstance(node, ast.Call) and (
+            tail(node) in WRAPPERS or (tail(node) == "prepare" and self.gives_back(node))
+        )
+
     def _in_string(self, node: ast.AST) -> bool:
         return any(isinstance(n, ast.JoinedStr) for n in self.script.above(node))
+
+
+def _unwrapped(known: _Pass) -> dict[ast.AST, str]:
+    """Find what is called ``.module`` of a wrapped model, or of what nobody here knows, and not of another thing."""
+    script, bindings = known.script, known.bindings
+    if any(tail(call) == "DataParallel" for call in script.calls()):
+        return {}
+    groups = [
+        bindings.group(inner)
+        for node in script.all(ast.Assign)
+        if any(map(known.wraps, ast.walk(node.value)))
+        for target in node.targets
+        for inner in (target.elts if isinstance(target, ast.Tuple) else [target])
+    ]
+    others = {"self"} | {(a.asname or a.name).split(".")[0] for n in script.all(ast.Import) for a in n.names}
+    others |= {a.asname or a.name for n in script.all(ast.ImportFrom) for a in n.names}
+    found: dict[ast.AST, str] = {}
+    for node in script.all(ast.Attribute):
+        owner = node.value
+        name = dotted(owner)
+        if node.attr != "module" or not isinstance(node.ctx, ast.Load) or not name:
+            continue
+        if name in others or (name.split(".")[0] in others and not name.startswith("self.")):
+            continue
+        made = bindings.origins(owner)
+        held = any(group is not None and bindings.holds(owner, group) for group in groups)
+        if held or not made or any(map(known.wraps, made)):
+            found[node] = script.code(owner)
+    return found
+
+
+def _renamed(known: _Pass) -> dict[ast.AST, str]:
+    """Call a wrapped model by the model's name: ``ddp_model = DistributedDataParallel(model)``."""
+    script = known.script
+    names: dict[str, str] = {}
+    for node in script.all(ast.Assign):
+        target, value = node.targets[0], node.value
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        if isinstance(value, ast.Call) and known.wraps(value):
+            for inner, given in zip(targets, value.args, strict=False):
+                if dotted(inner) and dotted(given) and dotted(inner) != dotted(given):
+                    names[dotted(inner)] = dotted(given)
+    return {n: names[dotted(n)] for n in script.all(ast.Name, ast.Attribute) if dotted(n) in names}

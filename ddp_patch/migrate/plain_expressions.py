@@ -8,7 +8,6 @@ from .constants import UNKNOWN
 from .plain_pass import Pass
 from .taken import (
     GIVEN,
-    IDENTITIES,
     WRAPPERS,
 )  # fmt: skip
 from .tree import dotted, keyword, tail
@@ -17,6 +16,12 @@ _PER_RANK = (
     "under DDP every rank took a batch of this size: multiply it by their number to train on as many rows per step as "
     "before"
 )
+_ALONE = {  # what an Accelerator has for several processes, on one
+    "device": 'torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+    "print": "print",
+    "save": "torch.save",
+    "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+}
 
 
 class Expressions(Pass):
@@ -91,32 +96,18 @@ class Expressions(Pass):
                 script.replace(node, script.operand(node.left, node))
 
     def _attribute(self, node: ast.Attribute) -> None:
-        script = self.script
-        if (
-            node.attr == "module"
-            and isinstance(node.ctx, ast.Load)
-            and "DataParallel(" not in script.text.replace("DistributedDataParallel(", "")
-        ):
-            if dotted(node.value) and not dotted(node).startswith(("torch", "nn.")):
-                script.replace(node, script.code(node.value))
-        elif node.attr == "device" and dotted(node.value) == "accelerator":
-            script.replace(node, 'torch.device("cuda" if torch.cuda.is_available() else "cpu")')
-        elif dotted(node) == "accelerator.print":
-            script.replace(node, "print")
-        elif dotted(node) == "accelerator.save":
-            script.replace(node, "torch.save")
-        elif dotted(node) == "accelerator.clip_grad_norm_":
-            script.replace(node, "torch.nn.utils.clip_grad_norm_")
+        if node.attr in _ALONE and dotted(node.value) in self.accelerators:
+            self.script.replace(node, _ALONE[node.attr])
 
     def _call(self, node: ast.Call) -> None:
         script, name = self.script, tail(node)
         owner = dotted(node.func).rpartition(".")[0]
         if name in WRAPPERS and node.args:
             script.replace(node, script.operand(node.args[0], node))
-        elif name in IDENTITIES and node.args and (owner in ("accelerator", "") or name == "prepare"):
+        elif self.gives_back(node) and node.args:
             given = node.args[:1] if name in ("reduce", "unwrap_model") else node.args
             script.replace(node, ", ".join(script.operand(a, node) for a in given))
-        elif name == "backward" and owner == "accelerator" and node.args:
+        elif name == "backward" and owner in self.accelerators and node.args:
             loss = script.code(node.args[0])
             loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss
             more = ", ".join(script.code(a) for a in [*node.args[1:], *node.keywords])

@@ -8,7 +8,6 @@ from .constants import UNKNOWN
 from .plain_pass import Pass
 from .taken import (
     ARGUMENTS,
-    IDENTITIES,
     OWN_FUNCTIONS,
     STATEMENTS,
     WRAPPERS,
@@ -146,9 +145,9 @@ class Statements(Pass):
     def _assign(self, node: ast.Assign) -> None:
         target, value = node.targets[0], node.value
         name = dotted(target)
-        if name and name in self.constants.names and self.constants.is_ranked(value):
+        if name and self.constants.is_known(target) and self.constants.is_ranked(value):
             self._delete(node)
-        elif isinstance(target, ast.Tuple) and all(dotted(t) in self.constants.names for t in target.elts):
+        elif isinstance(target, ast.Tuple) and all(map(self.constants.is_known, target.elts)):
             if self.constants.is_ranked(value):
                 self._delete(node)
         elif name.endswith("require_backward_grad_sync") or (
@@ -161,7 +160,7 @@ class Statements(Pass):
                 self._delete(node)
         elif self.script.code(target) == self.script.code(value) or (
             isinstance(value, ast.Call)
-            and tail(value) in IDENTITIES | WRAPPERS
+            and (tail(value) in WRAPPERS or self.gives_back(value))
             and ast.unparse(target).strip("()")
             == ", ".join(map(ast.unparse, value.args[: 1 if tail(value) in WRAPPERS else None])).strip("()")
         ):
