@@ -232,6 +232,39 @@ def test_the_batch_is_shared_or_the_rate_grows():
     assert "lr=0.1 * ddp_world_size)" in each
 
 
+@pytest.mark.parametrize(
+    ("made", "a", "b"),
+    [
+        (
+            "a, b = DataLoader(first, batch_size=8, shuffle=True), DataLoader(second, batch_size=8, shuffle=True)",
+            "a",
+            "b",
+        ),
+        ("a = {1: DataLoader(first, batch_size=8), 2: DataLoader(second, batch_size=8)}", "a[1]", "a[2]"),
+        ("a = DataLoader(make(1), batch_size=8); b = DataLoader(make(2), batch_size=8)", "a", "b"),
+        ("a, b = DataLoader(first, **one), DataLoader(make(2), **two)", "a", "b"),
+    ],
+)
+def test_each_loader_of_a_statement_has_its_own_sampler(made, a, b):
+    train = "    for x, y in {}:\n        loss = criterion(model(x), y)\n        loss.backward()\n"
+    after = ddp(changed("loader = DataLoader(train_set, batch_size=64, shuffle=True)", made).replace(
+        "    total = 0.0\n", train.format(a) + train.format(b)
+    ).replace("in loader", f"in {a}"))  # fmt: skip
+    given = re.findall(r"(?<!\.)sampler=(\w+)", after)
+    assert len(set(given[:2])) == 2
+    assert [re.search(rf"^{name} = DistributedSampler\((\w+)", after, re.MULTILINE)[1] for name in given[:2]] == (
+        re.findall(r"DataLoader\((\w+),", after)[:2]
+    )
+
+
+def test_a_size_that_is_read_off_a_batch_is_this_ranks_already():
+    text = changed("batch_size=64, shuffle", "batch_size=batch_size, shuffle")
+    drawn = "        noise = torch.randn(batch_size, 4)\n        loss = "
+    assert "randn(batch_size // ddp_world_size, 4)" in ddp(text.replace("        loss = ", drawn))
+    for read in ("batch_size = x.size(0)", "batch_size, _ = x.shape", "batch_size = len(x)"):
+        assert "randn(batch_size, 4)" in ddp(text.replace("        loss = ", f"        {read}\n{drawn}"))
+
+
 def test_the_order_changes_from_epoch_to_epoch():
     assert "    loader.sampler.set_epoch(epoch)  # another order in every epoch\n    for x, y in loader:" in ddp(TRAIN)
 

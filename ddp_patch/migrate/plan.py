@@ -35,6 +35,7 @@ class Plan:
     wrappers: dict[Key, str] = field(default_factory=dict)  # names of the wrapped models
     wraps: list[tuple[ast.stmt, list[str]]] = field(default_factory=list)  # lines that wrap, and the statement above
     used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
+    samplers: set[tuple[ast.stmt, str]] = field(default_factory=set)  # names above the statements that use them
     epochs: set[tuple[ast.AST, str]] = field(default_factory=set)  # lines that set them, and the statement below
     has_unused: bool = False  # weights of a wrapped model get no gradient
     draws_alike: bool = False  # a loader that feeds the training is left to a person: it gives all ranks the same

@@ -52,5 +52,5 @@ def shapes(plan: Plan) -> None:
             continue
         for argument in call.args:
             for node in argument.elts if isinstance(argument, (ast.Tuple, ast.List)) else [argument]:
-                if dotted(node) and dotted(node) in plan.flow.sizes:
+                if dotted(node) in plan.flow.sizes and not plan.flow.kind(node).of_rows:  # a batch's own size is
                     plan.script.replace(node, f"{plan.script.code(node)} // {plan.dialect.world}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import count
 
 from ..loaders import Loader, own_sampler
 from ..plan import Plan
@@ -151,7 +152,7 @@ class _Deal:
     def _hidden(self, data: str) -> None:
         """Ask a dictionary for its order and batch size when the script runs."""
         given = next(k.value for k in self.call.keywords if k.arg is None)
-        name, options = self._sampler_name(), f"{self.name or 'loader'}_options"
+        name, options = self._sampler_name(), self._alone(f"{self.name or 'loader'}_options")
         shuffle, last = keyword(self.call, "shuffle", 2), keyword(self.call, "drop_last")
         order = self.script.code(shuffle) if shuffle is not None else f'{options}.pop("shuffle", False)'
         dropped = self.script.code(last) if last is not None else f'{options}.get("drop_last", False)'
@@ -173,7 +174,7 @@ class _Deal:
         if dotted(dataset):
             return self.script.code(dataset)
         statement = self.script.statement(self.call)
-        name = f"{self.name or 'loader'}_data"
+        name = self._alone(f"{self.name or 'loader'}_data")
         self.script.before(statement, f"{name} = {self.script.code(dataset)}")
         self.script.replace(dataset, name)
         return name
@@ -182,7 +183,15 @@ class _Deal:
         base = re.sub(r"_?(data_?loader|loader|dl|iter|iterator|gen|generator)$", "", self.name, flags=re.I)
         taken = {n.id for n in self.script.all(ast.Name)}
         name = f"{base}_sampler" if base else "sampler"
-        return name if name not in taken else f"ddp_{name}"
+        return self._alone(name if name not in taken else f"ddp_{name}")
+
+    def _alone(self, name: str) -> str:
+        """Number a name that another loader of the same statement has: ``{"a": DataLoader(a), "b": DataLoader(b)}``."""
+        statement = self.script.statement(self.call)
+        numbered = (name if n == 1 else f"{name}_{n}" for n in count(1))
+        found = next(n for n in numbered if (statement, n) not in self.plan.samplers)
+        self.plan.samplers.add((statement, found))
+        return found
 
     def _sampler(self, text: str) -> None:
         shuffle = next((k for k in self.call.keywords if k.arg == "shuffle"), None)
