@@ -162,6 +162,13 @@ def test_the_collection_is_migrated_but_for_what_no_tool_can_know(target):
         ("nn.functional.cross_entropy(model(x), y, ignore_index=0)", "not ignored"),
         ("(model(x) * m).sum() / (m * x).sum()", "divides a sum over rows by a sum over rows"),
         ("model(x).std()", "looks at all rows"),
+        ("model(x).std(dim=0).mean()", "looks at all rows"),
+        ("model(x).std(unbiased=False)", "looks at all rows"),
+        ("model(x).softmax(0)[:, 0].mean()", "looks at all rows"),
+        ("(model(x) - y).pow(2).mean(1).topk(8)[0].mean()", "looks at all rows"),
+        ("model(x).quantile(0.9)", "looks at all rows"),
+        ("model(x).norm(2)", "looks at all rows"),
+        ("model(x).T.softmax(1).mean()", "looks at all rows"),
         ("model(x).mean().sqrt()", "not linear"),
         ("triplet_loss(torch.stack([model(x)]), y)", "not in this file"),
         ("model(x)", "whether this loss is a mean"),
@@ -180,6 +187,11 @@ def test_a_loss_that_is_no_mean_over_rows_is_left_with_the_reason(loss, reason):
         "(model(x) - y).pow(2).sum(1).mean() + 0.1 * model.weight.norm()",
         "0.5 * criterion(model(x), y) + criterion(model(x), y[torch.randperm(y.size(0))])",
         "(model(x) - y).abs().sum() / x.size(0)",
+        "torch.einsum('nd,nd->n', model(x), x).mean()",
+        "torch.einsum('nd,de->ne', model(x), w).mean()",
+        "torch.softmax(model(x), -1).std(dim=1).mean() + model(x).topk(1)[0].mean()",
+        "model(x).norm(2, 1).mean() + torch.max(model(x), 1)[0].mean() + torch.max(model(x), x).mean()",
+        "nn.functional.normalize(model(x)).cumsum(dim=1).mean()",
         "nn.functional.cross_entropy(model(x), y, label_smoothing=0.1)",
     ],
 )
@@ -331,8 +343,9 @@ def test_what_is_printed_in_the_loop_is_reduced_there_and_nothing_else_is():
 
 
 def test_a_sum_is_scaled_because_ddp_averages():
+    summed = ddp(changed("criterion(model(x), y)", "torch.einsum('nd, nd ->', model(x), x)"))
     after = ddp(changed("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(reduction='sum')"))
-    assert "(loss * ddp_world_size).backward()" in after
+    assert all("(loss * ddp_world_size).backward()" in text for text in (summed, after))
     assert "total = all_sum(total)" in after
 
 

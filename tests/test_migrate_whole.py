@@ -44,6 +44,12 @@ def test_what_cannot_be_gathered_with_certainty_is_left(loss):
         ("triplet_loss(model(x), labels=y)", "triplet_loss(*whole_batch(ddp_model(x)), labels=whole_batch(y)[0])"),
         ("triplet_loss(*model(x))", "triplet_loss(*whole_batch(*ddp_model(x)))"),
         ("torch.cdist(model(x), x).mean()", "torch.cdist(*whole_batch(ddp_model(x), x)).mean()"),
+        ("nn.Softmax(dim=0)(model(x)).mean()", "nn.Softmax(dim=0)(*whole_batch(ddp_model(x))).mean()"),
+        ("torch.std(model(x), dim=0).mean()", "torch.std(*whole_batch(ddp_model(x)), dim=0).mean()"),
+        (
+            "torch.einsum('nd,md->nm', model(x), x).mean()",
+            "torch.einsum('nd,md->nm', whole_batch(ddp_model(x))[0], whole_batch(x)[0]).mean()",
+        ),
         ("F.cross_entropy(model(x), y, weight=w)", "F.cross_entropy(*whole_batch(ddp_model(x), y), weight=w)"),
     ],
 )
@@ -84,7 +90,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 def contrast(features, labels):
     alike = labels[:, None] == labels[None, :]
     near = torch.log_softmax(features @ features.T, 1)
-    return -(near * alike).sum(1).mean()
+    far = torch.relu(1 - features.std(dim=0)).mean() + torch.einsum("nd,md->nm", features, features).pow(2).mean()
+    return far - (near * alike).sum(1).mean()
 
 
 for epoch in range(3):

@@ -6,10 +6,12 @@ import ast
 from typing import Any
 
 from . import losses
+from .along import einsum, mixes_rows, number
 from .iterated import Iterated
-from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, SPLITTING, WHOLE
+from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, SPLITTING
 from .tree import Function, dotted, keyword, tail
 from .values import (
+    ALL_ROWS,
     COLS,
     COUNT,
     ELSEWHERE,
@@ -30,6 +32,9 @@ from .values import (
     other,
     total,
 )  # fmt: skip
+
+_BUILT_IN = {"max", "min", "all", "any"}  # of Python: they take no dimension
+_SOFT = {"Softmax", "LogSoftmax", "Softmin"}
 
 
 class Calls(Iterated):
@@ -92,11 +97,11 @@ class Calls(Iterated):
             return SAME  # what the closure returns is reduced
         if name in losses.FUNCTIONS and rows:
             return _worst(values) or losses.of_call(node)
-        modules = self.bindings.origins(node.func)
+        modules = [node.func] if isinstance(node.func, ast.Call) else self.bindings.origins(node.func)
         if rows and modules and all(tail(made) in losses.CLASSES for made in modules):
             return _worst(values) or joined(map(losses.of_call, modules))
-        if isinstance(node.func, ast.Call) and tail(node.func) in losses.CLASSES and rows:
-            return _worst(values) or losses.of_call(node.func)
+        if rows and any(tail(made) in _SOFT and number(keyword(made, "dim", 0)) == 0 for made in modules):
+            return other(ALL_ROWS)
         function: Function | None = self.bindings.callee(node)
         if self.bindings.class_called(node) is not None:
             return SAME  # an object
@@ -143,8 +148,8 @@ class Calls(Iterated):
             return COLS if turned or flat else owner
         if name in ("mm", "matmul") and values:
             return product(owner, values[0])
-        if name in WHOLE and not (node.args or node.keywords):
-            return other("looks at all rows of a batch")
+        if mixes_rows(node, name, owner, True):
+            return other(ALL_ROWS)
         return join(owner, joined([v for v in values if v.kind in (Kind.ROWS, Kind.COLS, Kind.OTHER)]))
 
     def _reduced(self, node: ast.Call, name: str, owner: Value, dims: list[ast.expr]) -> Value:
@@ -163,8 +168,13 @@ class Calls(Iterated):
             return SAME if first.listed else COUNT
         if name in ("mean", "sum", "fsum", "average"):
             return self._reduced(node, "sum" if "sum" in name else "mean", first, node.args[1:])
-        if name in ("mm", "matmul", "einsum") and len(values) == 2:
+        if name in ("mm", "matmul") and len(values) == 2:
             return product(*values)
+        if name == "einsum" and worst.of_rows and len(node.args) == len(values):
+            return einsum(node, values) or other(IN_BATCH)
+        named = isinstance(node.func, ast.Attribute) or name not in _BUILT_IN
+        if named and first.kind in (Kind.ROWS, Kind.COLS) and mixes_rows(node, name, first, False):
+            return other(ALL_ROWS)
         if name == "cdist" and len(values) == 2 and all(v.kind is Kind.ROWS for v in values[:2]):
             return other(IN_BATCH)
         if Kind.COLS in (kinds := {v.kind for v in values}) and Kind.ROWS in kinds:
@@ -217,11 +227,3 @@ def joined(values: Any) -> Value:
     for value in values:
         found = join(found, Value(value.kind, value.reason, value.listed))
     return found
-
-
-def number(node: ast.AST | None) -> Any:
-    """Read a constant, with its sign."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = number(node.operand)
-        return None if inner is None else -inner
-    return node.value if isinstance(node, ast.Constant) else None

@@ -6,7 +6,8 @@ import ast
 from dataclasses import replace
 from typing import Any
 
-from .calls import Calls, joined, number, product
+from .along import number
+from .calls import Calls, joined, product
 from .library import ALIKE, PASSING
 from .tree import dotted, tail
 from .values import (

@@ -45,6 +45,7 @@ TOKENS = "is a mean over tokens, or over rows that were picked, and each rank ha
 WEIGHTED = "is a mean weighted by class, and each rank's weights have another sum"
 ELSEWHERE = "which is not in this file"
 WHOLE = "of the whole batch"  # alike on every rank, with a gradient for each rank's rows
+ALL_ROWS = "looks at all rows of a batch"
 IN_BATCH = "compares the rows of a batch with each other, and a rank has only its own"
 
 
