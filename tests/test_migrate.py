@@ -179,6 +179,25 @@ def test_a_loss_that_is_no_mean_over_rows_is_left_with_the_reason(loss, reason):
     assert any(reason in said for _, said in found), found
 
 
+LOOSE = [
+    ("nn.Parameter(torch.ones(1))", "[*model.parameters(), t]"),
+    ("torch.ones(1, requires_grad=True)", '[{"params": model.parameters()}, {"params": [t]}]'),
+    ("torch.ones(1).requires_grad_()", "list(model.parameters()) + [t]"),
+]
+
+
+@pytest.mark.parametrize(("target", "line"), [("ddp", "t.grad /= ddp_world_size"), ("accelerate", "t.grad = acc")])
+@pytest.mark.parametrize(("made", "given"), LOOSE)
+def test_a_parameter_that_no_model_has_is_said(made, given, target, line):
+    text = changed("model.parameters()", given).replace("optimizer =", f"t = {made}\noptimizer =")
+    text = text.replace("loss = ", "loss = t * ")
+    assert [line in reason for _, reason in left(rewrite(text, target, "train.py"))] == [True]
+    within = text.replace(f"t = {made}", "").replace("loss = t *", "loss =")
+    assert left(rewrite(re.sub(r"\bt\b", "model.weight", within), target, "train.py")) == []
+    alone = text.replace("for x, y in loader:", "for x, y in batches:")
+    assert not any("of no wrapped model" in reason for _, reason in left(rewrite(alone, target, "train.py")))
+
+
 @pytest.mark.parametrize(
     "loss",
     [

@@ -17,6 +17,7 @@ from .rules import (
     learning_rate,
     lengths,
     loaders,
+    loose,
     models,
     orders,
     reads,
@@ -46,6 +47,7 @@ def distribute(
     devices.apply(plan)
     loaders.apply(plan)
     learning_rate.apply(plan)
+    loose.apply(plan)
     backward.apply(plan)
     early = gathered.apply(plan)
     whole.apply(plan)

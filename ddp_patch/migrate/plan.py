@@ -189,7 +189,8 @@ class Plan:
         """Tell whether a name holds a trained model."""
         return any(self.bindings.holds(node, group) for group in self.models)
 
-    def _trained_by(self, optimizer: ast.Call) -> list[ast.expr]:
+    def roots(self, optimizer: ast.Call) -> list[ast.AST]:
+        """List what an optimizer gets to train: its argument, and what the list of that name is made of."""
         roots: list[ast.AST] = [*optimizer.args[:1], *(k.value for k in optimizer.keywords if k.arg == "params")]
         named = {dotted(r) for r in roots if isinstance(r, (ast.Name, ast.Attribute))} - {""}
         if named:
@@ -202,9 +203,12 @@ class Plan:
                 and dotted(c.func.value) in named
             ]
             roots += [loop for loop in self.script.all(ast.For) if any(_appends_to(n, named) for n in ast.walk(loop))]
+        return roots
+
+    def _trained_by(self, optimizer: ast.Call) -> list[ast.expr]:
         asked = [
             call
-            for root in roots
+            for root in self.roots(optimizer)
             for call in ast.walk(root)
             if isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
