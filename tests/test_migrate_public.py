@@ -7,6 +7,7 @@ pytest.importorskip("libcst")
 from test_migrate import TRAIN, changed, ddp
 
 from ddp_patch.migrate.command import command
+from ddp_patch.migrate.functions import HELPERS
 from ddp_patch.migrate.rewrite import left, rewrite
 
 
@@ -127,11 +128,32 @@ def test_a_library_that_nobody_draws_from_is_not_seeded():
             "w = set(words)\nd = {c: i for i, c in enumerate(w)}",
             "w = set(words)\nd = {c: i for i, c in enumerate(sorted(w))}",
         ),
-        ("n = list(set(labels))", "n = list(set(labels))"),
+        ("n = list(set(labels))", "n = list(in_order(set(labels)))"),
+        ("n = [c for c in {k.label for k in data}]", "n = [c for c in in_order({k.label for k in data})]"),
+        ("n = set()\nn.add(a)\nfor c in n:\n    ids[c] = len(ids)", "for c in in_order(n):\n    ids[c] = len(ids)"),
+        ("for c in {'a', 'b'} - gone:\n    print(c)", "for c in in_order({'a', 'b'} - gone):\n    print(c)"),
+        ("n = set(a) | set(b)\nm = tuple(n)", "m = tuple(in_order(n))"),
+        ("n = len(list(set(labels)))", "n = len(list(set(labels)))"),
+        ("n = sorted(c for c in set(labels))", "n = sorted(c for c in set(labels))"),
+        ("n = list({3, 1})", "n = list({3, 1})"),
+        ("n = {c for c in set(labels)}", "n = {c for c in set(labels)}"),
     ],
 )
 def test_words_are_numbered_alike(code, sorted_):
-    assert f"{sorted_}\n" in ddp(changed("model = nn", f"{code}\nmodel = nn"))
+    after = ddp(changed("model = nn", f"{code}\nmodel = nn"))
+    assert f"{sorted_}\n" in after
+    if "in_order" in after:
+        assert f"{code}\nmodel = nn" in rewrite(after, "patch", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("items", "listed"),
+    [({8, 1}, list({8, 1})), ({"b", "a"}, ["a", "b"]), ({("b", 1), ("a", 2)}, [("a", 2), ("b", 1)]), (set(), [])],
+)
+def test_a_set_is_listed_alike_whatever_it_holds(items, listed):
+    names = {}
+    exec(HELPERS["in_order"], names)
+    assert names["in_order"](items) == listed
 
 
 def test_a_model_is_wrapped_before_it_is_trained():

@@ -191,6 +191,12 @@ class RankBatches:
                 raise ValueError(f"a batch of {{len(given[0])}} rows cannot be shared evenly by {{{world}}} ranks")
             yield given[0][{rank} :: {world}]
 ''',
+    "in_order": '''\
+def in_order(items):
+    """List what a set holds, alike on all ranks: numbers as they come, texts sorted, which come otherwise in each."""
+    items = list(items)
+    return items if all(hasattr(item, "__float__") for item in items) else sorted(items, key=repr)
+''',
     "RankStream": '''\
 class RankStream(torch.utils.data.IterableDataset):
     """This rank's share of a stream of records; the last ones are left out if there is not one for each rank."""

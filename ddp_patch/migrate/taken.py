@@ -18,7 +18,7 @@ WRAPPERS = {
         "RankBatches",
         "rank_share",
     ),
-    "rank_loader",
+    *("rank_loader", "in_order"),
 }
 # Keywords that a migration gave.
 GIVEN = {"sampler": "rank_rows", "generator": "alike"}
@@ -79,7 +79,7 @@ OWN_FUNCTIONS = {
         "rank_share",
         "rank_rows",
     ),
-    *("rows_of", "batches_of", "alike", "rank_loader", "whole_batch", "RowsOfAll"),
+    *("rows_of", "batches_of", "alike", "rank_loader", "in_order", "whole_batch", "RowsOfAll"),
 }
 # Lines that a migration wrote.
 OWN_LINES = (
