@@ -120,6 +120,25 @@ def test_an_evaluation_that_cannot_be_dealt_is_whole_on_every_rank(more, reason)
 
 
 @pytest.mark.parametrize(
+    ("early", "calls", "notes"),
+    [
+        ("if i == 2: break", "check(loader), check(test_loader)", 1),
+        ("if i == 2: return hits", "check(loader), check(test_loader)", 1),
+        ("if i == 2: continue", "check(loader), check(test_loader)", 0),
+        ("if i == 2: break", "check(test_loader)", 0),
+        ("if i == 2: break", "check(loader)", 0),
+    ],
+)
+def test_a_loop_that_ends_early_over_two_kinds_of_loaders_is_said(early, calls, notes):
+    check = (
+        EVALUATION.replace("test_loader", "enumerate(data)").replace("x, y in", "i, (x, y) in").replace("more", early)
+    )
+    check = check.replace("print(hits)", "return hits").replace("\n", "\n    ").rstrip()
+    found = left(ddp(f"{TRAIN}def check(data):\n    {check}\nprint({calls})\n"))
+    assert ["may end early" in reason for _, reason in found] == [True] * notes
+
+
+@pytest.mark.parametrize(
     "given", ["sampler=Subset(test_set)", "batch_sampler=mine", "**settings", "shuffle=True, **settings"]
 )
 def test_the_sampler_of_an_evaluation_stays(given):

@@ -13,6 +13,10 @@ from .tree import dotted, keyword, tail
 
 _WRITES = {"save_image", "save_images", "imsave", "imwrite", "savefig", "write", "writerow", "writerows", "save"}
 _DECIDES = (ast.Break, ast.Return)
+_EARLY = (
+    "this may end early, and takes batches of a training and of a test loader, of which ranks have other ones than one "
+    "process: write a loop for each of the two"
+)
 _QUIET = {
     *("print", "write", "writerow", "info", "debug", "warning", "log", "set_postfix", "set_description", "append"),
     *("extend", "update", "to", "cuda", "add_scalar", "add_image", "add_images", "add_figure", "save_image", "savefig"),
@@ -28,6 +32,9 @@ def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast
             continue
         shared = [o for o in loaders.values() if o.trains and set(o.loops) & set(loader.loops)]
         if shared:
+            for loop in loader.loops:
+                if _may_end_early(script, loop) and any(loop in other.loops for other in shared):
+                    script.todo(loop, _EARLY)
             continue
         loader.whole = _form(script, loader)
         for loop in loader.loops:
@@ -57,7 +64,7 @@ def _form(script: Script, loader: Loader) -> str:
 
 
 def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> str:
-    if any(isinstance(node, _DECIDES) and _leaves(script, node, loop) for node in ast.walk(loop)):
+    if _may_end_early(script, loop):
         return "it may end early"
     for node in ast.walk(loop):
         if isinstance(node, (ast.If, ast.While)) and flow.kind(node.test).of_rows:
@@ -93,6 +100,10 @@ def writes(script: Script, flow: Flow, node: ast.AST, loop: ast.For) -> bool:
         return False
     inside = [n for a in (*call.args, *call.keywords) for n in ast.walk(a) if isinstance(n, ast.expr)]
     return any(flow.kind(n).of_rows for n in inside)
+
+
+def _may_end_early(script: Script, loop: ast.For) -> bool:
+    return any(isinstance(node, _DECIDES) and _leaves(script, node, loop) for node in ast.walk(loop))
 
 
 def _leaves(script: Script, node: ast.AST, loop: ast.For) -> bool:
