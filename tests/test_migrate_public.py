@@ -1,5 +1,7 @@
 """Habits of public training scripts that went wrong once."""
 
+import re
+
 import pytest
 
 pytest.importorskip("libcst")
@@ -112,6 +114,40 @@ def test_what_no_loader_deals_is_drawn_alike():
     assert "import random\n" in after
     assert "manual_seed(0)  # alike on every rank" in after
     assert rewrite(after, "patch", "train.py").count("seed(") == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "draw", "seeds"),
+    [
+        ("from sklearn.model_selection import train_test_split", "a, b = train_test_split(rows)", ["numpy"]),
+        ("from sklearn import utils", "rows = utils.shuffle(rows)", ["numpy"]),
+        ("import pandas as pd", "rows = pd.read_csv('a').sample(frac=1)", ["numpy"]),
+        ("from random import shuffle", "shuffle(rows)", ["random"]),
+        ("from random import random", "rows = random()", ["ddp_random"]),
+        ("import random as rnd", "rnd.shuffle(rows)", ["rnd"]),
+        ("from numpy import random", "random.shuffle(rows)", ["numpy"]),
+        ("from numpy.random import permutation", "permutation(rows)", ["numpy"]),
+        ("from sklearn.model_selection import train_test_split", "a = train_test_split(rows, random_state=1)", []),
+        ("from sklearn.metrics import shuffle_score", "a = shuffle_score(rows)", []),
+        ("from games import shuffle, sample", "shuffle(rows), sample(rows)", []),
+        ("from random import seed, shuffle", "seed(3)\nshuffle(rows)", []),
+        ("import numpy as np", "np.random.seed(3)\nrows = pd.read_csv('a').sample(frac=1)", []),
+    ],
+)
+def test_what_is_drawn_by_any_name_is_drawn_alike(head, draw, seeds):
+    after = ddp(
+        f"{head}\nimport torch.nn\n{changed('train_set, test_set = ', f'{draw}{chr(10)}train_set, test_set = ')}"
+    )
+    assert re.findall(r"(\w+)(?:\.random)?\.seed\(0\)  # alike", after) == seeds
+    for name in re.findall(r"(\w+)(?:\.random)?\.seed\(", after):  # what is written is imported
+        assert re.search(rf"^import (\w+ as )?{name}$", after, re.MULTILINE)
+    assert draw in rewrite(after, "patch", "train.py")
+
+
+def test_an_order_that_is_drawn_in_every_epoch_stays_alike():
+    text = "import pandas as pd\nimport torch\n\ndef main():\n    torch.manual_seed(0)\n    "
+    text += changed("    total = 0.0\n", "    total = 0.0\n    table = table.sample(frac=1)\n").replace("\n", "\n    ")
+    assert "initial_seed" not in ddp(text.rstrip() + "\n\nmain()\n")
 
 
 def test_a_library_that_nobody_draws_from_is_not_seeded():

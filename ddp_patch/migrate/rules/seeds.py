@@ -13,6 +13,16 @@ _OWN_STREAMS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generat
 _LIBRARIES = {"torch", "numpy", "torchvision", "torchaudio", "sklearn", "scipy", "pandas", "matplotlib", "tqdm", "PIL"}
 ALIKE = "alike on every rank"
 OWN_DRAWS = "dropout and augmentation: each rank its own"
+_STREAMS = {"numpy": "numpy.random.", "random": "random."}  # that a library draws from, if nothing else is said
+_SPLITS = {
+    "train_test_split",
+    "shuffle",
+    "resample",
+    "KFold",
+    "StratifiedKFold",
+    "ShuffleSplit",
+    "StratifiedShuffleSplit",
+}
 _SHUFFLES = {"randperm", "permutation", "shuffle", "sample", "choice", "choices", "random_split"}
 _MAKES_DATA = {
     "random_split",
@@ -33,12 +43,13 @@ def apply(plan: Plan) -> None:
         return
     if not plan.is_fed or plan.draws_alike:
         return  # all ranks draw the same batches
-    calls = [c for c in plan.script.calls() if tail(c) in _SHUFFLES and _is_random(dotted(c.func))]
+    named = _called(plan)
+    calls = [c for c, name in named.items() if (tail(c) in _SHUFFLES and _is_random(name)) or _is_of_numpy(c, name)]
     if any(plan.loop_of(c) is None and any(plan.trains(f) for f in [plan.script.function(c)] if f) for c in calls):
         return  # the script draws an order of its own while it trains, which must be alike
     after, behind = plan.wraps[-1]
     lines = [f"torch.manual_seed(torch.initial_seed() + 1 + {plan.dialect.rank})  # {OWN_DRAWS}"]
-    for library in ("numpy", "random"):
+    for library in _STREAMS:
         if _is_seeded_by_hand(plan, library) or library in _unseeded(plan):
             lines.append(f"{_seed(plan, library, plan.script.part(after))}(torch.initial_seed() % 2**32)")
     block = plan.script.block(after)
@@ -58,24 +69,61 @@ def alike(plan: Plan, part: Part) -> list[str]:
 
 def libraries(plan: Plan, imported: set[str]) -> list[str]:
     """List the imports that these seeds need."""
-    return [f"import {library}" for library in _unseeded(plan) if library not in imported]
+    anywhere = {a.name for n in plan.script.all(ast.Import) for a in n.names}
+    unseeded = _unseeded(plan)
+    wanted = [
+        library
+        for library in _STREAMS
+        if library in unseeded or (library not in anywhere and _is_seeded_by_hand(plan, library))
+    ]
+    names = {library: _name(plan, library) for library in wanted if library not in imported}
+    return [f"import {library}" + (f" as {name}" if name != library else "") for library, name in names.items()]
+
+
+def _name(plan: Plan, library: str) -> str:
+    """Name a library that the script does not import whole: ``from random import random`` takes its name."""
+    hidden = {a.asname or a.name for n in plan.script.all(ast.ImportFrom) for a in n.names}
+    return f"ddp_{library}" if library in hidden else library
 
 
 def _unseeded(plan: Plan) -> list[str]:
-    imported = {a.name for n in plan.script.all(ast.Import) for a in n.names}
     everywhere = any(tail(c) in ("seed_everything", "set_seed") for c in plan.script.calls())
     return [
         library
-        for library in ("numpy", "random")
+        for library in _STREAMS
         if not everywhere
         and not _is_seeded_by_hand(plan, library)
-        and ((library in imported and _draws(plan, library)) or (not plan.is_fed and _uses_own_modules(plan)))
+        and (_draws(plan, library) or (not plan.is_fed and _uses_own_modules(plan)))
     ]
 
 
 def _draws(plan: Plan, library: str) -> bool:
-    heads = {"numpy": ("np.random.", "numpy.random."), "random": ("random.",)}[library]
-    return any(dotted(c.func).startswith(heads) and tail(c) not in _OWN_STREAMS for c in plan.script.calls())
+    return any(
+        (name.startswith(_STREAMS[library]) and tail(call) not in _OWN_STREAMS)
+        or (library == "numpy" and _is_of_numpy(call, name))
+        for call, name in _called(plan).items()
+    )
+
+
+def _is_of_numpy(call: ast.Call, name: str) -> bool:
+    """Tell whether scikit-learn or pandas draws, which do so from numpy where no ``random_state`` is given."""
+    if any(k.arg == "random_state" for k in call.keywords):
+        return False
+    rows = tail(call) == "sample" and any(k.arg in ("frac", "n") for k in call.keywords)
+    return rows or (tail(call) in _SPLITS and name.startswith("sklearn."))
+
+
+def _called(plan: Plan) -> dict[ast.Call, str]:
+    """Name what each call runs by the module that it is of: ``random.shuffle`` for ``shuffle``."""
+    script = plan.script
+    known = {(script.part(n), a.asname): a.name for n in script.all(ast.Import) for a in n.names if a.asname}
+    for node in script.all(ast.ImportFrom):
+        known |= {(script.part(node), a.asname or a.name): f"{node.module}.{a.name}" for a in node.names}
+    found = {}
+    for call in script.calls():
+        head, dot, rest = dotted(call.func).partition(".")
+        found[call] = known.get((script.part(call), head), "numpy" if head == "np" else head) + dot + rest
+    return found
 
 
 def _uses_own_modules(plan: Plan) -> bool:
@@ -86,8 +134,7 @@ def _uses_own_modules(plan: Plan) -> bool:
 
 
 def _is_seeded_by_hand(plan: Plan, library: str) -> bool:
-    names = {"numpy": ("np.random.seed", "numpy.random.seed"), "random": ("random.seed",)}[library]
-    return any(dotted(c.func) in names and c.args for c in plan.script.calls())
+    return any(name == f"{_STREAMS[library]}seed" and call.args for call, name in _called(plan).items())
 
 
 def _imports(plan: Plan, part: Part) -> list[ast.Import]:
@@ -96,7 +143,7 @@ def _imports(plan: Plan, part: Part) -> list[ast.Import]:
 
 def _seed(plan: Plan, library: str, part: Part) -> str:
     names = (a.asname or a.name for n in _imports(plan, part) for a in n.names if a.name == library)
-    name = next(names, library)
+    name = next(names, _name(plan, library))
     return f"{name}.random.seed" if library == "numpy" else f"{name}.seed"
 
 
