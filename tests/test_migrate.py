@@ -84,6 +84,31 @@ def test_a_script_that_is_of_the_target_already_is_left_alone():
     assert "Accelerator" in rewrite(text, "accelerate", HAND_MADE)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "head",
+    [
+        "# DistributedDataParallel and Accelerator() come later\n",
+        "hint = 'call init_process_group(), DistributedDataParallel(), Accelerator()'\n",
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef bare(given):\n"
+        "    return given.module if isinstance(given, (nn.DataParallel, DDP)) else given\n\n\n",
+    ],
+)
+def test_a_script_that_only_speaks_of_several_processes_is_not_of_the_target(head, target):
+    after = rewrite(head + TRAIN, target, "train.py")
+    assert head.rstrip().splitlines()[-1] in after
+    written = {"ddp": "= DistributedDataParallel(model)", "accelerate": "= Accelerator(", "patch": "ddp_patch.enable()"}
+    assert written[target] in after
+
+
+@pytest.mark.parametrize("wrap", ["DDP(model)", "wrap(DDP, model)", "torch.nn.parallel.DistributedDataParallel(model)"])
+def test_a_script_that_wraps_by_another_name_is_of_the_target_already(wrap):
+    text = "from torch.nn.parallel import DistributedDataParallel as DDP\n" + changed(
+        "criterion =", f"model = {wrap}\ncriterion ="
+    )
+    assert ddp(text) == text
+
+
 def test_lines_that_are_not_concerned_keep_every_byte():
     text = TRAIN.replace("\n    total = 0.0", "\n    total   =  0.0  # spaced  ").replace("\n", "\r\n")
     after = ddp(text)
@@ -313,6 +338,8 @@ def test_a_module_does_not_start_a_process_group():
     text = "import torch\n\ndef fit(model, train_loader):\n    for x in train_loader:\n        model(x).mean().backward()\n"
     after = ddp(text)
     assert 'init_process_group("' not in after
+    assert ddp(after) == after
+    assert "ddp_" not in rewrite(after, "patch", "engine.py")
     assert after.rstrip().endswith(".backward()")
     assert any("this is a module" in reason for _, reason in left(after))
 

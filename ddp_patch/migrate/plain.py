@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from .dialects import DDP
 from .leftovers import left, own_lines, unused
 from .plain_expressions import Expressions
 from .plain_pass import Known
@@ -20,18 +21,30 @@ _ENDING = re.compile(
     r"|\w+(\.\w+)*\(0\)  # alike on every rank.*)\n",
     re.M,
 )
+_DISTRIBUTING = {"init_process_group", "DistributedDataParallel", "DistributedSampler", "Accelerator"}
 _PASSES = 25  # each takes out a layer; a script has a handful
 
 
 def is_distributed(text: str) -> bool:
     """Tell whether a script distributes itself by DDP or Accelerate."""
-    return bool(
-        re.search(
-            r"\b(init_process_group|DistributedDataParallel|DistributedSampler|Accelerator\()|^import ddp_patch",
-            text,
-            re.M,
-        )
-    )
+    return calls_one_of(text, _DISTRIBUTING) or re.search(r"^import ddp_patch", text, re.M) is not None
+
+
+def calls_one_of(text: str, names: set[str]) -> bool:
+    """Tell whether a script calls one of these, by whatever name, or gives it to a call; speaking of it is not enough.
+
+    Raises:
+        SyntaxError: for a text that is not Python.
+    """
+    if DDP.header[0] in text and "init_process_group" in names:
+        return True  # a module that was migrated: the script that calls it starts the group
+    if not any(name in text for name in names):
+        return False
+    nodes = list(ast.walk(ast.parse(text)))
+    known = names | {a.asname for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.name in names}
+    known |= {dotted(t) for n in nodes if isinstance(n, ast.Assign) and tail(n.value) in names for t in n.targets}
+    calls = [n for n in nodes if isinstance(n, ast.Call) and tail(n) not in ("isinstance", "issubclass")]
+    return any(tail(inner) in known for call in calls for inner in (call.func, *call.args))
 
 
 def plain(text: str) -> tuple[str, list[Todo]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .distribute import distribute
 from .line import add_line
-from .plain import is_distributed, plain
+from .plain import calls_one_of, is_distributed, plain
 from .script import MARK
 
 _OTHERS = {
@@ -16,8 +16,8 @@ _OTHERS = {
 }  # fmt: skip
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.M)
 _OWN = {
-    "ddp": r"\b(init_process_group|DistributedDataParallel|init_distributed_mode)\b",
-    "accelerate": r"\bAccelerator\(",
+    "ddp": {"init_process_group", "DistributedDataParallel", "init_distributed_mode"},
+    "accelerate": {"Accelerator"},
 }
 
 # Neither torchrun's variables nor torch's own reading of them.
@@ -56,7 +56,7 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False, folder:
 
 def is_done(text: str, target: str) -> bool:
     """Tell whether a script is what it is to become."""
-    return re.search(_OWN[target], text) is not None
+    return calls_one_of(text, _OWN[target])
 
 
 def _by_arguments(text: str) -> str:
