@@ -48,11 +48,18 @@ def test_it_shows_a_diff_and_writes_nothing(plain_folder, capsys):
     assert (plain_folder / "train.py").read_text() == TRAIN
 
 
-def test_the_diff_can_be_applied(plain_folder, capsys):
-    command(["--to", "ddp", str(plain_folder / "train.py")])
-    (plain_folder / "a.diff").write_text(capsys.readouterr().out)
+@pytest.mark.parametrize("odd", ["", "\f\n", "near = 'a\u2028b'  # \x0b \x1c \x85\n"])
+def test_the_diff_can_be_applied(plain_folder, capsys, odd):
+    script = plain_folder / "train.py"
+    script.write_text(odd + IN_BATCH, encoding="utf-8")
+    command(["--to", "ddp", str(script)])
+    said = capsys.readouterr()
+    (plain_folder / "a.diff").write_text(said.out, encoding="utf-8")
     subprocess.run(["patch", "-s", "train.py", "a.diff"], cwd=plain_folder, check=True)
-    assert "ddp_world_size" in (plain_folder / "train.py").read_text()
+    lines = script.read_bytes().split(b"\n")
+    assert any(b"ddp_world_size" in line for line in lines)
+    noted = next(number for number, line in enumerate(lines, 1) if b"TODO(ddp)" in line)
+    assert f"train.py:{noted}: TODO" in said.err
 
 
 def test_outside_of_a_repository_the_original_is_kept(plain_folder):

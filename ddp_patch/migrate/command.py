@@ -13,6 +13,7 @@ from ..source import find, read
 from .line import LINE
 from .project import File, Project
 from .rewrite import left, others, rewrite
+from .tree import lines_of
 from .writing import refusal, write
 
 _EPILOG = """\
@@ -159,9 +160,7 @@ def _migrate(file: File, options: argparse.Namespace, after: str) -> tuple[bool,
 
 
 def _show(path: Path, before: str, after: str) -> None:
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
+    lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{path}", f"b/{path}")
     for line in lines:
         sys.stdout.write(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
 

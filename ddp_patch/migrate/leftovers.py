@@ -10,14 +10,14 @@ from .taken import (
     IMPORTED,
     OWN_LINES,
 )  # fmt: skip
-from .tree import dotted, tail
+from .tree import dotted, lines_of, tail
 
 
 def own_lines(text: str) -> str:
     """Take out what a migration wrote as comments."""
     text = re.sub(r"\n\nLaunch: [^\n]*\n(\"\"\"|''')", r"\1", text, count=1)
     lines = []
-    for line in text.splitlines(keepends=True):
+    for line in lines_of(text):
         if not any(own in line for own in OWN_LINES):
             lines.append(line)
         elif not line.strip().startswith(("#", "Launch:", '"""Launch:')):

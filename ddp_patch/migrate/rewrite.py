@@ -9,6 +9,7 @@ from .distribute import distribute
 from .line import add_line
 from .plain import calls_one_of, is_distributed, plain
 from .script import MARK
+from .tree import lines_of
 
 _OTHERS = {
     "horovod": "Horovod", "deepspeed": "DeepSpeed", "lightning": "Lightning", "pytorch_lightning": "Lightning",
@@ -71,6 +72,6 @@ def left(text: str) -> list[tuple[int, str]]:
     """List the notes in a migrated text: line and reason."""
     return [
         (number, line.split(MARK, 1)[1].strip())
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(lines_of(text), start=1)
         if MARK in line and line.lstrip().startswith("#")
     ]

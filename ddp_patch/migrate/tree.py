@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,6 +131,11 @@ class Tree:
         """Give the row, from 0, in which a statement begins, with its decorators."""
         rows: list[int] = [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
         return min(rows) - 1
+
+
+def lines_of(text: str) -> list[str]:
+    """Cut at line ends only, and keep them: str.splitlines also cuts at form feeds and U+2028, which end no line."""
+    return list(io.StringIO(text, newline=""))
 
 
 def dotted(node: ast.AST | None) -> str:
