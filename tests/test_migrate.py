@@ -223,6 +223,9 @@ def test_a_parameter_that_no_model_has_is_said(made, given, target, line):
     assert not any("of no wrapped model" in reason for _, reason in left(rewrite(alone, target, "train.py")))
 
 
+HEADS = "def heads(x):\n    return x.view(2, -1, 4).permute(1, 0, 2)\n\n\n"
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -233,6 +236,7 @@ def test_a_parameter_that_no_model_has_is_said(made, given, target, line):
         "(model(x) - y).abs().sum() / x.size(0)",
         "torch.einsum('nd,nd->n', model(x), x).mean()",
         "torch.einsum('nd,de->ne', model(x), w).mean()",
+        "torch.einsum('bid,bjd->bij', heads(model(x)), heads(x)).pow(2).mean()",
         "torch.softmax(model(x), -1).std(dim=1).mean() + model(x).topk(1)[0].mean()",
         "model(x).norm(2, 1).mean() + torch.max(model(x), 1)[0].mean() + torch.max(model(x), x).mean()",
         "nn.functional.normalize(model(x)).cumsum(dim=1).mean()",
@@ -240,7 +244,7 @@ def test_a_parameter_that_no_model_has_is_said(made, given, target, line):
     ],
 )
 def test_a_mean_over_rows_needs_nobody(loss):
-    after = ddp(changed("criterion(model(x), y)", loss))
+    after = ddp(HEADS + changed("criterion(model(x), y)", loss))
     assert left(after) == []
     assert "loss.backward()" in after
 
@@ -590,6 +594,12 @@ def test_what_only_sounds_like_several_processes_stays(code):
         ("def main(rank):\n    {}\nmain(dist.get_rank())\n", "print(rank)", "print(0)"),
         ("def main(rank, world_size):\n    {}\n", "print(rank)", "print(0)"),
         ("def main(rank):\n    model.to(rank)\n    {}\n", "print(rank)", "print(0)"),
+        (
+            "class A:\n    def __init__(self):\n        self.rank = dist.get_rank()\n\n    def a(self): pass\n\n"
+            "class B(A):\n    def b(self):\n        {}\n",
+            "print(self.rank)",
+            "print(0)",
+        ),
         ("def keep(net):\n    {}\n", "torch.save(net.module, 'a')", "torch.save(net, 'a')"),
         ("def keep(net):\n    {}\nm = DDP(ModelEma(4))\nkeep(m)\n", "print(net.module)", "print(net)"),
         (

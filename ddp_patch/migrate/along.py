@@ -42,9 +42,9 @@ def einsum(call: ast.Call, values: Sequence[Value]) -> Value | None:
     terms = [_names(term) for term in left.split(",")]
     if not arrow or len(terms) != len(given) or any(v.kind not in (Kind.SAME, Kind.ROWS, Kind.COLS) for v in given):
         return None
-    rows = {
-        term[v.kind is Kind.COLS] for term, v in zip(terms, given, strict=True) if v.of_rows and v.reason != STACKED
-    }
+    if any(v.reason == STACKED for v in given):
+        return Value(Kind.ROWS, STACKED)
+    rows = {term[v.kind is Kind.COLS] for term, v in zip(terms, given, strict=True) if v.of_rows}
     if len(rows) != 1:
         return other(IN_BATCH) if rows else None
     (name,), out = rows, _names(right)

@@ -86,8 +86,15 @@ class Constants:
     def _name(self, node: ast.AST) -> str:
         """Give a name, with the function or class that it belongs to; ``args.rank`` is the same everywhere."""
         key, name = self.bindings.key(node), dotted(node)
-        scoped = key is not None and ("." not in name or name.startswith("self."))
-        return f"{self._scope(key[0])}:{name}" if scoped else name  # type: ignore[index]
+        if key is None or ("." in name and not name.startswith("self.")):
+            return name
+        owners: list[object] = [key[0]]
+        for owner in owners:  # and what a class inherits from
+            bases = owner.bases if isinstance(owner, ast.ClassDef) else []
+            inherited = map(self.bindings.classes.get, map(tail, bases))
+            owners += [base for base in inherited if base is not None and base not in owners]
+        names = [f"{self._scope(owner)}:{name}" for owner in owners]
+        return next((found for found in names if found in self.names), names[0])
 
     def _scope(self, node: object) -> str:
         around = [node, *self.script.above(node)] if isinstance(node, ast.AST) else []

@@ -187,9 +187,9 @@ class _Deal:
 
     def _alone(self, name: str) -> str:
         """Number a name that another loader of the same statement has: ``{"a": DataLoader(a), "b": DataLoader(b)}``."""
-        statement = self.script.statement(self.call)
+        statement, taken = self.script.statement(self.call), {n.id for n in self.script.all(ast.Name)}
         numbered = (name if n == 1 else f"{name}_{n}" for n in count(1))
-        found = next(n for n in numbered if (statement, n) not in self.plan.samplers)
+        found = next(n for n in numbered if n not in taken and (statement, n) not in self.plan.samplers)
         self.plan.samplers.add((statement, found))
         return found
 
