@@ -191,6 +191,9 @@ def test_the_collection_is_migrated_but_for_what_no_tool_can_know(target):
         ("model(x).std(unbiased=False)", "looks at all rows"),
         ("model(x).softmax(0)[:, 0].mean()", "looks at all rows"),
         ("(model(x) - y).pow(2).mean(1).topk(8)[0].mean()", "looks at all rows"),
+        ("(o := (model(x) - y).pow(2).mean(1))[o.topk(8)[1]].mean()", "looks at all rows"),
+        ("torch.sort((model(x) - y).pow(2).mean(1))[0][:8].mean()", "looks at all rows"),
+        ("(o := (model(x) - y).pow(2).mean(1))[o.argsort()[:8]].mean()", "looks at all rows"),
         ("model(x).quantile(0.9)", "looks at all rows"),
         ("model(x).norm(2)", "looks at all rows"),
         ("model(x).T.softmax(1).mean()", "looks at all rows"),
@@ -240,11 +243,12 @@ HEADS = "def heads(x):\n    return x.view(2, -1, 4).permute(1, 0, 2)\n\n\n"
         "torch.softmax(model(x), -1).std(dim=1).mean() + model(x).topk(1)[0].mean()",
         "model(x).norm(2, 1).mean() + torch.max(model(x), 1)[0].mean() + torch.max(model(x), x).mean()",
         "nn.functional.normalize(model(x)).cumsum(dim=1).mean()",
+        "nn.functional.mse_loss(model(x[(order := m.sort(0)[1])], m.sort(0)[0]), y[order])",
         "nn.functional.cross_entropy(model(x), y, label_smoothing=0.1)",
     ],
 )
 def test_a_mean_over_rows_needs_nobody(loss):
-    after = ddp(HEADS + changed("criterion(model(x), y)", loss))
+    after = ddp(HEADS + changed("criterion(model(x), y)", loss).replace("x, y in", "x, y, m in"))
     assert left(after) == []
     assert "loss.backward()" in after
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from .library import WHOLE
 from .tree import keyword
-from .values import COLS, IN_BATCH, ROWS, STACKED, SUM, Kind, Value, other
+from .values import ALL_ROWS, COLS, IN_BATCH, ROWS, SORTED, STACKED, SUM, Kind, Value, other
 
 # Where the dimension is said, after what they are given; with none said, they look along the last one, or at all.
+_SORTING = {"sort", "argsort"}
 _LAST = {"softmax": 0, "log_softmax": 0, "softmin": 0, "normalize": 1, "diff": 1}
 _POSITIONS = {
-    **dict.fromkeys((*WHOLE, "sort", "argsort", "mode", "prod", "logsumexp", "flip", "std_mean", "var_mean"), 0),
+    **dict.fromkeys((*WHOLE, *_SORTING, "mode", "prod", "logsumexp", "flip", "std_mean", "var_mean"), 0),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "nanmean", "nansum", "nanmedian"), 0),
     **dict.fromkeys(("norm", "vector_norm", "topk", "kthvalue", "quantile", "nanquantile", "percentile"), 1),
     **dict.fromkeys(("renorm", "roll"), 1),
@@ -32,6 +33,11 @@ def mixes_rows(call: ast.Call, name: str, value: Value, is_method: bool) -> bool
         return name not in _LAST and not best
     numbers = map(number, said.elts if isinstance(said, (ast.Tuple, ast.List)) else [said])
     return (1 if value.kind is Kind.COLS else 0) in [n for n in numbers if not isinstance(n, bool)]
+
+
+def mixed(name: str) -> Value:
+    """Tell what such a function gives."""
+    return Value(Kind.ROWS, SORTED) if name in _SORTING else other(ALL_ROWS)
 
 
 def einsum(call: ast.Call, values: Sequence[Value]) -> Value | None:

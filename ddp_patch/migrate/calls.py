@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from . import losses
-from .along import einsum, mixes_rows, number
+from .along import einsum, mixed, mixes_rows, number
 from .iterated import Iterated
 from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, SPLITTING
 from .tree import Function, dotted, keyword, tail
@@ -149,7 +149,7 @@ class Calls(Iterated):
         if name in ("mm", "matmul") and values:
             return product(owner, values[0])
         if mixes_rows(node, name, owner, True):
-            return other(ALL_ROWS)
+            return mixed(name)
         return join(owner, joined([v for v in values if v.kind in (Kind.ROWS, Kind.COLS, Kind.OTHER)]))
 
     def _reduced(self, node: ast.Call, name: str, owner: Value, dims: list[ast.expr]) -> Value:
@@ -174,7 +174,7 @@ class Calls(Iterated):
             return einsum(node, values) or other(IN_BATCH)
         named = isinstance(node.func, ast.Attribute) or name not in _BUILT_IN
         if named and first.kind in (Kind.ROWS, Kind.COLS) and mixes_rows(node, name, first, False):
-            return other(ALL_ROWS)
+            return mixed(name)
         if name == "cdist" and len(values) == 2 and all(v.kind is Kind.ROWS for v in values[:2]):
             return other(IN_BATCH)
         if Kind.COLS in (kinds := {v.kind for v in values}) and Kind.ROWS in kinds:

@@ -11,11 +11,13 @@ from .calls import Calls, joined, product
 from .library import ALIKE, PASSING
 from .tree import dotted, tail
 from .values import (
+    ALL_ROWS,
     COLS,
     COUNT,
     PACKED,
     SAME,
     SHAPE,
+    SORTED,
     Kind,
     Value,
     add,
@@ -160,6 +162,9 @@ class Expressions(Calls):
         first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
         if isinstance(first, ast.Constant) and first.value is None and found.kind is Kind.ROWS:
             return COLS
+        some = isinstance(first, ast.Slice) and (first.lower is not None or first.upper is not None)
+        if found.kind is Kind.ROWS and (self.kind(first).reason == ALL_ROWS or (found.reason == SORTED and some)):
+            return other(ALL_ROWS)
         if found.kind is Kind.ROWS and _picks(first) and self.kind(first).kind is Kind.ROWS:
             return Value(Kind.ROWS, PACKED)
         return Value(found.kind, found.reason, listed=found.listed and isinstance(node.slice, ast.Slice))

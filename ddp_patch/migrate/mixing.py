@@ -9,7 +9,7 @@ from .bindings import Bindings
 from .expressions import Expressions
 from .script import Script
 from .tree import dotted, tail
-from .values import ALL_ROWS, ELSEWHERE, IN_BATCH, WEIGHTED, WHOLE, Kind, Value
+from .values import ALL_ROWS, ELSEWHERE, IN_BATCH, SORTED, WEIGHTED, WHOLE, Kind, Value
 
 
 class Mixing(Expressions):
@@ -54,7 +54,7 @@ class Mixing(Expressions):
         made = "".join(map(tail, self.bindings.origins(node.func))).lower()
         if self._is_trained(node.func) and "loss" not in made and not found.reason.endswith(ELSEWHERE):
             return False  # all ranks would compute all of a model, where one of its losses is little
-        plain = all(v.kind is Kind.ROWS and not v.reason for v in given)
+        plain = all(v.kind is Kind.ROWS and v.reason in ("", SORTED) for v in given)
         if not (given and plain and ((found.kind is Kind.OTHER and mixes) or keeps)):
             return False
         loop = self._loops[-1]

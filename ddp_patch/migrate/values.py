@@ -40,6 +40,7 @@ SAME, ROWS, COLS = Value(Kind.SAME), Value(Kind.ROWS), Value(Kind.COLS)
 MEAN, SUM, COUNT, PER = Value(Kind.MEAN), Value(Kind.SUM), Value(Kind.COUNT), Value(Kind.PER)
 SHAPE = "shape"  # of rows: how many, and what is alike on every rank
 PACKED = "packed"  # rows that are not as many as a rank's samples are
+SORTED = "sorted"  # rows in another order, which is that of all of them once some are picked
 STACKED = "stacked"  # rows along another dimension than the first, in some of its values
 TOKENS = "is a mean over tokens, or over rows that were picked, and each rank has another number of them"
 WEIGHTED = "is a mean weighted by class, and each rank's weights have another sum"
