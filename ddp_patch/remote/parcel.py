@@ -70,7 +70,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     return file.getvalue(), held
 
 
-def _filters() -> list[tuple[Any, type[Warning], int]]:
+def _filters() -> list[tuple[Any, ...]]:
     found = warnings.filters
     return [(action, kind, line) for action, text, kind, module, line in found if not (text or module)]
 
