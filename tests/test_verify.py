@@ -1,20 +1,30 @@
 """``python -m ddp_patch verify``: cries no wolf, finds planted faults, and says by name what it cannot tell."""
 
+import datetime
+import functools
+import gzip
+import io
 import json
 import os
+import pathlib
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from conftest import PATIENCE, THOROUGH
 from verify import collection
 from verify.warm import Warm
 
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _steps
+from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
 from ddp_patch.verify.printed import Said, Varying
 from ddp_patch.verify.process import MARK
@@ -142,6 +152,94 @@ def test_a_gradient_that_is_rounding_is_not_compared():
     assert not list(_steps(seen(2e-7), seen(6e-7), tolerance))
     (found,) = _steps(seen(2e-5), seen(6e-5), tolerance)  # no longer rounding
     assert found.said.startswith("gradient of net.bias: norm 6e-05, alone 2e-05")
+
+
+class Slotted:
+    __slots__ = ("rate",)
+
+    def __init__(self, rate):
+        self.rate = rate
+
+
+class Plain:
+    def __init__(self, rate):
+        self.rate = rate
+
+
+def optimizer_of(rate):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0, momentum=0.9)
+    optimizer.param_groups[0]["params"][0].grad = torch.full((2,), rate)
+    optimizer.step()
+    return optimizer
+
+
+HOLDERS = {
+    "a number": lambda rate: rate,
+    "a set": lambda rate: {0.25, rate},
+    "a frozen set": lambda rate: frozenset((0.25, rate)),
+    "a deque": lambda rate: deque([0.25, rate], maxlen=9),
+    "a range": lambda rate: range(int(8 * rate)),
+    "a complex number": lambda rate: complex(0.25, rate),
+    "bytes": lambda rate: bytes([int(8 * rate)]),
+    "a moment": lambda rate: datetime.datetime(2026, 1, int(8 * rate)),
+    "a path": lambda rate: pathlib.Path(f"runs/{rate}"),
+    "a partial": lambda rate: functools.partial(print, rate),
+    "a function": lambda rate: torch.relu if rate == 0.5 else torch.sigmoid,
+    "a class": lambda rate: Plain if rate == 0.5 else Slotted,
+    "of a class": lambda rate: (Plain if rate == 0.5 else Slotted)(1.0),
+    "an object": Plain,
+    "an object with slots": Slotted,
+    "a namespace": lambda rate: SimpleNamespace(rate=rate),
+    "an optimizer": optimizer_of,
+    "a dtype": lambda rate: torch.float32 if rate == 0.5 else torch.float64,
+    "NumPy's strings": lambda rate: np.array(["rate", str(rate)]),
+    "NumPy's objects": lambda rate: np.array([{"rate": rate}, None]),
+    "NumPy's records": lambda rate: np.array([(1, rate)], dtype=[("n", int), ("rate", float)]),
+    "NumPy's generator": lambda rate: np.random.RandomState(int(8 * rate)),
+    "another order of bytes": lambda rate: np.array([rate], dtype=">f8"),
+    "one key": lambda rate: {1: torch.tensor(rate), "1": torch.tensor(0.25)},
+    "keys of tensors": lambda rate: {torch.tensor(rate): rate},
+}
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+@pytest.mark.parametrize("save", ["pickle", "torch"])
+def test_all_that_a_file_keeps_is_compared(tmp_path, save, how):
+    def written(rate):
+        path = tmp_path / {"pickle": "log.pkl", "torch": "log.pt"}[save]
+        with open(path, "wb") as stream:
+            {"pickle": pickle.dump, "torch": torch.save}[save]({"held": HOLDERS[how](rate)}, stream)
+        return read(path, 0, 0)
+
+    one, same, other = written(0.5), written(0.5), written(0.75)
+    assert differ(one, same) == (False, False)
+    assert differ(one, other) != (False, False)
+    assert one.kind != "bytes"
+
+
+def differ(one, other):
+    """Whether lines and tensors differ."""
+    told = lines(one.lines, other.lines, Tolerance("float64"), Varying())
+    return bool(list(told)), not all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
+
+
+def test_what_follows_a_first_pickle_or_array_is_compared(tmp_path):
+    def written(name, *parts):
+        (tmp_path / name).write_bytes(b"".join(parts))
+        return read(tmp_path / name, 0, 0)
+
+    def array(*values):
+        stream = io.BytesIO()
+        np.save(stream, np.array(values))
+        return stream.getvalue()
+
+    for one, other in ((pickle.dumps(0.5), pickle.dumps(0.75)), (b"0.5 and no pickle", b"0.75")):
+        assert differ(written("a.pkl", pickle.dumps(1), one), written("b.pkl", pickle.dumps(1), other))[0]
+    assert differ(written("a.npy", array(1), array(0.5)), written("b.npy", array(1), array(0.75)))[1]
+    stamped = [gzip.compress(b"loss 0.5", mtime=time) for time in (1, 2)]
+    assert differ(written("a.gz", stamped[0]), written("b.gz", stamped[1])) == (False, False)
+    assert not written("a.gz", stamped[0]).digest
+    assert written("broken.gz", stamped[0][:-9]).digest
 
 
 def test_there_are_enough_scripts():
@@ -274,8 +372,6 @@ def test_a_script_that_does_nothing_is_told_apart(verify):
 
 
 def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("this host has an accelerator, which the scripts would use")
     for text in (TRAIN.replace("Linear(4, 1)", "Linear(4, 1).cuda()"), "raise RuntimeError('No GPU found')\n"):
