@@ -328,6 +328,34 @@ def test_a_script_that_varies_by_itself_is_not_blamed_on_ranks(verify):
     assert "train.py:9" in said
 
 
+WRITES_THE_TIME = {
+    "a line": "open('log.json', 'w').write(json.dumps({'at': time.time() % 1, 'given': given}))",
+    "a pickle": "pickle.dump([time.time() % 1, given], open('log.pkl', 'wb'))",
+    "tensors": "torch.save({'at': torch.tensor(time.time() % 1), 'given': torch.tensor(given)}, 'log.pt')",
+    "printed": "print(time.time() % 1, 'given', given)",
+}
+
+
+@pytest.mark.parametrize("how", WRITES_THE_TIME)
+def test_what_stands_beside_a_number_that_varies_by_itself_is_compared(verify, how):
+    text = f"import json, pickle, time, ddp_patch\n{TRAIN}given = GIVEN\n{WRITES_THE_TIME[how]}\n"
+    code, said = verify(text.replace("GIVEN", "0.5"))
+    assert code == 0, said
+    assert "varies by itself, not compared: " in said
+    code, said = verify(text.replace("GIVEN", "float(ddp_patch.world_size())"))
+    assert code == 1, said
+    assert "no rounding" in said
+
+
+@pytest.mark.parametrize("how", ["a pickle", "tensors"])
+def test_what_varies_by_itself_is_left_out_in_float64_as_well(verify, how):
+    amplified = "print(f'{sum(p.sum().item() for p in model.parameters()) * 1e8 % 100:.1f}')\n"
+    text = f"import json, pickle, time\n{TRAIN}given = 0.5\n{amplified}{WRITES_THE_TIME[how]}\n"
+    code, said = verify(text)
+    assert code == 0, said
+    assert "same up to rounding" in said
+
+
 def test_a_script_that_fails_alone_shows_its_traceback(verify):
     code, said = verify(TRAIN + "raise ValueError('no such luck')\n")
     assert code == 2

@@ -16,12 +16,11 @@ from typing import Any
 
 from .arguments import Request
 from .causes import causes
-from .compare import compare
+from .compare import compare, varies
 from .difference import Difference
 from .inquiry import failure, notes
 from .observed import Observed, observe
 from .order import Order, batches_of, judged
-from .printed import Varying
 from .ranks import apart
 from .runs import Done, Launcher, Spec
 from .tolerance import Tolerance
@@ -88,9 +87,9 @@ class Against:
         found = [*evident, *compare(old, merged, tolerance)]
         if found:
             again = self._alone(spec, order)
-            varying = Varying([*old.out, *old.err], [*again.out, *again.err])
-            found = [*evident, *compare(old, merged, tolerance, varying)]
-            itself = {(other.what, other.key) for other in compare(old, again, tolerance)}
+            by_itself = varies(old, again, tolerance)
+            found = [*evident, *compare(old, merged, tolerance, by_itself)]
+            itself = {(other.what, other.key) for other in compare(old, again, tolerance, by_itself)}
             found = [one for one in found if (one.what, one.key) not in itself]
         verdict.differences = sorted((_with_line(one, ranks) for one in found), key=lambda one: one.order)
         if not verdict.differences:

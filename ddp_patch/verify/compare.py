@@ -38,6 +38,28 @@ def compare(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyi
     return sorted(found, key=lambda difference: difference.order)
 
 
+def varies(one: Observed, other: Observed, tolerance: Tolerance) -> Varying:
+    """Find what two runs of one script alone print and write differently.
+
+    Args:
+        one: of the runs.
+        other: of the runs.
+        tolerance: of rounding, for tensors in files.
+    """
+    found = Varying([*one.out, *one.err], [*other.out, *other.err])
+    for a, b in paired_names(one.files, other.files):
+        name = a or b or ""
+        its = found.files.setdefault(name if a == b else _pattern(name), Varying())
+        if a is None or b is None:
+            its.is_whole = True
+            continue
+        left, right = _read(one, a), _read(other, b)
+        its.is_whole |= (left.kind, left.digest) != (right.kind, right.digest)
+        its.add(left.lines, right.lines)
+        its.tensors |= {apart.key for apart in tensors(one, left.tensors, right.tensors, tolerance, "file", "")}
+    return found
+
+
 def _ends(one: Observed, other: Observed) -> Iterator[Difference]:
     ways = [("end" if seen.how == "exit" else seen.how, seen.exit_code) for seen in (one, other)]
     if ways[0] != ways[1]:
@@ -133,25 +155,34 @@ def _files(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyin
     for a, b in paired_names(one.files, other.files):
         name = b or a
         assert name is not None
+        its = next((varying.files[key] for key in (a, name, _pattern(name)) if key in varying.files), Varying())
+        if its.is_whole:
+            continue
         if a is None or b is None:
             said = f"{name} is {'missing' if b is None else 'not there alone'}"
             yield Difference("file", _pattern(name), one.taken, "", said)
             continue
-        yield from _contents(one, other, a, b, tolerance, varying)
+        yield from _contents(one, other, a, b, tolerance, its)
 
 
 def _contents(
-    one: Observed, other: Observed, a: str, b: str, tolerance: Tolerance, varying: Varying
+    one: Observed, other: Observed, a: str, b: str, tolerance: Tolerance, its: Varying
 ) -> Iterator[Difference]:
-    left, right = (files.read(run.folder / name, one.taken, one.age) for run, name in ((one, a), (other, b)))
+    left, right = _read(one, a), _read(other, b)
     key = _pattern(a)
     if left.kind != right.kind:
         yield Difference("file", key, one.taken, "", f"{b} holds {right.kind}, alone {left.kind}")
     elif left.digest != right.digest:
         yield Difference("file", key, one.taken, "", f"{b} differs, compared byte by byte")
     else:
+        for held in (left, right):
+            held.tensors = {name: each for name, each in held.tensors.items() if name not in its.tensors}
         yield from tensors(one, left.tensors, right.tensors, tolerance, "file", b)
-        yield from lines(left.lines, right.lines, tolerance, varying, b)
+        yield from lines(left.lines, right.lines, tolerance, its, b)
+
+
+def _read(run: Observed, name: str) -> files.Content:
+    return files.read(run.folder / name, run.taken, run.age)
 
 
 def paired_names(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str | None, str | None]]:

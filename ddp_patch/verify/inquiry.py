@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from .compare import compare
+from .compare import compare, varies
 from .difference import Difference
 from .observed import Observed, observe
 from .pitfalls import pitfalls
@@ -51,6 +51,7 @@ class Inquiry:
         self._perform = perform
         self._seen: dict[Spec, Observed] = {}
         self._again: Observed | None = None
+        self._varying = Varying()
 
     def ask(self, nproc: int) -> Verdict:
         """Compare N ranks with one process."""
@@ -94,14 +95,14 @@ class Inquiry:
         self, verdict: Verdict, alone: Observed, again: Observed, ranks: Observed, tolerance: Tolerance
     ) -> list[Difference]:
         """Take out what differs between two runs alone as well."""
-        varying = Varying([*alone.out, *alone.err], [*again.out, *again.err])
+        self._varying = varies(alone, again, tolerance)
         by_itself: dict[tuple[str, str], int] = {}
-        for found in compare(alone, again, tolerance):
+        for found in compare(alone, again, tolerance, self._varying):
             by_itself.setdefault((found.what, found.key), found.step)
-        verdict.varies = _named(varying, by_itself)
+        verdict.varies = [*self._varying.named(), *sorted({key for _, key in by_itself})]
         left: list[Difference] = []
         excused: list[Difference] = []
-        for found in compare(alone, ranks, tolerance, varying):
+        for found in compare(alone, ranks, tolerance, self._varying):
             since = by_itself.get((found.what, found.key))
             (left if since is None or found.step < since else excused).append(found)
         verdict.differences = left
@@ -153,12 +154,8 @@ class Inquiry:
         if alone.failed:
             return None
         tolerance = Tolerance("float64" if spec.float64 else alone.dtype)
-        varying = Varying()
-        if self._again is not None:
-            first = self._seen[self._alone(self._spec)]
-            varying = Varying([*first.out, *first.err], [*self._again.out, *self._again.err])
         ranks = self._run(spec)
-        return ranks, compare(alone, ranks, tolerance, varying)
+        return ranks, compare(alone, ranks, tolerance, self._varying)
 
     def _run(self, spec: Spec) -> Observed:
         if spec not in self._seen:
@@ -195,12 +192,6 @@ def _of_its_own(verdict: Verdict, excused: list[Difference]) -> Verdict:
 
 def _held(note: dict[str, str]) -> str:
     return f"{note['what']} ({note['line']})" if note["line"] else note["what"]
-
-
-def _named(varying: Varying, by_itself: dict[tuple[str, str], int]) -> list[str]:
-    lines = [f"number {place + 1} of {template!r}" for template, place in sorted(varying.numbers)]
-    texts = [repr(template) for template in sorted(varying.texts)]
-    return [*lines, *texts, *sorted({key for what, key in by_itself if what not in ("printed",)})]
 
 
 def failure(seen: Observed) -> str:

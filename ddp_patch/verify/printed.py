@@ -75,12 +75,19 @@ def value(number: str) -> float:
 
 
 class Varying:
-    """What two runs of one script alone print differently: it is not the number of ranks that changes it."""
+    """What two runs of one script alone print or write differently: it is not the number of ranks that changes it."""
 
     def __init__(self, ones: Sequence[Said] = (), others: Sequence[Said] = ()) -> None:
-        """Compare the lines of two runs alone."""
+        """Compare the lines of two runs alone, or of a file of theirs."""
         self.numbers: set[tuple[str, int]] = set()  # (text without numbers, which number)
         self.texts: set[str] = set()
+        self.tensors: set[str] = set()  # in a file, by name
+        self.is_whole = False  # a file of which nothing can be compared
+        self.files: dict[str, Varying] = {}
+        self.add(ones, others)
+
+    def add(self, ones: Sequence[Said], others: Sequence[Said]) -> None:
+        """Compare further lines."""
         for one, other in paired(ones, others):
             if one is None or other is None or one.template != other.template:
                 self.texts.update(said.template for said in (one, other) if said is not None)
@@ -92,3 +99,11 @@ class Varying:
     def covers(self, said: Said, place: int) -> bool:
         """Tell whether a number varies by itself."""
         return (said.template, place) in self.numbers or said.template in self.texts
+
+    def named(self) -> list[str]:
+        """Name it, part by part."""
+        lines = [f"number {place + 1} of {template!r}" for template, place in sorted(self.numbers)]
+        named = [*lines, *map(repr, sorted(self.texts)), *sorted(self.tensors)]
+        for name, its in sorted(self.files.items()):
+            named += [name] if its.is_whole else [f"{name}: {part}" for part in its.named()]
+        return named
