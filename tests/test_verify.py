@@ -1,6 +1,7 @@
 """``python -m ddp_patch verify``: cries no wolf, finds planted faults, and says by name what it cannot tell."""
 
 import datetime
+import difflib
 import functools
 import gzip
 import io
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +27,7 @@ from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _steps
 from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
-from ddp_patch.verify.printed import Said, Varying
+from ddp_patch.verify.printed import Said, Varying, paired
 from ddp_patch.verify.process import MARK
 from ddp_patch.verify.tolerance import Tolerance
 
@@ -116,6 +117,17 @@ def test_a_column_of_times_is_the_same_however_wide():
         ("elapsed_time=12.3", ()),
         ("Time taken: 3.2, took 1", ()),
         ("ETA: 17", ()),
+        ("mean 0.50 min 0.12 max 3.5", ("0.50", "0.12", "3.5")),
+        ("mean 0.50 min -0.12", ("0.50", "-0.12")),
+        ("mean 0.50 min .12", ("0.50", ".12")),
+        ("mean 0.50 min/max 0.12/3.5", ("0.50", "0.12", "3.5")),
+        ("mean 0.50 min=0.12 h: 3", ("0.50", "0.12", "3")),
+        ("top1:93 top5:12", ("93", "12")),
+        ("loss 2:75", ("2", "75")),
+        ("took 3 min 12 s", ()),
+        ("3min 12.5sec, 1 h 3 min 12 seconds, 0.5 min", ()),
+        ("in 0.5 min: loss falls", ()),
+        ("[00:01<01:03, at 12:30:45.5]", ()),
     ],
 )
 def test_numbers_are_told_from_times(text, numbers):
@@ -137,6 +149,37 @@ def test_numbers_are_told_from_times(text, numbers):
 def test_a_number_of_few_digits_is_no_rounding_of_another(alone, ranks, is_same):
     told = lines([Said(f"accuracy {alone}")], [Said(f"accuracy {ranks}")], Tolerance("float32"), Varying())
     assert (not list(told)) is is_same
+
+
+LOG = [Said(f"epoch {n}" if n % 5 == 0 else f"step {n} loss 0.5" if n % 2 else f"batch {n}") for n in range(50_000)]
+OTHERS = [Said(f"warning {n}".translate({48 + digit: 97 + digit for digit in range(10)})) for n in range(50_000)]
+OTHER_LOGS = {
+    "one more": (LOG[2:3] + LOG, 1),
+    "every other in place": ([said if n % 2 else Said("else") for n, said in enumerate(LOG)], 60_000),
+    "some missing": ([said for n, said in enumerate(LOG) if n % 7], 70_000),
+    "some more": ([each for n, said in enumerate(LOG) for each in (said, *LOG[1 : n % 3])], 60_000),
+    "many others between": (LOG[:20_000] + OTHERS[:999] + LOG[20_000:], 999),
+    "all others": (OTHERS, 0),
+}
+
+
+@pytest.mark.parametrize("how", OTHER_LOGS)
+def test_long_logs_are_laid_side_by_side_without_comparing_each_line_with_each(monkeypatch, how):
+    sizes, matcher = [], difflib.SequenceMatcher
+
+    def counted(junk, ones, others, autojunk):
+        sizes.append(sum(map(Counter(others).__getitem__, ones)))  # pairs of lines that are alike
+        return matcher(junk, ones, others, autojunk)
+
+    monkeypatch.setattr(difflib, "SequenceMatcher", counted)
+    log, single = OTHER_LOGS[how]
+    pairs = paired(LOG, log)
+    kept = [one for one, _ in pairs if one is not None], [other for _, other in pairs if other is not None]
+    is_whole = kept == (LOG, log)
+    assert is_whole  # not compared here: pytest would show 50,000 lines
+    assert sum(None in pair for pair in pairs) <= single
+    assert max(sizes, default=0) <= 64**2
+    assert sum(sizes) <= 64 * len(LOG)
 
 
 def test_a_gradient_that_is_rounding_is_not_compared():

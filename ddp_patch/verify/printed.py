@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _NUMBER = re.compile(
@@ -13,10 +14,12 @@ _NUMBER = re.compile(
 )
 # What says how long something took, or when it was: no two runs print the same.
 _TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d+:\d\d(?::\d\d)?(?:\.\d+)?"
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<![\w.])\d+:[0-5]\d(?::[0-5]\d)?(?:\.\d+)?(?!\d)"
     r"|(?<![\w.])(?:s|ms)/\w+ *[:=]? *\d+(?:\.\d+)?"
     r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\d+(?:\.\d+)? ?\w*/s\b"
     r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
+    # Not of "mean 0.50 min 0.12", nor of "p 0.5 s=3".
+    r"(?! *[:=] *[-+.]?\d|(?<= min)(?: +[-+.]?\d(?![\d.]* ?s)|/m))"
     r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\?(?:it|\w+)/s|(?<=[=<])\?"
     r"|(?i:(?<![a-z])(?:time|took|elapsed|duration)(?![a-z])[a-z_ ]*?(?:\d+ *[:=])?[:=]? *)"
     r"\d+(?:\.\d+)?(?![\d.]* *[:=])"
@@ -24,6 +27,7 @@ _TIME = re.compile(
 )
 _PADDED = re.compile(r" +(?=#)")  # a number's width is not its text
 _NODE = re.compile(r"grad_fn=<\w+>")  # the name of a node of autograd's, which is the engine's
+_FEW, _MOST = 64, 4096  # lines that are laid side by side at once
 _BAR = re.compile(r"[█▏▎▍▌▋▊▉]+|(?<=[|\[])[#=>. -]{2,}(?=[|\]])")
 
 
@@ -48,16 +52,44 @@ class Said:
 def paired(ones: Sequence[Said], others: Sequence[Said]) -> list[tuple[Said | None, Said | None]]:
     """Lay the lines of two runs side by side, by their text without numbers; None where a run has none."""
     left, right = [said.template for said in ones], [said.template for said in others]
-    if left == right:
-        return list(zip(ones, others, strict=True))
     pairs: list[tuple[Said | None, Said | None]] = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
-        if kind == "equal" or (kind == "replace" and b - a == d - c):
-            pairs.extend(zip(ones[a:b], others[c:d], strict=True))
+    a = c = 0
+    for at, to, size in _blocks(left, right):
+        if at - a == to - c:
+            pairs.extend(zip(ones[a:at], others[c:to], strict=True))
         else:
-            pairs.extend((said, None) for said in ones[a:b])
-            pairs.extend((None, said) for said in others[c:d])
+            pairs.extend((said, None) for said in ones[a:at])
+            pairs.extend((None, said) for said in others[c:to])
+        a, c = at + size, to + size
+        pairs.extend(zip(ones[at:a], others[to:c], strict=True))
     return pairs
+
+
+def _blocks(left: list[str], right: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Give where which lines are alike, and how many, up to the end of both.
+
+    difflib takes the square of the lines, or more, so it gets few at once: more only where none of these are alike.
+    """
+    ends = _alike(reversed(left), reversed(right))
+    until, till = len(left) - ends, len(right) - ends
+    a, c, window = 0, 0, _FEW
+    while a < until and c < till:
+        own, other = left[a : min(a + window, until)], right[c : min(c + window, till)]
+        same = _alike(own, other)
+        found = [(0, 0, same)] if same else difflib.SequenceMatcher(None, own, other, False).get_matching_blocks()[:-1]
+        if found:
+            yield from ((a + at, c + to, size) for at, to, size in found)
+            at, to, size = found[-1]
+            a, c, window = a + at + size, c + to + size, _FEW
+        elif window < _MOST and (a + window < until or c + window < till):
+            window *= 2
+        else:
+            a, c, window = a + len(own), c + len(other), _FEW
+    yield until, till, ends
+
+
+def _alike(ones: Iterable[str], others: Iterable[str]) -> int:
+    return sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, ones, others)))
 
 
 def digit(number: str) -> float:
