@@ -29,6 +29,7 @@ from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
 from ddp_patch.verify.printed import Said, Varying, paired
 from ddp_patch.verify.process import MARK
+from ddp_patch.verify.tensors import tensors
 from ddp_patch.verify.tolerance import Tolerance
 
 FEW_SOUND = ("dropout", "migrated_uneven")
@@ -195,6 +196,32 @@ def test_a_gradient_that_is_rounding_is_not_compared():
     assert not list(_steps(seen(2e-7), seen(6e-7), tolerance))
     (found,) = _steps(seen(2e-5), seen(6e-5), tolerance)  # no longer rounding
     assert found.said.startswith("gradient of net.bias: norm 6e-05, alone 2e-05")
+    (found,) = _steps(seen(2e-7), seen(6e-4), tolerance)  # on ranks no longer rounding
+    assert found.said.startswith("gradient of net.bias: norm 0.0006, alone 2e-07")
+    half = Tolerance("float16")
+    assert not list(_steps(seen(5e-4), seen(8e-4), half))
+    (found,) = _steps(seen(5e-3), seen(8e-3), half)
+    assert found.said.startswith("gradient of net.bias: norm 0.008, alone 0.005")
+
+
+def test_values_of_another_parameter_of_the_same_name_are_compared():
+    """One of a generator is left out, and a discriminator has one of that name, without BatchNorm behind it."""
+    step = SimpleNamespace(number=0, norm=1.0, norms=[1.0, 2e-7, 0.5])
+    models = {"G.0.weight": torch.ones(3, 2), "G.0.bias": torch.ones(3), "D.0.weight": torch.ones(3, 9)}
+    models["D.0.bias"] = torch.ones(3)
+    names = ["G.0.weight", "G.0.bias", "D.0.bias"]
+    alone = SimpleNamespace(steps=[step], optimizers=[{"names": names}], tensors=models, taken=1, age=1)
+    tolerance = Tolerance("float32")
+
+    def found(what, ones):
+        others = {name: each + 0.5 * name.endswith("bias") for name, each in ones.items()}
+        return [apart.said.partition(" differs")[0] for apart in tensors(alone, ones, others, tolerance, what, "")]
+
+    assert found("weights", models) == ["weights D.0.bias"]
+    for root in ("", "module.", "model.net."):
+        of = {label: {f"{root}{name[2:]}": each for name, each in models.items() if name[0] == label} for label in "GD"}
+        assert found("file", of["G"]) == []
+        assert found("file", of["D"]) == [f"weights {root}0.bias"]
 
 
 class Slotted:

@@ -118,7 +118,8 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
         names = one.optimizers[a.number]["names"] if a.number < len(one.optimizers) else []
         total = a.norm or 0.0
         pairs = [("all parameters", a.norm, b.norm), *zip(names, a.norms, b.norms, strict=False)]
-        pairs = [pair for pair in pairs if pair[0] not in left_out]
+        least = tolerance.relative(a.age) * total
+        pairs = [pair for pair in pairs if pair[0] not in left_out or pair[2] is None or pair[2] > least]
         worst = max(pairs[1:], key=lambda p: _exceeds(p[1], p[2], total, tolerance, a.age), default=None)
         for name, norm, measured in [pairs[0], *([worst] if worst is not None else [])]:
             times = _exceeds(norm, measured, total, tolerance, a.age)

@@ -217,7 +217,7 @@ def failure(seen: Observed) -> str:
 def notes(alone: Observed, ranks: Observed, tolerance: Tolerance) -> list[str]:
     """Say what was seen beside the numbers."""
     said = [
-        f"{name} gets no gradient but rounding (below {tolerance.relative(0):.1e} of all): its values are not compared"
+        f"{name} gets no gradient but rounding (below {tolerance.noise:.1e} of all): its values are not compared"
         for name in noise(alone, tolerance)
     ]
     for note in alone.notes.get("outside", []):

@@ -53,7 +53,7 @@ def tensors(
             said = f"{label} is {_kind(b)}, alone {_kind(a)}"
             found.append(Difference(what, key, alone.taken, "", said))
             continue
-        if any(f".{name}".endswith(f".{other.partition('.')[2]}") for other in left_out):
+        if name in left_out if what == "weights" else any(_is_in(other, name, ones, alone) for other in left_out):
             continue
         scale = largest[name.partition(".")[0]] if tolerance.dtype == "float64" else _largest(a)
         times, apart = _worst(a, b, scale, tolerance, alone.age)
@@ -74,7 +74,17 @@ def noise(seen: Observed, tolerance: Tolerance) -> list[str]:
             for name, norm in zip(seen.optimizers[step.number]["names"], step.norms, strict=False):
                 if norm is not None:
                     largest[name] = max(largest.get(name, 0.0), norm / step.norm)
-    return [name for name, part in largest.items() if 0 < part < tolerance.relative(0)]
+    return [name for name, part in largest.items() if 0 < part < tolerance.noise]
+
+
+def _is_in(parameter: str, name: str, ones: dict[str, Tensor], alone: Observed) -> bool:
+    """Tell whether a tensor of a file is a parameter: it is called so, and what else its model has lies beside it."""
+    root, _, rest = parameter.partition(".")
+    if not f".{name}".endswith(f".{rest}"):
+        return False
+    before = name.removesuffix(rest)
+    model = {key.partition(".")[2]: its for key, its in alone.tensors.items() if key.partition(".")[0] == root}
+    return all(before + key in ones and ones[before + key].shape == its.shape for key, its in model.items())
 
 
 def _worst(a: Tensor, b: Tensor, scale: float, tolerance: Tolerance, step: int) -> tuple[float, float]:

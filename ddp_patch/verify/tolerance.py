@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_HALF = ("float16", "bfloat16")
 _MULTIPLE = {"float64": 2.0**16}
 _USUAL_MULTIPLE = 2.0**6
 SMALL = 0.01  # of the largest value in a column: differences of smaller values are relative to that
@@ -28,6 +29,11 @@ class Tolerance:
     def relative(self, step: int) -> float:
         """The largest relative difference after so many optimizer steps."""
         return min(_MOST, _EPSILON[self.dtype] * _MULTIPLE.get(self.dtype, _USUAL_MULTIPLE) * (1 + step))
+
+    @property
+    def noise(self) -> float:
+        """The part of all gradients below which one may be nothing but rounding: in half precision one epsilon."""
+        return min(self.relative(0), _EPSILON[self.dtype] if self.dtype in _HALF else _MOST)
 
     def exceeds(self, one: float, other: float, scale: float, step: int) -> float:
         """How many times the allowance the difference is; infinite where one is no number.
