@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickle
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from conftest import PATIENCE, THOROUGH
 from verify import collection
 from verify.warm import Warm
 
+from ddp_patch.verify import workplace
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _steps
 from ddp_patch.verify.files import read
@@ -362,6 +364,50 @@ def test_a_large_file_that_is_written_to_stays_as_it_is(verify):
     code, said = verify(TRAIN + "f = open('large.bin', 'r+b'); f.write(b'x'); f.close()\n")
     assert code == 0, said
     assert open("large.bin", "rb").read(1) == b"\0"
+
+
+IN_C = "import ctypes; c = ctypes.CDLL(None); f = c.open(b'large.bin', 1); c.write(f, b'x', 1); c.close(f)\n"
+CHANGES = {
+    "truncated": "import os; os.truncate('large.bin', 9)\n",
+    "touched": "import os; os.utime('large.bin', (1, 1))\n",
+    "a database": "import sqlite3; c = sqlite3.connect('large.bin'); c.execute('create table t(n)'); c.commit()\n",
+}
+
+
+def large(size=17 << 20):
+    with open("large.bin", "wb") as stream:
+        stream.truncate(size)
+    return os.stat("large.bin").st_mtime_ns
+
+
+def test_a_large_file_that_code_in_c_writes_to_stays_as_it_is(verify):
+    before = large()
+    code, said = verify(TRAIN + IN_C)
+    assert code == 0, said
+    assert "1 file" in said
+    assert os.stat("large.bin").st_mtime_ns == before
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_file_too_large_to_copy_is_copied_before_python_changes_it(verify, monkeypatch, how):
+    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
+    with sqlite3.connect("large.bin") as database:
+        database.execute("create table u(n)")
+        database.execute("insert into u values (zeroblob(2000000))")
+    database.close()
+    before = os.stat("large.bin").st_mtime_ns
+    code, said = verify(TRAIN + CHANGES[how])
+    assert code == 0, said
+    assert os.stat("large.bin").st_mtime_ns == before
+
+
+def test_a_file_too_large_to_copy_that_was_changed_is_named(verify, monkeypatch):
+    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
+    large(2 << 20)
+    code, said = verify(TRAIN + IN_C)
+    assert code == 2, said
+    assert "large.bin was changed by the run" in said
+    assert "more than 1 MiB" in said
 
 
 def test_what_a_script_writes_outside_is_said(verify):

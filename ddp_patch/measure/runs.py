@@ -104,6 +104,7 @@ def perform(
         command = [sys.executable, "-m", "ddp_patch.job.agent", str(spec.ranks), *command]
     environ = _environ(spec, threads, root / "tmp", is_quiet=not shows)
     ended = start(command, place.folder, environ, None if shows else logs, timeout)
+    place.check()
     by_rank = [events(records, rank) for rank in range(spec.ranks)]
     _refuse(spec, ended, by_rank, timeout, _tail(logs))
     return _together(spec, by_rank, records)

@@ -34,15 +34,14 @@ def command(argv: Sequence[str], start: Start = process.run) -> int:
             sys.stdout.write(USAGE)
             return 0
         _check_places(request)
-    except DdpPatchError as error:
-        sys.stderr.write(f"python -m ddp_patch verify: {error}\n")
-        return 2
-    try:
         with ended_by_signals(), _scratch() as root:
             verdicts = list(verify(request, root, start))
             code = max((verdict.code for verdict in verdicts), key=lambda code: (code == 1, code))
             _tell(request, verdicts, shlex.join(["python", "-m", "ddp_patch", "verify", *argv]), code)
             return code
+    except DdpPatchError as error:
+        sys.stderr.write(f"python -m ddp_patch verify: {error}\n")
+        return 2
     except OSError as error:
         sys.stderr.write(f"python -m ddp_patch verify: {error}. Is the disk full, or the folder gone?\n")
         return 2

@@ -98,6 +98,7 @@ def perform(
     ended = start(
         [*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads, root / "tmp"), logs, timeout
     )
+    place.check()
     return Done(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_COPIED = 16 << 20  # bytes; larger files are links, until somebody writes to them
-_COPIED_IN_ALL = 1 << 30
+from ..errors import DdpPatchError
+
+_LARGE = 16 << 20  # bytes; larger files are copied last
+_COPIED_IN_ALL = 1 << 30  # bytes; what is beyond are links, until Python opens them to write
 _LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 PREFIX = "ddp-patch-verify-"  # of the folder that all runs of one verify are in, which may lie in the working folder
 _LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
@@ -24,6 +26,21 @@ class Place:
     script: Path
     linked: dict[str, str]  # name in the folder -> the user's file that it is a link to
     before: dict[str, tuple[int, int]]  # files that were there: size and time of the last change
+    originals: dict[str, tuple[int, int]]  # the same of the user's files that are linked
+
+    def check(self) -> None:
+        """Look whether the user's own files are as they were.
+
+        Raises:
+            DdpPatchError: for one that the run has changed through its link.
+        """
+        for path, state in self.originals.items():
+            if not os.path.exists(path) or _state(Path(path)) != state:
+                raise DdpPatchError(
+                    f"{path} was changed by the run: copies of the folder's files would take more than "
+                    f"{_COPIED_IN_ALL >> 20:,} MiB, so it was a link, and something other than Python wrote to it. "
+                    "Restore it, and run in a folder that holds less"
+                )
 
     def written(self) -> list[str]:
         """Name the files that are new, or others than before."""
@@ -42,12 +59,15 @@ def prepare(root: Path, working: Path, script: Path) -> Place:
     folder = _under(root, working)
     above = script.parent if working.is_relative_to(script.parent) and working != script.parent else None
     top = _under(root, above or working)
-    _Copy(linked, folder).copy(above or working, top)
+    copies = _Copy(linked, folder)
+    copies.copy(above or working, top)
     if not script.is_relative_to(above or working):
-        _Copy(linked, folder).copy(script.parent, _under(root, script.parent))
+        copies.copy(script.parent, _under(root, script.parent))
+    copies.copy_large()
     for place in {above or working, *([] if script.is_relative_to(working) else [script.parent])}:
         _link_above(root, place)
-    return Place(folder, _under(root, script), linked, dict(_files(folder)))
+    originals = {path: _state(Path(path)) for path in linked.values()}
+    return Place(folder, _under(root, script), linked, dict(_files(folder)), originals)
 
 
 def _under(root: Path, path: Path) -> Path:
@@ -57,6 +77,7 @@ def _under(root: Path, path: Path) -> Path:
 class _Copy:
     def __init__(self, linked: dict[str, str], working: Path) -> None:
         self.linked, self.working, self.bytes = linked, working, 0
+        self.large: list[tuple[int, str, Path]] = []
 
     def copy(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
@@ -71,16 +92,24 @@ class _Copy:
             elif entry.is_symlink() and entry.is_dir():
                 to.symlink_to(os.path.realpath(entry.path))
             elif entry.is_file():
-                self._file(entry, to)
+                size = entry.stat().st_size
+                if size > _LARGE:
+                    self.large.append((size, entry.path, to))
+                else:
+                    self._file(size, entry.path, to)
 
-    def _file(self, entry: os.DirEntry[str], to: Path) -> None:
-        size = entry.stat().st_size
-        if size <= _COPIED and os.access(entry.path, os.R_OK) and self.bytes + size <= _COPIED_IN_ALL:
+    def copy_large(self) -> None:
+        """Copy what is large, the smallest first, as long as there is room."""
+        for each in sorted(self.large):
+            self._file(*each)
+
+    def _file(self, size: int, path: str, to: Path) -> None:
+        if os.access(path, os.R_OK) and self.bytes + size <= _COPIED_IN_ALL:
             self.bytes += size
-            shutil.copy2(entry.path, to)
+            shutil.copy2(path, to)
         else:
-            self.linked[os.path.relpath(to, self.working)] = os.path.realpath(entry.path)
-            to.symlink_to(os.path.realpath(entry.path))
+            self.linked[os.path.relpath(to, self.working)] = os.path.realpath(path)
+            to.symlink_to(os.path.realpath(path))
 
 
 def _link_above(root: Path, folder: Path) -> None:
@@ -103,5 +132,9 @@ def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
         for name in files:
             path = Path(where) / name
             if not path.is_symlink() and path.exists():
-                state = path.stat()
-                yield str(path.relative_to(folder)), (state.st_size, state.st_mtime_ns)
+                yield str(path.relative_to(folder)), _state(path)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    state = path.stat()
+    return state.st_size, state.st_mtime_ns

@@ -17,7 +17,8 @@ from .record import Record
 from .settings import Settings
 
 # As Python has them: ddp_patch's wait for the other ranks.
-_open, _remove = io.open, os.unlink
+_open, _replace = io.open, os.replace
+_CHANGES = {"os.chmod", "os.chown", "os.truncate", "os.utime", "sqlite3.connect"}  # audit events besides "open"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -50,6 +51,8 @@ class Writes:
         torch.save = torch.serialization.save = save
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event in _CHANGES and not self._busy and isinstance(args[0], (str, bytes)):
+            self._own(os.path.abspath(os.fsdecode(args[0])))
         if event != "open" or self._busy:
             return
         path, mode, flags = args
@@ -63,9 +66,7 @@ class Writes:
             name = os.path.abspath(os.fsdecode(path))
             if "__pycache__" in name:
                 return
-            target = self._linked.get(os.path.relpath(name, self._folder)) if self._linked else None
-            if target is not None and os.path.islink(name):
-                _copy(target, name)
+            self._own(name)
             where = os.path.realpath(os.path.dirname(name)) + os.sep
             inside = where.startswith(self._folder)
             if inside and self._local:
@@ -76,10 +77,15 @@ class Writes:
         finally:
             self._busy = False
 
-
-def _copy(target: str, name: str) -> None:
-    """Put a copy in the place of a link, as the script is about to write to it."""
-    _remove(name)
-    with _open(target, "rb") as source, _open(name, "wb") as copy:
-        while chunk := source.read(1 << 20):
-            copy.write(chunk)
+    def _own(self, name: str) -> None:
+        """Put a copy in the place of a link, as the script is about to write to it."""
+        target = self._linked.get(os.path.relpath(name, self._folder)) if self._linked else None
+        if target is None or not os.path.islink(name):
+            return
+        is_busy, self._busy = self._busy, True
+        part = f"{name}.{os.getpid()}"
+        with _open(target, "rb") as source, _open(part, "wb") as copy:
+            while chunk := source.read(1 << 20):
+                copy.write(chunk)
+        _replace(part, name)
+        self._busy = is_busy
