@@ -78,7 +78,7 @@ class Pace:
 
     def steps(self) -> None:
         """An optimizer begins to step."""
-        self._stepping = perf_counter()
+        self._stepping = perf_counter() - sum(self._spent.values())  # what it waits for meanwhile is not its own
 
     def stepped(self, profiles: bool) -> None:
         """An optimizer has stepped.
@@ -88,7 +88,7 @@ class Pace:
         """
         now, self._count = perf_counter(), self._count + 1
         if self._stepping is not None:
-            self._spent["optimizer"] += now - self._stepping
+            self._spent["optimizer"] += now - self._stepping - sum(self._spent.values())
             self._stepping = None
         since, spent = self._since, self._spent
         self._spent = dict.fromkeys(KINDS, 0.0)

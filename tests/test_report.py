@@ -380,6 +380,21 @@ def test_a_script_that_profiles_itself_is_left_alone(ranks):
         assert its["python"] is None
 
 
+def test_what_is_waited_for_in_an_optimizers_step_is_no_part_of_it():
+    pace, heard = Pace(), []
+    pace.heard = lambda total, spent: heard.append((total, spent))
+    for _ in range(2):
+        pace.end("loading", pace.begin())
+        pace.steps()
+        began = pace.begin()
+        time.sleep(0.05)
+        pace.end("waiting", began)
+        pace.stepped(profiles=False)
+    ((total, spent),) = heard
+    assert sum(spent.values()) <= total
+    assert 0 <= spent["optimizer"] < 0.05 <= spent["waiting"]
+
+
 def test_what_waits_is_no_python_of_ours():
     """And what the profiler costs is taken off."""
     pace = Pace()
