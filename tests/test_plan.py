@@ -739,6 +739,20 @@ def test_memory_of_a_rank_grows_with_its_rows_by_the_profiles_activations(tmp_pa
     assert held("--batch", "64", "--activations", "3e9") == {"strong": [1.5e9, 3.75e8], "weak": [3e9, 3e9]}
 
 
+def test_gradients_of_a_profile_are_not_those_of_another_model(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({**PROFILE, "gradient_bytes": 4.96e8}))
+
+    def gradients(*more):
+        assert command(["--profile", str(path), "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)["gradient_bytes"]
+
+    assert gradients() == 4.96e8
+    assert gradients("--parameters", "1e9") == 4e9
+    assert gradients("--precision", "pure-bf16") == 2.48e8
+    assert gradients("--parameters", "1e9", "--gradient-bytes", "1e9") == 1e9
+
+
 def changed_profile(**more):
     return json.dumps({name: value for name, value in {**PROFILE, **more}.items() if value is not None})
 

@@ -79,7 +79,9 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
     within, between = _links(number, network, or_else)
     if within is None and devices > 1:
         assumed.append("devices of a host that reach each other as fast as hosts do")
-    size = number("--gradient-bytes", units.size, "gradient_bytes") or parameters * PRECISIONS[precision].gradient
+    is_its = given["parameters"] is None and given["precision"] is None  # the model that was measured
+    size = number("--gradient-bytes", units.size, "gradient_bytes" if is_its else "")
+    size = size or parameters * PRECISIONS[precision].gradient
     bucket = number("--bucket-cap-mb", units.count)
     bucket = profile.get("bucket_bytes", CAP) if bucket is None else bucket * MIB
     if size / bucket > _MOST_BUCKETS:
