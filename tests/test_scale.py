@@ -241,7 +241,7 @@ def test_rows_that_were_counted_tell_whether_a_batch_grew():
     grown = [alone, run(2, 0.11, rows=64)]  # the script itself says per_device, and strong scaling was measured
     base, two = points(grown)
     assert (two.grows, two.turned, two.rows, two.efficiency) == (True, True, 64, near(0.1 / 0.11))
-    told = " ".join(said_of(grown).split())
+    told = said_of(grown)
     assert "The batch stays" not in told
     assert "The batch grew also where it was to stay" in told
     assert "Leave that out" in told
@@ -250,20 +250,24 @@ def test_rows_that_were_counted_tell_whether_a_batch_grew():
     assert [(its.grows, its.step, its.turned) for its in points(both)] == [(False, 0.1, False), (True, 0.12, True)]
     stayed = [alone, run(2, 0.06), run(2, 0.07, grows=True)]  # the script says global
     assert [(its.grows, its.step, its.turned) for its in points(stayed)] == [(False, 0.1, False), (False, 0.06, True)]
-    assert 'Write ddp_patch.enable(batch="per_device")' in " ".join(said_of(stayed).split())
+    assert 'Write ddp_patch.enable(batch="per_device")' in said_of(stayed)
     unknown = [run(1, 0.1, rows=0), run(2, 0.06, rows=0), run(2, 0.11, rows=0, grows=True)]
     assert [(its.rows, its.grows, its.turned) for its in points(unknown)] == [(1, 0, 0), (1, 0, 0), (2, 1, 0)]
     fewer = [alone, run(4, 0.11, rows=100, grows=True)]  # there are no more
-    assert points(fewer)[1].speed_up == near(0.1 / 32 * 100 / 0.11)
+    base, four = points(fewer)
+    assert four.speed_up == near(0.1 / 32 * 100 / 0.11)
+    assert sum(lost_to(four, base).values()) == near(0.11 - 0.1 / 32 * 100 / 4)  # to a step at 100%
     assert "also where" not in said_of(RUNS)
 
 
-def said_of(runs):
-    return written(points(runs), name="a.py", parameters=7, gradients=28, threads="1", cores=4, repeat=1, busy=0.0)
+def said_of(runs, cores=4, repeat=1, busy=0.0):
+    """What is written of runs, in one line."""
+    told = {"name": "a.py", "parameters": 7, "gradients": 28, "threads": "1"}
+    return " ".join(written(points(runs), **told, cores=cores, repeat=repeat, busy=busy).split())
 
 
 def test_what_is_lost_is_said():
-    told = written(points(RUNS), name="a.py", parameters=7, gradients=28, threads="1", cores=2, repeat=2, busy=0.3)
+    told = said_of(RUNS, cores=2, repeat=2, busy=0.3)
     assert "Below 80% from 4 ranks on: of its 60.0 ms it loses" in told
     assert "Never below 80%." in told  # 3.2 times with a batch that grows... is exactly there
     assert "4 ranks share 2 cores here" in told
@@ -272,17 +276,8 @@ def test_what_is_lost_is_said():
 
 
 def test_several_ranks_that_are_worth_it_behind_one_that_is_not_are_no_from_on():
-    told = written(
-        points([run(1, 0.1), run(2, 0.09, waiting=0.03), run(4, 0.026)]),
-        name="a.py",
-        parameters=7,
-        gradients=28,
-        threads="1",
-        cores=8,
-        repeat=1,
-        busy=0.0,
-    )
-    assert "Below 80% on 2 ranks: the 90.0 ms of 2 ranks lose 30.0 ms to waiting" in " ".join(told.split())
+    told = said_of([run(1, 0.1), run(2, 0.09, waiting=0.03), run(4, 0.026)])
+    assert "Below 80% on 2 ranks: the 90.0 ms of 2 ranks lose 30.0 ms to waiting" in told
 
 
 def test_losses_are_said_also_where_each_is_small_and_rows_that_stay_do_not_get_fewer():
@@ -294,17 +289,8 @@ def test_losses_are_said_also_where_each_is_small_and_rows_that_stay_do_not_get_
             "of its 140 ms it loses 30.0 ms to computing as many rows as alone, which takes",
         ),
     ):
-        told = written(
-            points([run(1, 0.1), its]),
-            name="a.py",
-            parameters=7,
-            gradients=28,
-            threads="1",
-            cores=2,
-            repeat=1,
-            busy=0.1,
-        )
-        assert f"Below 80% from 2 ranks on: {said}" in " ".join(told.split())
+        told = said_of([run(1, 0.1), its], busy=0.1)
+        assert f"Below 80% from 2 ranks on: {said}" in told
         assert "Other programs" not in told
 
 
@@ -324,7 +310,7 @@ def test_on_accelerators_what_the_host_waits_for_is_computing_and_it_is_said(tmp
     two = read(str(path))["runs"][1]
     assert "exposed_communication_seconds" not in two.parts
     assert two.parts["compute_seconds"] == pytest.approx(two.step - 0.01)  # less Python
-    told = written(points(runs), name="a.py", parameters=7, gradients=28, threads="1", cores=0, repeat=2, busy=0.0)
+    told = said_of(runs, cores=0)
     assert "Ranks compute on accelerators" in told
     assert "Ranks compute on accelerators" not in said_of(RUNS)
 

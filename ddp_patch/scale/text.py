@@ -121,5 +121,5 @@ def lost_to(its: Point, base: Point) -> dict[str, float]:
         its: on several ranks.
         base: on one.
     """
-    share = 1 if its.grows else its.ranks
-    return {name: max(its.parts[name] - base.parts[name] / share, 0.0) for name in _WORDS}
+    share = its.rows / base.rows / its.ranks
+    return {name: max(its.parts[name] - base.parts[name] * share, 0.0) for name in _WORDS}
