@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from ..plan.memory import OPTIMIZERS
+from ..verify.inside.models import outermost
 
 # What torch's schedulers go from, or up to, is beside the rate of the moment: in a warm-up that is a small one.
 _RATES = ("lr", "initial_lr", "max_lr")
@@ -23,10 +24,13 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
     """
     its = list(optimizers)
     groups = [group for optimizer in its for group in optimizer.param_groups]
-    held = list({id(p): p for group in groups for p in group["params"]}.values())
+    held = {id(p): p for group in groups for p in group["params"]}
+    # DDP sums up what gets gradients, whether an optimizer steps it or not.
+    others = [p for module in outermost(set(held)) for p in module.parameters() if p.grad is not None]
+    sent = [p for p in {**held, **{id(p): p for p in others}}.values() if p.requires_grad] or [*held.values()]
     found: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in held),
-        "gradient_bytes": sum(p.numel() * p.element_size() for p in held),
+        "parameters": sum(p.numel() for p in sent),
+        "gradient_bytes": sum(p.numel() * p.element_size() for p in sent),
     }
     name = type(its[0]).__name__.lower()
     if name == "sgd" and groups[0].get("momentum"):
@@ -36,10 +40,10 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
     rate = _rate(groups[0])
     if rate > 0:
         found["learning_rate"] = rate
-    dtypes = {p.dtype for p in held}
+    dtypes = {p.dtype for p in sent}
     if len(dtypes) == 1 and dtypes <= _PRECISIONS.keys():
         found["precision"] = _PRECISIONS[dtypes.pop()]
-    device = held[0].device
+    device = sent[0].device
     if device.type == "cuda":
         found["memory_bytes"] = torch.cuda.get_device_properties(device).total_memory
     return found

@@ -76,7 +76,7 @@ class Models:
     def _find(self, new: list[Tensor]) -> None:
         order = {id(parameter): place for place, parameter in enumerate(new)}
         found = []
-        for module in _outermost(set(order)):
+        for module in outermost(set(order)):
             places = [order[id(p)] for p in module.parameters() if id(p) in order]
             if places:
                 found.append((min(places), -len(places), module))
@@ -154,7 +154,7 @@ def _copied(value: Tensor) -> Tensor:
     return value.detach().to("cpu", copy=True)
 
 
-def _outermost(wanted: set[int]) -> list[nn.Module]:
+def outermost(wanted: set[int]) -> list[nn.Module]:
     """Find the modules that hold one of these parameters, and are in no other but a wrapper."""
     known: dict[type, bool] = {}
     modules: list[Any] = []
