@@ -406,7 +406,7 @@ def test_a_file_too_large_to_copy_that_was_changed_is_named(verify, monkeypatch)
     large(2 << 20)
     code, said = verify(TRAIN + IN_C)
     assert code == 2, said
-    assert "large.bin was changed by the run" in said
+    assert "large.bin was changed during the run" in said
     assert "more than 1 MiB" in said
 
 

@@ -37,7 +37,7 @@ class Place:
         for path, state in self.originals.items():
             if not os.path.exists(path) or _state(Path(path)) != state:
                 raise DdpPatchError(
-                    f"{path} was changed by the run: copies of the folder's files would take more than "
+                    f"{path} was changed during the run: copies of the folder's files would take more than "
                     f"{_COPIED_IN_ALL >> 20:,} MiB, so it was a link, and something other than Python wrote to it. "
                     "Restore it, and run in a folder that holds less"
                 )
