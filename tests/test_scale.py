@@ -55,7 +55,10 @@ def train(tmp_path, monkeypatch):
 
 
 def test_the_steps_that_are_asked_for_are_measured_with_the_rows_of_all_ranks(train, tmp_path):
-    spec = Spec(script=train, args=("100",), ranks=2, grows=True, warmup=3, steps=7)
+    (train.parent / "src").mkdir()
+    script = train.rename(train.parent / "src" / "train.py")
+    (train.parent / "argparse.py").write_text("raise SystemExit('not of the script, which is in another folder')")
+    spec = Spec(script=script, args=("100",), ranks=2, grows=True, warmup=3, steps=7)
     run = tmp_path / "run"
     run.mkdir()
     found = perform(spec, run, train.parent, 120, 1)

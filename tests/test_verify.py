@@ -678,6 +678,17 @@ def test_a_script_is_started_as_its_users_would(tmp_path):
     assert not running(tmp_path)
 
 
+def test_no_module_of_pythons_is_looked_for_in_the_working_folder(tmp_path, monkeypatch, capsys):
+    """Which a script in another folder never meets."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "argparse.py").write_text("raise SystemExit('not of the script')\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(TRAIN + "import sys; print(sys.path[0][-4:])\n")
+    code = command(["src/train.py"])
+    assert code == 0, capsys.readouterr()
+
+
 def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
     (tmp_path / "train.py").write_text(
         "import subprocess, time\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\ntime.sleep(1000)\n"

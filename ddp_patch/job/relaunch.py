@@ -89,7 +89,13 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
 
 
 def agent() -> list[str]:
-    """Give the command that starts ranks: this package's agent, found where this package is.
+    """Give the command that starts ranks: this package's agent."""
+    flags = sys.flags
+    return own_module("ddp_patch.job.agent", "-I" if flags.isolated else "-E" if flags.ignore_environment else "")
+
+
+def own_module(name: str, flag: str = "") -> list[str]:
+    """Give the command that runs a module of this package, found where this package is.
 
     By ``-m`` the current folder would come before Python's own modules, and somebody may have left an ``argparse.py``
     there, which a script in another folder never meets.
@@ -97,11 +103,9 @@ def agent() -> list[str]:
     folder = str(Path(__file__).parents[2])
     code = (
         f"import sys; sys.path[:] = [*filter(None, sys.path), {folder!r}]; "
-        "from ddp_patch.job.agent import main; sys.exit(main(sys.argv[1:]))"
+        f"from {name} import main; sys.exit(main(sys.argv[1:]))"
     )
-    flags = sys.flags
-    own = "-I" if flags.isolated else "-E" if flags.ignore_environment else ""
-    return [sys.executable, *filter(None, [own]), "-c", code]
+    return [sys.executable, *filter(None, [flag]), "-c", code]
 
 
 def refuse_other_group() -> None:

@@ -26,6 +26,7 @@ def main(argv: Sequence[str]) -> None:
     from ..verify.inside.writes import Writes  # noqa: PLC0415
     from .clock import Clock  # noqa: PLC0415
 
+    sys.path.insert(0, os.getcwd())  # as python has a folder there; only now, since none of ours or torch's is in it
     record = Record(wanted.record, int(os.environ.get("RANK", "0")))
     # Large files of the user's, which the run's folder has links to, are copied before anybody writes to them.
     Writes(record, Settings(record="", folder=wanted.folder, linked=wanted.linked)).install()

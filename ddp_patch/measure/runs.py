@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..job.relaunch import agent, own_module
 from ..verify import process
 from ..verify.arguments import enables
 from ..verify.process import Ended
@@ -99,9 +99,9 @@ def perform(
     )
     wanted.write(root / "wanted.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
-    command = [sys.executable, "-m", "ddp_patch.measure.measured", str(root / "wanted.json"), *target, *spec.args]
+    command = [*own_module("ddp_patch.measure.measured"), str(root / "wanted.json"), *target, *spec.args]
     if spec.ranks > 1:
-        command = [sys.executable, "-m", "ddp_patch.job.agent", str(spec.ranks), *command]
+        command = [*agent(), str(spec.ranks), *command]
     environ = _environ(spec, threads, root / "tmp", is_quiet=not shows)
     ended = start(command, place.folder, environ, None if shows else logs, timeout)
     place.check()

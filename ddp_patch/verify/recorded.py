@@ -25,6 +25,7 @@ def main(argv: Sequence[str]) -> None:
     target, *args = argv[2:] if is_module else argv[1:]
     from .inside import double, recorder, seeds  # noqa: PLC0415 — imports torch
 
+    sys.path.insert(0, os.getcwd())  # as python has a folder there; only now, since none of ours or torch's is in it
     seeds.install()
     if settings.float64:
         double.install()

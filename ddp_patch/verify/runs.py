@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..job.relaunch import agent, own_module
 from . import process
 from .inside.settings import Settings
 from .process import Ended
@@ -94,7 +95,7 @@ def perform(
     )
     settings.write(root / "settings.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
-    own = [sys.executable, "-m", "ddp_patch.verify.recorded", str(root / "settings.json"), *target]
+    own = [*own_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
     ended = start(
         [*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads, root / "tmp"), logs, timeout
     )
@@ -105,7 +106,7 @@ def perform(
 def _launched(spec: Spec) -> list[str]:
     python, count = sys.executable, str(spec.nproc)
     if spec.launcher == "ddp_patch":
-        return [python, "-m", "ddp_patch.job.agent", count]
+        return [*agent(), count]
     if spec.launcher == "torchrun":
         return [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "--no-python"]
     if spec.launcher == "accelerate":

@@ -32,14 +32,20 @@ class Warm:
 
         nproc = 1
         for index, word in enumerate(command):
-            if word == "ddp_patch.job.agent" or word == "--num_processes":
+            if "from ddp_patch.job.agent" in word or word == "--num_processes":
                 nproc = int(command[index + 1])
             elif word.startswith("--nproc-per-node="):
                 nproc = int(word.partition("=")[2])
-        own = command[command.index("ddp_patch.verify.recorded") + 1 :]
+        at = next(index for index, word in enumerate(command) if "from ddp_patch.verify.recorded" in word)
         if "accelerate.commands.launch" in command:
             environ = {**environ, "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}
-        request = {"nproc": nproc, "argv": own, "folder": str(folder), "environ": environ, "logs": str(logs)}
+        request = {
+            "nproc": nproc,
+            "argv": command[at + 1 :],
+            "folder": str(folder),
+            "environ": environ,
+            "logs": str(logs),
+        }
         begin = time.monotonic()
         self._server.stdin.write(json.dumps({**request, "timeout": timeout}) + "\n")
         self._server.stdin.flush()
@@ -106,7 +112,7 @@ def run_rank(request, rank, port):
             TORCHELASTIC_USE_AGENT_STORE="True",
             TORCHELASTIC_RESTART_COUNT="0",
         )
-    sys.path[0] = request["folder"]
+    sys.path.pop(0)  # of this file
     from ddp_patch.verify import recorded
 
     try:
