@@ -195,9 +195,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return value
 
     with world.working_on_whole(func):
-        whole_args = tuple(nested(take, arg) for arg in args)
-        whole_kwargs = {name: nested(take, arg) for name, arg in kwargs.items()}
-        result = func(*whole_args, **whole_kwargs)
+        result = func(*nested(take, args), **nested(take, kwargs))
     seen = world.observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
         seen.read()

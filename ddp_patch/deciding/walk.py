@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import builtins
 import collections
-import contextvars
 import enum
 import functools
 import hashlib
 import itertools
 import sys
 import types
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +20,7 @@ from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
+from . import referring
 from .code import content_of, is_empty, is_own_function, names_in, resolved, slots_of
 from .standing import MISSING, Standing
 
@@ -47,7 +46,7 @@ class Walk:
         self._layers = layers
         self._number = number
         self._names = names
-        self._generators = generators.kinds()
+        self.generators = generators.kinds()  # of random numbers
         self._found: dict[int, Any] = {}  # what was walked, and stays alive
 
     def over(self, thing: Any, depth: int) -> Any:
@@ -63,7 +62,7 @@ class Walk:
         if depth > _DEPTH or len(self._found) > _MOST:
             return self._number(thing)
         self._found[id(thing)] = thing
-        if isinstance(thing, self._generators):
+        if isinstance(thing, self.generators):
             self.standing.generators.append(thing)
             return self._number(thing)
         for kinds, walk in _WALKS:
@@ -76,7 +75,7 @@ class Walk:
             seen = thing.tobytes()
             self.standing.number(thing, seen)
             return str(kind), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
-        return self._object(thing, depth + 1)
+        return self.instance(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:
         if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
@@ -109,14 +108,14 @@ class Walk:
             self.standing.container(thing, set(thing) if isinstance(thing, set) else list(thing))
         items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
         held = type(thing).__name__, tuple(self.over(item, depth) for item in items)
-        return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
+        return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
         self.standing.container(thing, dict(thing))
         held = tuple((self.over(key, depth), self.over(item, depth)) for key, item in thing.items())
         if isinstance(thing, collections.defaultdict):
             held = (*held, self.over(thing.default_factory, depth))
-        return (*held, self._object(thing, depth)) if is_own(type(thing)) else held
+        return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
     def _used_up(self, thing: Iterator[Any]) -> Any:
         self.standing.is_endless = True
@@ -169,28 +168,6 @@ class Walk:
             return self.over(value, depth)
         return None
 
-    def _variable(self, thing: contextvars.ContextVar[Any], depth: int) -> Any:
-        value = thing.get(MISSING)
-        self.standing.place(lambda *_: thing.get(MISSING), thing.name, value)
-        return self.over(value, depth)
-
-    def _referred(self, thing: weakref.ref[Any], depth: int) -> Any:
-        return self.over(thing(), depth)
-
-    def _bound(self, thing: types.MethodType, depth: int) -> Any:
-        return self.over(thing.__func__, depth), self.over(thing.__self__, depth)
-
-    def _of_c(self, thing: types.BuiltinMethodType, depth: int) -> Any:
-        owner = thing.__self__
-        return self.over(owner, depth) if isinstance(owner, self._generators) else self._object(thing, depth)
-
-    def _partial(self, thing: functools.partial[Any], depth: int) -> Any:
-        return tuple(self.over(part, depth) for part in (thing.func, thing.args, thing.keywords))
-
-    def _wrapped(self, thing: Any, depth: int) -> Any:
-        names = ("__func__", "fget", "func", "__wrapped__")
-        return self.over(next(getattr(thing, name) for name in names if hasattr(thing, name)), depth)
-
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
             return self._number(thing)
@@ -217,7 +194,8 @@ class Walk:
         self.standing.size(vars(thing))  # a name may come later
         return tuple((name, self._held(vars(thing), name, depth)) for name in [*vars(thing)] if name in self._names)
 
-    def _object(self, thing: Any, depth: int) -> Any:
+    def instance(self, thing: Any, depth: int) -> Any:
+        """Walk what a thing of some class holds."""
         kind = type(thing)
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
             return self._number(thing)
@@ -245,14 +223,9 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     ((list, tuple, set, frozenset, collections.deque, bytearray), Walk._sequence),
     ((collections.UserDict, collections.UserList), lambda walk, thing, depth: walk.over(thing.data, depth)),
     (types.FunctionType, Walk._function),
-    (types.MethodType, Walk._bound),
-    (types.BuiltinMethodType, Walk._of_c),
-    (functools.partial, Walk._partial),
-    ((staticmethod, classmethod, property, functools.cached_property, type(functools.lru_cache(int))), Walk._wrapped),
     (type, Walk._class),
     (types.ModuleType, Walk._file),
-    (contextvars.ContextVar, Walk._variable),
-    (weakref.ref, Walk._referred),
+    *referring.WALKS,
 ]
 _FORMS = types.MappingProxyType
 _WRITTEN_IN_C = (object, type, nn.Module)
