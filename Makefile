@@ -30,8 +30,9 @@ export OMP_NUM_THREADS ?= 1
 demo: .venv/with-examples
 	$(BIN)/python examples/demo.py
 
+# ONLY='-m "not thorough"' leaves out what `make thorough` tries whole.
 test: .venv/with-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(ONLY)
 
 # What the suite tries in part: every habit on 2, 3 and 4 ranks, 200 random programs, 50 exits, ...
 # PROGRAMS_FIRST=1000 composes other programs.
