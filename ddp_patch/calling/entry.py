@@ -21,6 +21,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
 from .calls import Call
+from .items import rows_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Entry:
     guessed: tuple[tuple[str, int], ...] = ()  # plain arguments dealt in another dimension than the batch's own
     is_scripts_own: bool = False  # made of plain tensors of the script's, along the dimension that was chosen
     is_of_several: bool = False  # it has rows of several batches, and is not cut
+    items: int | None = None  # entries of its lists, one for each row; it is not cut
     unclear: str = ""  # why a plain argument's batch dimension cannot be told; the arguments are of no use then
 
     @functools.cached_property
@@ -49,6 +51,7 @@ def enter(
     dim: int | None,
     is_named: bool,
     is_scripts: bool,
+    items: int | None,
 ) -> Entry | None:
     """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
@@ -62,13 +65,21 @@ def enter(
         is_named: the script names it.
         is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
             passes on may be positions, or a table.
+        items: if a forward makes it that is given lists with an entry for each row, how many entries.
     """
     found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
+    rows = rows if items is None else items
+    if items is not None or (is_scripts and not is_named):
+        count = rows_of([*call.args, *call.kwargs.values()], found[0]._layout.total if found else rows, bool(found))
+        if count is not None:
+            layout = found[0]._layout if found else Layout.deal(count, 0, World.get().size)
+            return None if layout is None else Entry(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
-    for count in (rows, _own_rows(call, batch_dims, dim or 0) if is_scripts else None):
+    own = _own_rows(call, batch_dims, dim or 0) if is_scripts else None
+    for count in (rows, own):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
-        entry = None if layout is None else _enter_plain(layout, call, batch_dims, count != rows)
+        entry = None if layout is None else _enter_plain(layout, call, batch_dims, items is not None or count != rows)
         if entry is not None:
             return entry if count == rows else dataclasses.replace(entry, is_scripts_own=True)
     return None

@@ -55,18 +55,19 @@ class SplitDecisions:
             weakref.WeakKeyDictionary()
         )
 
-    def enter(self, call: Call, rows: int | None, is_scripts: bool) -> Entry | None:
+    def enter(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> Entry | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
 
         Args:
             call: of the script.
             rows: size of the batch the script is working on, as far as it is known.
             is_scripts: the script makes the call, not a module that runs as written.
+            items: if that module is given lists with an entry for each row, how many entries.
         """
         memory = self._memory.setdefault(call.module, {})
         dim = self._dimensions.of(call.module) if call.dim is None else call.dim
         is_named = call.dim is not None
-        return enter(call, rows, self._batch_dims, memory, dim, is_named, is_scripts)
+        return enter(call, rows, self._batch_dims, memory, dim, is_named, is_scripts, items)
 
     def close(self) -> None:
         """Let go of what was decided: classes and functions of the script, which would outlive it."""

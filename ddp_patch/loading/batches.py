@@ -39,10 +39,7 @@ def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | Non
         world: the ranks.
         drawn: samples that the batch was made of, where that is known.
     """
-    rows = common_rows(data)
-    among = data
-    if rows is None and drawn is not None:
-        rows, among = drawn, _not_per_sample(data, drawn)
+    rows, among = _rows_among(data, drawn)
     layout = None if rows is None else Layout.deal(rows, 0, world.size)
     if layout is None:
         return None, set()
@@ -55,6 +52,32 @@ def cut(data: Any, world: World, drawn: int | None = None) -> tuple[Layout | Non
     sharers = Counter(leaf.untyped_storage().data_ptr() for leaf in plain.values() if leaf.numel())
     alone = {i for i, leaf in plain.items() if sharers[leaf.untyped_storage().data_ptr()] < 2}
     return (layout, alone) if alone else (None, set())
+
+
+def rows_of(data: Any, drawn: int | None) -> int | None:
+    """Size of a batch that came whole, whether or not there are tensors that have a row for each sample.
+
+    Args:
+        data: what the loader gave.
+        drawn: samples that it was made of, where that is known.
+    """
+    rows, among = _rows_among(data, drawn)
+    return rows if _tensors(among) < _tensors(data) else common_rows(data)
+
+
+def _rows_among(data: Any, drawn: int | None) -> tuple[int | None, Any]:
+    """Give the size of a batch, and what of it may hold tensors that have so many rows."""
+    if drawn is not None and _tensors(data):
+        # The outermost list may be of a tensor for each input, though there are as many samples.
+        beside = map_items(lambda item: _not_per_sample(item, drawn), data)
+        if not _tensors(beside):
+            return drawn, None
+    rows = common_rows(data)
+    return (rows, data) if rows is not None or drawn is None else (drawn, _not_per_sample(data, drawn))
+
+
+def _tensors(data: Any) -> int:
+    return sum(isinstance(leaf, Tensor) for _, leaf in leaves(data))
 
 
 def _not_per_sample(data: Any, drawn: int) -> Any:

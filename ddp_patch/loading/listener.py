@@ -116,9 +116,8 @@ class Listener:
         if self._sampler is None:
             next(self.iterator)  # which counts, and warns when more comes of a stream than its ``len`` told
         self._before = None
-        data, layout = value
-        data = mapped_tensors(self._pinned, data)
-        return given(data) if layout is None else (data, layout.total)
+        data, rows = value
+        return mapped_tensors(self._pinned, data), rows
 
     def _pinned(self, leaf: Tensor) -> Tensor:
         if isinstance(leaf, BatchTensor):

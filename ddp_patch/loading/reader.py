@@ -20,7 +20,7 @@ from ..errors import BatchError
 from ..generators import same, state_of, states
 from ..portable import portable
 from ..structure import leaves
-from .batches import common_rows, cut, given, mapped_tensors, own_copy, pinned
+from .batches import cut, given, mapped_tensors, own_copy, pinned, rows_of
 from .channel import Channel, NotPortableError
 from .generators import own_generators
 
@@ -96,7 +96,8 @@ class Reader:
             if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
                 raise NotPortableError("it is made of batches of another loader, of which every rank holds its rows")
             layout, dealt = cut(data, self._world, drawn if self._in_order else None)
-            self._hand_over("batch", (data, layout), before, lambda tensor: id(tensor) in dealt)
+            rows = rows_of(data, drawn if self._in_order else None) if layout is None else layout.total
+            self._hand_over("batch", (data, rows), before, lambda tensor: id(tensor) in dealt)
         except NotPortableError as error:
             if self._read == 1:
                 self._by_itself = True
@@ -112,7 +113,7 @@ class Reader:
             self._hand_over("error", portable(error), before)
             raise
         if layout is None:
-            return mapped_tensors(self._placed, data), common_rows(data)
+            return mapped_tensors(self._placed, data), rows
 
         batches: dict[int, Tensor] = {}
 
@@ -126,7 +127,7 @@ class Reader:
         def own(leaf: Tensor) -> Tensor:
             return BatchTensor.from_local(self._placed(own_copy(leaf, layout, self._world)), layout)
 
-        return mapped_tensors(kept, data), layout.total
+        return mapped_tensors(kept, data), rows
 
     def _name_dataset(self, error: BaseException) -> None:
         if "DataLoader worker" in str(error):  # torch's words for one that died or is late

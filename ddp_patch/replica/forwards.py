@@ -46,6 +46,7 @@ class Forwards:
         """
         self.computes_rows = False  # a module is computing this rank's rows
         self.opened = 0  # > 0 while a forward runs on batches, and the modules that it calls are looked at
+        self.items: int | None = None  # how many entries its lists have, if it is given some with one for each row
         self.count = 0  # of model calls that may fail on some ranks only so far, the same number on every rank
         self._depth = 0  # > 0 while what a module calls is not looked at: it computes rows, say
         self.compiling: Compiling | None = None  # a compiled function runs on batches: what it calls is compiled
@@ -144,11 +145,13 @@ class Forwards:
     def opened_up(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches, and look at the modules that it calls."""
         self.opened += 1
+        before, self.items = self.items, entry.items or self.items
         try:
             with compiled.stance("force_eager"):
                 return self.on_batches(call, entry)
         finally:
             self.opened -= 1
+            self.items = before
 
     def on_batches(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches."""

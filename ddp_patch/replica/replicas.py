@@ -20,6 +20,7 @@ from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
 from ..calling.how import How
+from ..calling.items import are_plain
 from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
@@ -42,6 +43,8 @@ from .trained import Trained
 
 _SEEN_ELSEWHERE = SplitDecision(How.ROWS, "it was computed on rows before")
 _MOST_NODES = 64  # of a graph that are looked at in every call
+_OF_SEVERAL = "it is called with batches of different sizes"
+_OF_ITEMS = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
 _OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
 
@@ -68,8 +71,8 @@ class Replicas:
         self._world = world
         self.registry = Registry(options, job, world, self.backwards, self.census)
         self._redirects = Redirects(self._called)
-        # Those that were called with batches of different sizes.
-        self._of_several: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        # Those that were called with batches of different sizes, or lists of rows, in training and not.
+        self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
         self._trained = Trained()
@@ -107,7 +110,9 @@ class Replicas:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
         if self.forwards.inside or call.module in self._redirects or not (self.discovering or self.forwards.opened):
             return False
-        if is_a_layer(call.module) if self.forwards.opened else passes_through(call.module):
+        is_known = is_a_layer(call.module) if self.forwards.opened else passes_through(call.module)
+        items = self.forwards.items
+        if is_known and (items is None or not are_plain(call.leaves, items)):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
@@ -147,7 +152,7 @@ class Replicas:
         if self.hooks.needs_whole(call.module, held):
             self._world.ledger.on_whole[described(call.module)] = "hooks on all modules, or of register_backward_hook"
             return self.forwards.on_whole(call)
-        entry = self.decisions.enter(call, self.rows, self.forwards.opened == 0)
+        entry = self.decisions.enter(call, self.rows, self.forwards.opened == 0, self.forwards.items)
         if entry is None:
             return self.forwards.on_whole(call)
         if entry.unclear:
@@ -183,10 +188,11 @@ class Replicas:
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, held)
             return self.forwards.opened_up(call, entry)
-        if entry.is_of_several:
-            self._news = self._news or id(call.module) not in self._of_several
-            self._of_several[id(call.module)] = call.module
-            self._world.ledger.on_batches[described(call.module)] = "it is called with batches of different sizes"
+        if entry.is_of_several or entry.items is not None:
+            key = id(call.module), call.module.training
+            self._news = self._news or key not in self._uncut
+            self._uncut[key] = call.module
+            self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
             return self.forwards.opened_up(call, entry)
         form = self.decisions.form(call, entry, held)
         decision = self.decisions.known(call, entry, form)

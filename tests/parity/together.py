@@ -11,6 +11,7 @@ import torch
 from parity import (
     branch_habits,
     compiled_habits,
+    detection_habits,
     gradient_habits,
     habits,
     inside_habits,
@@ -30,6 +31,7 @@ MODULES = {
     "branch_habits": branch_habits,
     "loader_habits": loader_habits,
     "compiled_habits": compiled_habits,
+    "detection_habits": detection_habits,
 }
 HELPERS = ("mlp", "model_of")
 
