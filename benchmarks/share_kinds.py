@@ -364,6 +364,59 @@ def detection() -> Iterator[float]:
         yield stepped(optimizer, torch.stack([F.l1_loss(found[i], own.mean(0)) for i, own in enumerate(boxes)]).mean())
 
 
+class Detector(nn.Module):
+    """Given lists: pads pictures to the largest, and goes through their boxes one by one."""
+
+    def __init__(self) -> None:
+        """Make a body and two heads."""
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU())
+        self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+
+    def features(self, pictures: list[Tensor]) -> Tensor:
+        """What the body makes of the pictures, beside each other."""
+        height, width = (max(picture.shape[dim] for picture in pictures) for dim in (1, 2))
+        batch = pictures[0].new_zeros(len(pictures), 3, height, width)
+        for i, picture in enumerate(pictures):
+            batch[i, :, : picture.shape[1], : picture.shape[2]].copy_(picture)
+        return self.body(batch)
+
+    def forward(self, pictures: list[Tensor], targets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Give a loss over all boxes, and one over all pictures."""
+        x = self.features(pictures)
+        found, scores = self.boxes(x).flatten(2).transpose(1, 2), self.scores(x).flatten(2).transpose(1, 2)
+        pairs = list(zip(found, targets, strict=True))
+        off = sum(F.l1_loss(own[: len(its["boxes"])], its["boxes"], reduction="sum") for own, its in pairs)
+        classes = [
+            F.cross_entropy(own[: len(its["boxes"])], its["labels"]) for own, its in zip(scores, targets, strict=True)
+        ]
+        return {"boxes": off / sum(len(its["boxes"]) for its in targets), "classes": torch.stack(classes).mean()}
+
+
+class Sized(Boxes):
+    """Pictures of several sizes."""
+
+    def __getitem__(self, index: int) -> Any:
+        """A picture, its boxes and what is in them."""
+        picture, boxes = super().__getitem__(index)
+        return picture[:, : 10 + index % 3], {"boxes": boxes, "labels": torch.arange(len(boxes))}
+
+
+def detect(model: nn.Module) -> Iterator[float]:
+    """Train as the reference scripts do."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for pictures, targets in DataLoader(Sized(), BATCH, collate_fn=lambda samples: tuple(zip(*samples, strict=True))):
+        pictures = [picture.to("cpu") for picture in pictures]
+        losses = model(pictures, [{key: value.to("cpu") for key, value in its.items()} for its in targets])
+        yield stepped(optimizer, sum(losses.values()))
+
+
+@kind
+def detection_in_lists() -> Iterator[float]:
+    """Lists of pictures and of their boxes, and losses in forward."""
+    return detect(Detector())
+
+
 @kind
 def instance_norm_that_tracks() -> Iterator[float]:
     """InstanceNorm with running statistics."""

@@ -68,6 +68,7 @@ def test_a_loss_in_forward_costs_no_collective(job, kind):
 ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows of a table each rank has gradients of
     "gru over packed sequences": 2,
     "detection": 1,
+    "detection in lists": 1,
     "word vectors": 2,
 }
 
