@@ -382,8 +382,11 @@ class Detector(nn.Module):
         return self.body(batch)
 
     def forward(self, pictures: list[Tensor], targets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Give losses."""
+        return self.losses(self.features(pictures), targets)
+
+    def losses(self, x: Tensor, targets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Give a loss over all boxes, and one over all pictures."""
-        x = self.features(pictures)
         found, scores = self.boxes(x).flatten(2).transpose(1, 2), self.scores(x).flatten(2).transpose(1, 2)
         pairs = list(zip(found, targets, strict=True))
         off = sum(F.l1_loss(own[: len(its["boxes"])], its["boxes"], reduction="sum") for own, its in pairs)
@@ -415,6 +418,27 @@ def detect(model: nn.Module) -> Iterator[float]:
 def detection_in_lists() -> Iterator[float]:
     """Lists of pictures and of their boxes, and losses in forward."""
     return detect(Detector())
+
+
+class TwoStages(Detector):
+    """Has a second head for a few places of each picture: as many rows as there are boxes in the batch."""
+
+    def __init__(self) -> None:
+        """Make another head."""
+        super().__init__()
+        self.regions = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    def losses(self, x: Tensor, targets: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Give one loss more."""
+        places = [own[:, : 4 + len(its["boxes"])].t() for own, its in zip(x.flatten(2), targets, strict=True)]
+        scores = self.regions(torch.cat(places))
+        return {**super().losses(x, targets), "regions": F.cross_entropy(scores, torch.arange(len(scores)) % 4)}
+
+
+@kind
+def detection_in_two_stages() -> Iterator[float]:
+    """As before, and a head that is given regions of all pictures."""
+    return detect(TwoStages())
 
 
 @kind

@@ -69,6 +69,7 @@ ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows
     "gru over packed sequences": 2,
     "detection": 1,
     "detection in lists": 1,
+    "detection in two stages": 1,
     "word vectors": 2,
 }
 

@@ -63,8 +63,7 @@ def enter(
             a memory bank does not become a batch when the last batch happens to have its size.
         dim: the dimension that ``nn.DataParallel(dim=...)`` scatters, or that was found to be the batch's.
         is_named: the script names it.
-        is_scripts: the script makes the call: what it passes is a batch, even if no loader gave it. What a module
-            passes on may be positions, or a table.
+        is_scripts: the script makes the call, with a batch even without a loader. A module may pass on a table.
         items: if a forward makes it that is given lists with an entry for each row, how many entries.
     """
     found = [leaf for _, leaf in call.leaves if isinstance(leaf, BatchTensor)]
@@ -76,12 +75,12 @@ def enter(
             return None if layout is None else Entry(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
-    own = _own_rows(call, batch_dims, dim or 0) if is_scripts else None
+    own = _own_rows(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
     for count in (rows, own):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         entry = None if layout is None else _enter_plain(layout, call, batch_dims, items is not None or count != rows)
         if entry is not None:
-            return entry if count == rows else dataclasses.replace(entry, is_scripts_own=True)
+            return dataclasses.replace(entry, is_scripts_own=is_scripts and count != rows)
     return None
 
 
@@ -185,7 +184,7 @@ def _enter_plain(
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None
 
 
-def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int) -> int | None:
+def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
     """Tell how many rows a call on plain tensors has, by the first of them."""
     tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
     if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
@@ -195,7 +194,8 @@ def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int) -> int
         for _, leaf in leaves(value):
             if not isinstance(leaf, Tensor) or isinstance(leaf, nn.Parameter):
                 continue
-            chosen = batch_dims.get(name, dim if leaf.dim() > 1 or not leaf.is_floating_point() else None)
+            may_be_one = leaf.dim() > 1 or (is_scripts and not leaf.is_floating_point())
+            chosen = batch_dims.get(name, dim if may_be_one else None)
             if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
                 return leaf.shape[chosen]
     return None

@@ -309,6 +309,26 @@ def two_stages():
     return trained(detector(kind=TwoStages), batches())
 
 
+class PictureByPicture(Detector):
+    """Gives its heads the places of one picture, its boxes, and its features as they are."""
+
+    def __init__(self, body=None):
+        super().__init__(body)
+        self.places, self.regions = nn.Sequential(nn.Linear(6, 4), nn.Tanh()), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.whole = nn.Sequential(nn.Conv2d(6, 6, 1), nn.Softmax(0))
+
+    def forward(self, pictures, targets):
+        losses = []
+        for own, target in zip(self.body(self.batched(pictures)), targets, strict=True):
+            places = self.places((own * self.whole(own)).flatten(1).t())
+            losses.append(places.square().mean() + self.regions(target["boxes"]).sum())
+        return {"all": torch.stack(losses).mean()}
+
+
+def heads_for_each_picture():
+    return trained(detector(kind=PictureByPicture), batches())
+
+
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
 
