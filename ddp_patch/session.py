@@ -78,8 +78,9 @@ class Session(Once):
         """Of random numbers, told when the script seeds or comes back to a state."""
         self.unsettled = self.replicas.backwards.unsettled
         self.functions = Functions(self.replicas, world)
-        world.computes_rows = lambda: self.replicas.forwards.computes_rows
-        world.keeps_global = self.replicas.keeps_global
+        forwards = self.replicas.forwards
+        world.computes_rows = lambda: forwards.computes_rows
+        world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
         world.own_draws = self.replicas.stream.entered
         grow = self.options.batch == "per_device"
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)

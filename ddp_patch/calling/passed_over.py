@@ -11,6 +11,8 @@ from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
 
 from ..batch.transforms import is_transformed
 from . import swap
+from .calls import Call
+from .items import are_plain
 
 # Without a frame of Python: the local view asks them in every step.
 is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
@@ -29,6 +31,18 @@ def passes_through(module: nn.Module) -> bool:
 def is_a_layer(module: nn.Module) -> bool:
     """Tell layers of torch's that hold no others: one function, which batches know."""
     return not module._modules and swap.original_class(module).__module__.startswith("torch.nn.")
+
+
+def is_let_pass(call: Call, is_inner: bool, items: int | None) -> bool:
+    """Tell calls that are let pass.
+
+    Args:
+        call: of some module.
+        is_inner: a forward makes it that runs as written.
+        items: if that is given lists with an entry for each row, how many entries.
+    """
+    is_known = is_a_layer(call.module) if is_inner else passes_through(call.module)
+    return is_known and (items is None or not are_plain(call.leaves, items))
 
 
 def is_traced() -> bool:

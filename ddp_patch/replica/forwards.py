@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..batch.packed import PackedRows
@@ -23,6 +24,7 @@ from ..calling.recall import Recall
 from ..calling.rows import as_batches, leave, whole_arguments, writing_back
 from ..deciding.probe import SplitDecision
 from ..errors import BatchError, DdpPatchError
+from ..gradients.graphs import comes_from
 from ..structure import leaves
 from .replica import Replica
 
@@ -30,6 +32,9 @@ REFUSED = object()
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 Place = tuple[int, int, bool]
 ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
+
+
+_MOST_NODES = 64  # of a graph that are looked at in every call
 
 
 class Forwards:
@@ -192,6 +197,22 @@ class Forwards:
         self._recall.note(call.module, How.OBSERVED)
         with self.closed():
             return call.as_written()
+
+    def keeps_global(self, trains: Callable[[torch.Tensor], bool], tensor: torch.Tensor) -> bool:
+        """Tell whether all that a tensor's gradient reaches is averaged over the ranks anyway: parameters of replicas.
+
+        Averaging is linear, so a rank's share may flow through what a forward computes from parameters alone, such as
+        embeddings of positions, unless somebody looks at gradients there.
+
+        Args:
+            trains: tells the parameters of replicas.
+            tensor: that rows meet.
+        """
+        if trains(tensor):
+            return True
+        if tensor.grad_fn is None or not (self.running and self._world.may_assume):
+            return False
+        return comes_from(tensor, trains, _MOST_NODES)
 
     @property
     def place(self) -> Place:

@@ -20,8 +20,7 @@ from ..calling.calls import Call, described
 from ..calling.census import Census, Held
 from ..calling.entry import Entry
 from ..calling.how import How
-from ..calling.items import are_plain
-from ..calling.passed_over import is_a_layer, is_rewritten, passes_through
+from ..calling.passed_over import is_let_pass, is_rewritten
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.redirects import Redirects
@@ -30,7 +29,6 @@ from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
 from ..gradients.backwards import Backwards
-from ..gradients.graphs import comes_from
 from ..gradients.tuning import Tuning
 from ..job.job import Job
 from ..options import Options
@@ -42,7 +40,6 @@ from .shares import Shares
 from .trained import Trained
 
 _SEEN_ELSEWHERE = SplitDecision(How.ROWS, "it was computed on rows before")
-_MOST_NODES = 64  # of a graph that are looked at in every call
 _OF_SEVERAL = "it is called with batches of different sizes"
 _OF_ITEMS = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
 _OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
@@ -92,27 +89,13 @@ class Replicas:
         optimized = self._trained.ids()
         return bool(optimized) and optimized <= {id(parameter) for parameter in self.registry.parameters()}
 
-    def keeps_global(self, tensor: torch.Tensor) -> bool:
-        """Tell whether all that a tensor's gradient reaches is averaged over the ranks anyway: parameters of replicas.
-
-        Averaging is linear, so a rank's share may flow through what a forward computes from parameters alone, such as
-        embeddings of positions, unless somebody looks at gradients there.
-        """
-        if self.backwards.trains(tensor):
-            return True
-        if tensor.grad_fn is None or not (self.forwards.running and self._world.may_assume):
-            return False
-        return comes_from(tensor, self.backwards.trains, _MOST_NODES)
-
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def found(self, call: Call) -> bool:
         """Tell whether a module call should be taken over: an owner of optimized parameters, on a batch."""
         if self.forwards.inside or call.module in self._redirects or not (self.discovering or self.forwards.opened):
             return False
-        is_known = is_a_layer(call.module) if self.forwards.opened else passes_through(call.module)
-        items = self.forwards.items
-        if is_known and (items is None or not are_plain(call.leaves, items)):
+        if is_let_pass(call, self.forwards.opened > 0, self.forwards.items):
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
