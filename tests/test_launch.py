@@ -253,12 +253,12 @@ def test_an_interpreter_that_takes_no_hash_is_refused(tmp_path):
 
 def test_cuda_used_on_another_ranks_device_is_refused():
     from ddp_patch.errors import OrderError
-    from ddp_patch.job import job
+    from ddp_patch.job import groups
 
-    job._check_order(hosts.Place(launcher.Placement(0, 2, 0, 2), 0, False), 0)
-    job._check_order(hosts.Place(launcher.Placement(1, 2, 1, 2), None, False), None)
+    groups.refuse_others_device(hosts.Place(launcher.Placement(0, 2, 0, 2), 0, False), 0)
+    groups.refuse_others_device(hosts.Place(launcher.Placement(1, 2, 1, 2), None, False), None)
     with pytest.raises(OrderError, match=r"device 0, but this is local rank 1.*Move ddp_patch\.enable"):
-        job._check_order(hosts.Place(launcher.Placement(1, 2, 1, 2), 1, False), 0)
+        groups.refuse_others_device(hosts.Place(launcher.Placement(1, 2, 1, 2), 1, False), 0)
 
 
 # --- where ranks are, by what they see --------------------------------------------------------------------------------

@@ -291,12 +291,17 @@ class LossInside(Rowwise):
         return self.layer(x).pow(2).mean()
 
 
+class Mapped(Rowwise):
+    def forward(self, x):
+        return torch.func.vmap(self.layer)(x)
+
+
 def found(kind):
     import ddp_patch
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    model = {"rowwise": Rowwise, "mixing": Mixing, "loss inside": LossInside}[kind]()
+    model = {"rowwise": Rowwise, "mapped": Mapped, "mixing": Mixing, "loss inside": LossInside}[kind]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(3):
@@ -309,13 +314,13 @@ def found(kind):
     return losses, ledger and [list(ledger.replicas), list(ledger.on_batches), ledger.on_whole]
 
 
-@pytest.mark.parametrize("kind", ["rowwise", "mixing", "loss inside"])
+@pytest.mark.parametrize("kind", ["rowwise", "mapped", "mixing", "loss inside"])
 def test_a_model_is_split_only_if_its_rows_are_independent(ranks, kind):
     ((wanted, _),) = ranks.call(found, 1, kind).ok().results
     for losses, (replicas, whole, _) in ranks.call(found, 3, kind).ok().results:
         assert losses == pytest.approx(wanted, rel=1e-9)
         # What needs the whole batch runs as written, on batches; the layer inside it is split.
-        assert (len(replicas), len(whole)) == ((1, 0) if kind == "rowwise" else (1, 1))
+        assert (len(replicas), len(whole)) == ((1, 0) if kind in ("rowwise", "mapped") else (1, 1))
 
 
 class Wrapper(nn.DataParallel):

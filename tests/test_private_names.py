@@ -31,6 +31,7 @@ NAMES = {
     "torch._functorch.eager_transforms._wrap_tensor_for_grad": "where tensors enter grad, vjp and their kin",
     "torch._functorch.vmap._create_batched_inputs": "where tensors enter vmap",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "batches that a transform closes over, gathered",
+    "torch.utils._python_dispatch._disable_current_modes": "collectives that make_fx does not record",
     "torch.autograd.forward_ad._current_level": "whether forward-mode AD runs",
     "torch._C._get_dispatch_mode": "whether torch.export or make_fx trace, or tensors are fake",
     "torch._C._TorchDispatchModeKey.FAKE": "the same",

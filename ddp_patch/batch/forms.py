@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .crossings import all_gather, shard
 from .strides import scaled
+from .transforms import outside_transforms
 from .world import World
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def full_tensor(batch: BatchTensor) -> Tensor:
     if batch._whole is None:
         rows = batch._rows
         assert rows is not None
-        with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
+        wants = rows.requires_grad
+        with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(wants):
             batch._whole = all_gather(rows, batch._layout)
         batch._whole_first = False
         batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)

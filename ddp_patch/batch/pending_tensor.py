@@ -17,6 +17,7 @@ from .crossings import all_reduce, replicate
 from .likeness import LikeTensor
 from .nodes import named_after
 from .pending import Derived, PendingReduction, distinct, meet
+from .transforms import is_transformed, outside_transforms
 from .world import World
 
 
@@ -59,8 +60,9 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
         if func in _BLIND:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        is_transformed_now = is_transformed()
         # In a trial what becomes of a loss is compared: one may divide it by the number of its rows.
-        if not kwargs and not World.get().muted.get():
+        if not (kwargs or is_transformed_now or World.get().muted.get()):
             is_multiple = func in _MULTIPLES and _is_multiple(*args)
             if is_multiple or (func in _SUMS and _is_sum(func, *args)):
                 return _derived(func, args, is_multiple)
@@ -70,11 +72,12 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
             for item in (value if isinstance(value, (list, tuple)) else (value,))
             if isinstance(item, PendingTensor)
         ]
-        if len(losses) > 1:
-            meet(distinct(loss._reduction.reductions for loss in losses))
-        for loss in losses:
-            if isinstance(loss, PendingTensor):  # given twice, it has arrived
-                wait_for(loss)
+        with outside_transforms() if is_transformed_now else nullcontext():
+            if len(losses) > 1:
+                meet(distinct(loss._reduction.reductions for loss in losses))
+            for loss in losses:
+                if isinstance(loss, PendingTensor):  # given twice, it has arrived
+                    wait_for(loss)
         return func(*args, **kwargs)
 
 

@@ -19,7 +19,7 @@ from .likeness import LikeTensor
 from .names import Unanswered, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
-from .transforms import is_transformed, outside_transforms
+from .transforms import is_transformed
 from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -27,6 +27,7 @@ Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # torch function -> rule(func, args, kwargs). A rule that cannot do these arguments returns NotImplemented, and the
 # whole batch is gathered. Filled by the modules in ``rules``.
 RULES: dict[Any, Rule] = {}
+AS_EVER = (f"{__package__}.rules.autograd", f"{__package__}.rules.metadata")  # also where it is transformed
 
 
 class BatchTensor(Tensor, metaclass=LikeTensor):
@@ -101,11 +102,16 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """Refuse to compute below torch functions, where a gradient would be lost."""
         if func is torch.ops.aten.alias.default and not any(form.requires_grad for form in args[0].forms):
             return args[0].with_forms({})  # torch.LongTensor(batch)
-        raise BatchError(
-            f"{func} was called on a batch below torch's Python functions (by torch.FloatTensor or "
-            "a C++ extension), where its rows and its gradient would be lost. "
-            "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
-        )
+        raise below_torch(func)
+
+
+def below_torch(function: Any) -> BatchError:
+    """Make the error for a batch that comes where its rows cannot be followed."""
+    return BatchError(
+        f"{function} was called on a batch below torch's Python functions (by torch.FloatTensor or "
+        "a C++ extension), where its rows and its gradient would be lost. "
+        "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
+    )
 
 
 def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
@@ -131,22 +137,37 @@ def _known(value: Any) -> Any:
     return value._whole if isinstance(value, BatchTensor) else value
 
 
-def _untransformed(value: Any) -> Any:
-    """What a function that is transformed computes on: the whole, of which the transform is not told."""
-    with outside_transforms():
-        return full_tensor(value) if isinstance(value, BatchTensor) else value
-
-
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if is_transformed():
-        with World.get().working_on_whole(func):
-            return func(*nested(_untransformed, args), **nested(_untransformed, kwargs))
     rule = RULES.get(func)
+    if getattr(rule, "__module__", None) not in AS_EVER and is_transformed():
+        return on_constants(func, args, kwargs)
     result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
         return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
     return result
+
+
+def on_constants(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that is transformed on the whole of batches, of which the transform is not told.
+
+    Raises:
+        BatchError: where a model is looked at; it may compute rows, and transform these.
+    """
+    world = World.get()
+    if world.observation is not None:
+        raise below_torch(function_name(func))
+    with world.working_on_whole(func):
+        result = func(*nested(whole_of, args), **nested(whole_of, kwargs))
+    target = kwargs.get("out", args[0] if args else None)
+    if isinstance(target, BatchTensor) and target._whole is not None and writes_in_place(func, kwargs):
+        note_write(target._whole)
+    return result
+
+
+def whole_of(value: Any) -> Any:
+    """Give the whole of a batch; anything else itself."""
+    return full_tensor(value) if isinstance(value, BatchTensor) else value
 
 
 def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,14 +1,41 @@
-"""torch.func and forward-mode AD work below torch's Python functions, where ranks cannot meet."""
+"""What works below torch's Python functions, where ranks cannot meet: torch.func, forward-mode AD, and tracing."""
 
 from __future__ import annotations
 
-from torch._C._functorch import peek_interpreter_stack  # torch 2.13
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms  # torch 2.13
-from torch.autograd import forward_ad
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["is_transformed", "outside_transforms"]
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
+from torch._C._functorch import peek_interpreter_stack  # torch 2.13
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # torch 2.13
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes  # torch 2.13
+
+from ..script_thread import Script
+
+# Without a frame of Python: they are asked in every step.
+fake_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.FAKE)
+proxy_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.PROXY)
 
 
 def is_transformed() -> bool:
-    """Tell whether what is computed now is transformed, by ``vmap``, say, or ``jvp``."""
-    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0  # torch 2.13
+    """Tell whether what is computed now is transformed, by ``vmap``, say, or ``jvp``, or recorded, by ``make_fx``."""
+    return (
+        peek_interpreter_stack() is not None
+        # Of the process, not of the thread (torch 2.13).
+        or (forward_ad._current_level >= 0 and threading.get_ident() == Script.ident)
+        or proxy_mode() is not None
+        or fake_mode() is not None
+    )
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Surround what ranks meet in: nothing of it is transformed or recorded."""
+    if not is_transformed():
+        yield
+        return
+    with temporarily_clear_interpreter_stack(), _disable_current_modes():
+        yield

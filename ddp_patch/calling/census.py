@@ -49,6 +49,7 @@ class Held:
                     self.parameters.append(parameter)
                     self.is_substituted = self.is_substituted or not isinstance(parameter, nn.Parameter)
 
+        self._empty = self.parameters
         self._sizes = list(map(len, self._containers))
 
     def is_current(self) -> bool:
@@ -58,10 +59,10 @@ class Held:
                 return False
         return list(map(len, self._containers)) == self._sizes
 
-    @property
     def is_empty(self) -> bool:
-        """Whether some parameters hold no numbers."""
-        return any(is_lazy(parameter) or parameter.is_meta for parameter in self.parameters)
+        """Tell whether some parameters hold no numbers yet: those of lazy layers get them in a call."""
+        self._empty = [parameter for parameter in self._empty if is_lazy(parameter) or parameter.is_meta]
+        return bool(self._empty)
 
     def trainable(self) -> frozenset[int]:
         """Identities of the parameters that want gradients."""

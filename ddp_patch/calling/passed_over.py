@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import nn
-from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
 
 from ..batch.transforms import is_transformed
 from . import swap
 from .calls import Call
 from .items import are_plain
 
-# Without a frame of Python: the local view asks them in every step.
 is_tracing: Any = torch._C._is_tracing  # torch 2.13; torch.jit.is_tracing asks it, in three calls
-
-fake_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.FAKE)
-proxy_mode = functools.partial(_get_dispatch_mode, _TorchDispatchModeKey.PROXY)
 
 
 def passes_through(module: nn.Module) -> bool:
@@ -45,11 +39,6 @@ def is_let_pass(call: Call, is_inner: bool, items: int | None) -> bool:
     return is_known and (items is None or not are_plain(call.leaves, items))
 
 
-def is_traced() -> bool:
-    """Tell whether ``torch.jit.trace``, ``torch.export`` or ``make_fx`` run, or tensors that hold no numbers."""
-    return bool(is_tracing()) or fake_mode() is not None or proxy_mode() is not None
-
-
 def is_rewritten() -> bool:
     """Tell whether the code is being traced, or transformed by ``torch.func``, below which ranks cannot meet."""
-    return is_traced() or is_transformed()
+    return bool(is_tracing()) or is_transformed()

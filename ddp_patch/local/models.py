@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..batch.transforms import fake_mode, proxy_mode
 from ..batch.world import World
 from ..calling import compiled
 from ..calling.calls import Call, described
-from ..calling.passed_over import fake_mode, is_tracing, proxy_mode
+from ..calling.passed_over import is_tracing
 from ..calling.redirects import Redirects
 from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor, to_local
+from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
-from ..batch.tensor import BatchTensor
+from ..batch.tensor import BatchTensor, whole_of
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
@@ -102,6 +103,8 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
     if given.get("is_grads_batched"):
         return one_by_one(given)
+    if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(given["outputs"])):  # which no rule of a batch sees
+        given["grad_outputs"] = nested(whole_of, given.get("grad_outputs"))
     inputs = given["inputs"]
     sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]

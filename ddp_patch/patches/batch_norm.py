@@ -11,6 +11,7 @@ from torch import Tensor
 from ..batch.crossings import replicate
 from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
+from ..batch.transforms import is_transformed
 from ..calling.batch_norm import over_all_rows
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -27,8 +28,8 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        if not training:
-            return unchanged(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        if not training or (isinstance(input, BatchTensor) and is_transformed()):
+            return unchanged(input, running_mean, running_var, weight, bias, training, momentum, eps)
         if isinstance(input, BatchTensor) and input._layout.dim == 0 and input.dim() > 1:
             weight, bias = (None if value is None else replicate(value) for value in (weight, bias))
             seen = session.world.observation

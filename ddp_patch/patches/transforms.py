@@ -10,7 +10,8 @@ from typing import Any
 
 from ..batch.forms import full_tensor
 from ..batch.nested import nested
-from ..batch.tensor import BatchTensor
+from ..batch.pending_tensor import PendingTensor, wait_for
+from ..batch.tensor import BatchTensor, below_torch
 from ..batch.transforms import outside_transforms
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -18,9 +19,14 @@ from ..session import Session
 
 def _entered(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def take(leaf: Any) -> Any:
+        if isinstance(leaf, PendingTensor):
+            with outside_transforms():
+                wait_for(leaf)
         if not isinstance(leaf, BatchTensor):
             return leaf
-        with session.world.working_on_whole("the arguments of torch.func"), outside_transforms():
+        if session.world.observation is not None:  # the model may compute rows, and transform these
+            raise below_torch("torch.func")
+        with session.world.working_on_whole("the arguments of torch.func"):
             return full_tensor(leaf)
 
     return wrapped(*nested(take, args), **nested(take, kwargs))

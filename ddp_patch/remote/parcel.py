@@ -62,9 +62,10 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     file = io.BytesIO()
     pickler = _Pickler(file)
     try:
+        pickler.dump(_filters())
         pickler.dump((function, args, kwargs))
         held = list(pickler.held.values())
-        pickler.dump((pickler.classes, held, _filters()))
+        pickler.dump((pickler.classes, held))
     except Exception as error:
         raise _refusal(function, args, kwargs, error) from error
     return file.getvalue(), held
@@ -80,11 +81,11 @@ def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
 
     Warnings are filtered as they were there.
     """
-    unpickler = pickle.Unpickler(io.BytesIO(call))  # one for both, which share objects
-    function, args, kwargs = unpickler.load()
-    classes, held, filters = unpickler.load()
-    for action, kind, line in reversed(filters):
+    unpickler = pickle.Unpickler(io.BytesIO(call))  # one for all, which share objects
+    for action, kind, line in reversed(unpickler.load()):  # first: modules that are imported for the rest may warn
         warnings.simplefilter(action, kind, line)
+    function, args, kwargs = unpickler.load()
+    classes, held = unpickler.load()
     main = vars(sys.modules["__main__"])
     inner = function
     while hasattr(inner, "__wrapped__"):

@@ -145,11 +145,10 @@ class Replicas:
             return self.forwards.on_whole(call)
         if self.forwards.opened:
             return self._entered(call, entry, held, None)
-        replica = self.registry.keeping(call.module)
-        if replica is None and held.is_empty:
+        if held.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
-        replica = replica or self._made(call.module)
+        replica = self.registry.keeping(call.module) or self._made(call.module)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:

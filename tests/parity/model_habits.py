@@ -578,6 +578,53 @@ class Lazily(nn.Module):
         return self.last(torch.tanh(self.norm(self.first(x))))
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def transforms_that_nothing_was_gathered_for():
+    """Batches that nobody has looked at as a whole before, and losses that nobody has asked for."""
+    model, weight = mlp(), torch.linspace(-1, 1, 12).view(4, 3)
+    said = []
+
+    def fresh():
+        return next(iter(data()))
+
+    x, _ = fresh()
+    said.append(float(torch.func.linearize(model, x)[1](torch.ones(8, 4)).pow(2).sum()))
+    x, _ = fresh()
+    said.append(float(torch.func.linearize(lambda w: ((x * 2) @ w).pow(2).sum(), weight)[1](weight)))
+    x, _ = fresh()
+    said.append(float(torch.func.vjp(model, x)[1](x[:, :3] * 2)[0].pow(2).sum()))
+    x, _ = fresh()
+    said.append(
+        float(torch.autograd.grad(model(torch.ones(8, 4)).sum(1), model[0].bias, grad_outputs=x[:, 0])[0].sum())
+    )
+    x, y = fresh()
+    loss = F.cross_entropy(model(x), y)
+    said.append(float(torch.func.grad(lambda w, s: (w * s).sum())(weight, loss).sum()))
+    loss = F.cross_entropy(model(x), y)
+    said.append(float(torch.func.vjp(lambda w: w.pow(2).sum() + loss, weight)[0]))
+    x, _ = fresh()
+    x.requires_grad_()
+    with torch.autograd.forward_ad.dual_level():
+        model(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))).pow(2).sum().backward()
+        said.append(float(x.grad.pow(2).sum()))
+    x, _ = fresh()
+    said.append(float(torch.func.grad(lambda w: (Doubled.apply(x) @ w).pow(2).sum())(weight).sum()))
+    return said
+
+
 def lazy_layers():
     """Their first data are the training's."""
     said = []
@@ -585,6 +632,11 @@ def lazy_layers():
         optimizer = SGD(model.parameters(), 0.2)
         said += [float(descend(F.cross_entropy(model(x), y), optimizer)) for x, y in data()]
         said += [*everything(model), len(repr(model))]
+    grown = mlp()
+    for _ in range(2):
+        optimizer = SGD(grown.parameters(), 0.2)
+        said += [float(descend(F.cross_entropy(grown(x), y), optimizer)) for x, y in data()]
+        grown[2] = nn.LazyLinear(3)
     return said
 
 
