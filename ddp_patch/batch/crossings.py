@@ -64,6 +64,12 @@ class AllReduce(torch.autograd.Function):
         grad = replicate(grads[0]).to(ctx.dtype) * World.get().size
         return grad if ctx.divisor == 1 else grad / ctx.divisor, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Reduce the tangents alike: gradients that forward-mode AD follows are averaged."""
+        summed = World.get().all_reduce(tangents[0])
+        return (summed if ctx.divisor == 1 else summed / ctx.divisor).to(tangents[0].dtype)
+
 
 class Replicate(torch.autograd.Function):
     """A global tensor that meets every row (a weight, a temperature): as it is forward; backward sums, over N."""

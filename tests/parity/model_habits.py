@@ -569,6 +569,21 @@ def transforms_of_batches():
     return said + everything(model) + [value.sum().item() for value in others.values()]
 
 
+def forward_over_reverse():
+    """Products of the Hessian with a direction in the inputs, amid the training."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.2)
+    said = []
+    for x, y in data():
+        said.append(float(descend(F.cross_entropy(model(x), y), optimizer)))
+        with torch.autograd.forward_ad.dual_level():
+            loss = F.cross_entropy(model(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))), y)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            tangents = [torch.autograd.forward_ad.unpack_dual(gradient).tangent for gradient in gradients]
+        said += [float(tangent.pow(2).sum()) for tangent in tangents]
+    return said
+
+
 class Lazily(nn.Module):
     def __init__(self):
         super().__init__()
