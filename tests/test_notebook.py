@@ -384,7 +384,8 @@ def test_warnings_of_ones_own_are_filtered_there_too(tmp_path):
 def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace(", nproc=2", "").replace('print("once")', ""))
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py"))
-    assert (done.returncode, done.stdout) == (0, "2\n2\n"), done.stderr
+    # Outside of the call both ranks print, whichever comes first.
+    assert (done.returncode, sorted(done.stdout)) == (0, sorted("2\n2\n")), done.stderr
 
 
 def test_a_decorator_is_told_from_a_call(tmp_path):
