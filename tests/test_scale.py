@@ -96,7 +96,8 @@ def test_parameters_are_those_that_get_gradients_whoever_holds_them():
     ).float()  # whatever is the default
     model[0].requires_grad_(False)  # held, and frozen
     optimizer = torch.optim.SGD([*model[0].parameters(), *model[1].parameters()], lr=0.1)
-    model[:3](torch.ones(3, 8, dtype=torch.float32)).sum().backward()  # model[2] is held by nobody, and model[3] gets no gradient
+    # model[2] is held by nobody, and model[3] gets no gradient.
+    model[:3](torch.ones(3, 8, dtype=torch.float32)).sum().backward()
     found = facts([optimizer])
     assert (found["parameters"], found["gradient_bytes"]) == (10 + 3, 4 * (10 + 3))
     model[1:].requires_grad_(False)
