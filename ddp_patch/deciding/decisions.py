@@ -51,9 +51,7 @@ class SplitDecisions:
         self._forms: weakref.WeakKeyDictionary[nn.Module, Forms] = weakref.WeakKeyDictionary()
         self._dimensions = Dimensions(world)
         # module -> batch dimension by name and number of dimensions of an argument
-        self._memory: weakref.WeakKeyDictionary[nn.Module, dict[tuple[str, int], int | None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._memory: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
     def enter(self, call: Call, rows: int | None, is_scripts: bool, items: int | None = None) -> Entry | None:
         """Cut a call's arguments to this rank's rows; None if nothing in them is a batch.
@@ -95,10 +93,7 @@ class SplitDecisions:
         return known.by_sizes.get(self._sizes(call, entry, known))
 
     def _of(self, module: nn.Module) -> Forms:
-        forms = self._forms.get(module)
-        if forms is None:
-            forms = self._forms[module] = Forms()
-        return forms
+        return self._forms.get(module) or self._forms.setdefault(module, Forms())
 
     def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
         sizes = self.fingerprints.sizes(call, entry)
@@ -224,9 +219,8 @@ class SplitDecisions:
                 decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
             if any(where is not None and where[1] != 1 for where in decision.dims.values()):
                 decision = SplitDecision(How.BATCHES, _OTHER_ROWS)
-            return agreed(
-                self._world, decision if decision.how is How.ROWS else dataclasses.replace(decision, how=instead)
-            )
+            how = How.ROWS if decision.how is How.ROWS else instead
+            return agreed(self._world, dataclasses.replace(decision, how=how))
 
         decision = decided(entry)
         if decision.how is not How.ROWS and entry.guessed:

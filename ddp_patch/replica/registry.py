@@ -15,6 +15,8 @@ from ..job.job import Job
 from ..options import Options
 from .replica import Replica
 
+_OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
+
 
 class Registry:
     """Makes replicas, finds the one that keeps a module's gradients global, and lets go of all."""
@@ -33,7 +35,7 @@ class Registry:
         self._made_with: tuple[Any, ...] = options, job, world, backwards, census
         self._world = world
 
-    def make(self, module: nn.Module, why: str) -> Replica:
+    def make(self, module: nn.Module, why: str = _OUTERMOST) -> Replica:
         """Give a module a replica; replicas of modules inside it are dropped."""
         inner = {id(child) for child in module.modules()} - {id(module)}
         for key in [key for key in self._replicas if key in inner]:

@@ -42,7 +42,6 @@ from .trained import Trained
 _SEEN_ELSEWHERE = SplitDecision(How.ROWS, "it was computed on rows before")
 _OF_SEVERAL = "it is called with batches of different sizes"
 _OF_ITEMS = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
-_OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
 
 class Replicas:
@@ -162,7 +161,7 @@ class Replicas:
             layers = list(retired.modules())
             for knows in (self.census, self.hooks, self.decisions.fingerprints):
                 knows.forget(layers)
-        return self.registry.make(module, _OUTERMOST)
+        return self.registry.make(module)
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):
