@@ -140,34 +140,14 @@ def _known(value: Any) -> Any:
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = RULES.get(func)
     if getattr(rule, "__module__", None) not in AS_EVER and is_transformed():
+        from .constants import on_constants  # noqa: PLC0415 — rarely, and it is made of batches
+
         return on_constants(func, args, kwargs)
     result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
         return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
     return result
-
-
-def on_constants(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function that is transformed on the whole of batches, of which the transform is not told.
-
-    Raises:
-        BatchError: where a model is looked at; it may compute rows, and transform these.
-    """
-    world = World.get()
-    if world.observation is not None:
-        raise below_torch(function_name(func))
-    with world.working_on_whole(func):
-        result = func(*nested(whole_of, args), **nested(whole_of, kwargs))
-    target = kwargs.get("out", args[0] if args else None)
-    if isinstance(target, BatchTensor) and target._whole is not None and writes_in_place(func, kwargs):
-        note_write(target._whole)
-    return result
-
-
-def whole_of(value: Any) -> Any:
-    """Give the whole of a batch; anything else itself."""
-    return full_tensor(value) if isinstance(value, BatchTensor) else value
 
 
 def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.constants import whole_of
 from ..batch.forms import full_tensor, to_local
 from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
-from ..batch.tensor import BatchTensor, whole_of
+from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
