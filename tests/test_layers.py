@@ -94,6 +94,11 @@ def test_every_room_has_a_floor():
     assert rooms == set(FLOOR)
 
 
+def test_no_file_is_long():
+    lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 250} == {}
+
+
 def test_no_import_runs_up():
     up = {(room, other) for room, other, at_once in imports() if at_once and FLOOR[other] >= FLOOR[room]}
     assert up == set()

@@ -220,7 +220,6 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
             write_back(batch)
-
     exports = getattr(func, "__name__", "") in EXPORTS
     for batch in batches:
         whole = batch._whole
