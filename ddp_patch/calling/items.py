@@ -25,6 +25,8 @@ def rows_of(values: Sequence[Any], rows: int | None, beside: bool) -> int | None
         beside: there are batches beside the lists, so that tensors with as many rows are more likely inputs of their
             own, or the states of a recurrent layer.
     """
+    if not any(map(is_container, values)):  # as most calls, in every step
+        return None
     lists = [value for value in _lists(values) if all(map(_holds_tensors, value))]
     if any(len(value) == rows and not (beside and _are_inputs(value, rows)) for value in lists):
         return rows

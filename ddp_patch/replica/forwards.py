@@ -32,8 +32,6 @@ REFUSED = object()
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 Place = tuple[int, int, bool]
 ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
-
-
 _MOST_NODES = 64  # of a graph that are looked at in every call
 
 
