@@ -110,9 +110,10 @@ class _Line:
     def end(self, store: Any) -> None:
         """End the thread, whatever it waits for: nobody else will leave it, so it is left empty."""
         self._asked.put(None)
-        if self._awaited is not None:
+        awaited = self._awaited  # read once: its thread forgets it when the entry comes
+        if awaited is not None:
             with contextlib.suppress(RuntimeError):
-                store.compare_set(self._awaited, "", "")
+                store.compare_set(awaited, "", "")
         self._running.acquire(timeout=_END_WAIT)
 
     def _run(self) -> None:
