@@ -134,6 +134,48 @@ PARTED = {
 }
 
 
+class Several(torch.optim.Optimizer):
+    """Several as one, with groups of its own or without."""
+
+    def __init__(self, optimizers, groups=None):
+        super().__init__(groups or [nn.Parameter(torch.zeros(1))], {})
+        self.optimizers = optimizers
+        if groups is None:
+            self.param_groups.clear()
+
+    def zero_grad(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def several(model):
+    return Several([torch.optim.SGD(layer.parameters(), 0.1) for layer in model if len([*layer.parameters()])])
+
+
+def one_around_all(model):
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    return Several([inner], inner.param_groups)
+
+
+def made_of_others():
+    compared = [steps(optimizer_of=made)[-1] for made in (several, one_around_all)]
+    try:
+        steps(a_parameter_drifts, optimizer_of=several)
+    except ddp_patch.LockstepError as error:
+        return compared, str(error)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_an_optimizer_made_of_others_trains_is_compared_once(ranks, view):
+    for compared, said in ranks.call(made_of_others, 2, enable={"view": view, "check_every": 2}).ok().results:
+        assert compared == [12, 12 + 6]  # two of 12 steps, every second time; then one around all of them
+        assert ": '2.bias' of Sequential differs between ranks before step 4 of SGD (" in said
+
+
 def told():
     said = []
     for change in PARTED:

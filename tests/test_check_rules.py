@@ -588,6 +588,11 @@ def test_what_would_break_is_told_from_what_is_broken():
     assert ": every rank writes" in ddp
 
 
+def test_a_model_that_nothing_wraps_yet_has_no_module_to_save():
+    found = check_source(facts_of_text(HEAD + LOOP + "m = nn.Linear(1, 1)\ntorch.save(m, 'x')\n").source, {"DDP131"})
+    assert "torch.save(m.state_dict(), ...), or m.module.state_dict() where DDP wraps it." in found[0].message
+
+
 def test_a_message_names_what_was_found_and_the_line_to_write():
     (found_,) = check_source(facts_of_text(HEAD + LOOP + "torch.save(net.state_dict(), 'x')\n").source, {"DDP106"})
     assert found_.message.startswith("torch.save(net.state_dict(), ...) is under no test on the rank: ")

@@ -7,7 +7,7 @@ Wegman 1979), so that entries that changed places or differ by opposite amounts 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,12 +40,19 @@ class Drift:
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._weights: dict[torch.device, Tensor] = {}
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, around: Sequence[Any] = ()) -> None:
         """An optimizer is about to step; its gradients are those of all ranks by now.
+
+        Args:
+            optimizer: whose parameters are compared.
+            around: whose steps it is inside of. What they have themselves was compared as they began.
 
         Raises:
             LockstepError: on every rank, naming the first parameter that differs, and the ranks.
         """
+        compared = {id(parameter) for other in around for parameter in _parameters(other)}
+        if all(id(parameter) in compared for parameter in _parameters(optimizer)):
+            return
         step = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if step % self._every:
             return
@@ -60,10 +67,9 @@ class Drift:
             self._name_the_first(optimizer, step)
 
     def _used_by(self, optimizer: Any) -> Iterator[tuple[nn.Parameter, str, Tensor | None]]:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                yield parameter, "", parameter.detach()
-                yield parameter, "the gradient of ", grad_of(parameter)
+        for parameter in _parameters(optimizer):
+            yield parameter, "", parameter.detach()
+            yield parameter, "the gradient of ", grad_of(parameter)
 
     def _hash(self, tensor: Tensor | None) -> Tensor:
         if tensor is None:
@@ -109,6 +115,11 @@ class Drift:
                 if other is parameter:
                     return f"{name!r} of {type(model).__name__}"
         return f"a parameter of shape {tuple(parameter.shape)}"
+
+
+def _parameters(optimizer: Any) -> Iterator[nn.Parameter]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def _bits(tensor: Tensor) -> Tensor:

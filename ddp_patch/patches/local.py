@@ -55,10 +55,10 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     models, stepping = session.models, session.stepping
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        is_outermost = stepping.begins(optimizer)
+        stepping.begins(optimizer)
         models.before_step()
-        if session.drift is not None and is_outermost:
-            session.drift.before_step(optimizer)
+        if session.drift is not None:
+            session.drift.before_step(optimizer, stepping.around(optimizer))
         if session.rates.are_scaled:
             session.rates.before(optimizer, stepping.around(optimizer))
 

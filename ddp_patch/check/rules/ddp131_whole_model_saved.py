@@ -18,11 +18,12 @@ def find(facts: Facts) -> Iterator[Finding]:
             kinds = facts.kinds(model)
             if Kind.MODULE not in kinds or kinds & {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.OPTIMIZER}:
                 continue
+            name = facts.code(model)
             yield Finding(
                 call,
-                f"torch.save({facts.code(model)}, ...) pickles the whole module",
+                f"torch.save({name}, ...) pickles the whole module",
                 "the file holds a DistributedDataParallel object, which loads only inside a process group",
-                f"Write torch.save({facts.code(model)}.module.state_dict(), ...).",
+                f"Write torch.save({name}.state_dict(), ...), or {name}.module.state_dict() where DDP wraps it.",
             )
 
 
