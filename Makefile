@@ -25,6 +25,7 @@ export OMP_NUM_THREADS ?= 1
 	$(INSTALL) --editable '.[test]'
 	$(INSTALL) setuptools wheel
 	$(INSTALL) --no-build-isolation visdom  # asks for pkg_resources
+	$(BIN)/python -m compileall -q ddp_patch  # each rank would compile it anew where PYTHONDONTWRITEBYTECODE is set
 	touch $@
 
 demo: .venv/with-examples
