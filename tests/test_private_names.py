@@ -111,7 +111,6 @@ OTHERS = {
         "_default_metadata",
         "_unwatch",
         "_ddp_patch_rule",
-        "_names_of_outputs",
         "_self_span",
         "_self_wrapper",
     ),

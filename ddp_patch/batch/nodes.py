@@ -7,13 +7,12 @@ has one more class for each name that it stands in for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.utils.weak import WeakIdKeyDictionary
 
 # Not by attribute, later: the door for the scripts' own functions is guarded.
@@ -48,8 +47,6 @@ def has_tie(tensor: Any) -> bool:
 def name_of(tensor: Tensor) -> str | None:
     """Name the node that a tensor was computed by; None where no gradient is wanted."""
     node = tensor.grad_fn
-    if isinstance(node, BackwardCFunction) and (names := getattr(node, "_names_of_outputs", None)):
-        return str(names[tensor.output_nr])
     return None if node is None else type(node).__name__
 
 
@@ -83,14 +80,3 @@ def named(function: type[torch.autograd.Function], name: str | None) -> Callable
     again = type(function.__name__, (function,), {"__module__": function.__module__, "__doc__": function.__doc__})
     again._backward_cls.__name__ = name  # type: ignore[attr-defined]  # torch 2.13; the tests tell
     return MethodType(_apply, again)
-
-
-def named_after_all(tensors: Sequence[Tensor], function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Give a function that passes tensors on: its node is called after the first, and knows what the others are.
-
-    Args:
-        tensors: that the function will pass on, computed by some node each.
-        function: of ours; keeps what it is given first as ``ctx._names_of_outputs``.
-    """
-    names = [name_of(tensor) for tensor in tensors]
-    return functools.partial(named(function, names[0]), names if len(set(names)) > 1 else None)

@@ -38,16 +38,21 @@ class Commands:
             Exception: on every rank, what rank 0 gets.
         """
         is_silent = self._rank_zero.is_silent()
-        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_calls("subprocess", "os"):
+        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_commands():
             return real(*args, **kwargs)
         if is_silent:
             return _nothing(what, args, kwargs)
         self._files.written.commanded()
         return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
 
-    def joined(self, what: str) -> None:
-        """Wait until rank 0 has joined a thread of the script's as well: what it wrote is there."""
-        if self._rank_zero.in_lockstep() and self._ownership.covers_calls("threading", "concurrent", "queue"):
+    def joined(self, what: str, *through: str) -> None:
+        """Wait until rank 0 has joined what threads do for the script as well: what they wrote is there.
+
+        Args:
+            what: the script waits for.
+            through: modules of Python that it may wait through. Not one that waits for as many threads as it needed.
+        """
+        if self._rank_zero.in_lockstep() and self._ownership.covers_calls(*through):
             self._rank_zero.call(what, lambda: None)
 
     def lock(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -61,7 +66,7 @@ class Commands:
     def start(self, real: Callable[..., None], process: Any, args: Any, kwargs: Any) -> None:
         """Start a command, of which the other ranks get a stand-in."""
         is_silent = self._rank_zero.is_silent()
-        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_calls("subprocess", "os"):
+        if not (is_silent or self._rank_zero.in_lockstep()) or not self._ownership.covers_commands():
             real(*args, **kwargs)
             return
         if is_silent:  # a command that says nothing, with the pipes that were asked for
@@ -221,6 +226,28 @@ class Pipe:
         if not self.closed:
             self.closed = True
             self._ask("close")
+
+    def read1(self, *size: int) -> Any:
+        """Read what has come, or so much of it."""
+        return self._ask("read1", *size)
+
+    def peek(self, *size: int) -> Any:
+        """Look at what has come."""
+        return self._ask("peek", *size)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into memory, as much as it holds."""
+        data = self.read(memoryview(buffer).nbytes)
+        memoryview(buffer).cast("B")[: len(data)] = data
+        return len(data)
+
+    def readable(self) -> bool:
+        """Tell whether it is the command's output."""
+        return self._name != "stdin"
+
+    def writable(self) -> bool:
+        """Tell whether it is the command's input."""
+        return self._name == "stdin"
 
     def seekable(self) -> bool:
         """Pipes are not, and say so in ``seek`` and ``tell``."""

@@ -34,6 +34,7 @@ _HOOKED = (
 # What these write, they were given by whoever called them.
 _CONTENT = ("numpy", "pandas", "PIL", "matplotlib", "imageio", "skimage", "yaml", "openpyxl", "h5py", "safetensors")
 # These have commands write what the script asks for.
+_CALLERS = ("threading", "concurrent", "contextlib")  # these call what they were handed
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
 _CACHES = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
@@ -104,6 +105,11 @@ class Ownership:
         """
         frame = self._asking(through)
         return frame is not None and (kind(frame) == "script" or _top(frame) in _COMMANDERS)
+
+    def covers_commands(self) -> bool:
+        """Tell whether the script has a command run, itself or by what it handed it to: a thread, an exit stack."""
+        through = ("subprocess", "os", *_CALLERS)
+        return self.covers_calls(*through) or (not self.asks_itself() and self.caller(*through) == "")
 
     @staticmethod
     def asks_itself() -> bool:

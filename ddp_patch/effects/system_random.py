@@ -9,6 +9,8 @@ from .ownership import Ownership
 from .rank_zero import RankZero
 
 _BITS = 128
+# Of NumPy's Generator, RandomState and BitGenerator, and SeedSequence, which its functions take in place of a seed.
+_DRAWS = ("bit_generator", "get_state", "random_raw", "generate_state")
 
 
 class SystemRandom:
@@ -32,8 +34,9 @@ class SystemRandom:
         return draw()
 
     def given(self, what: str, seed: Any) -> Any:
-        """Give the seed that rank 0 came with: a script's may be its clock."""
-        if self._rank_zero.in_lockstep() and self._ownership.covers_seeds():
+        """Give the seed that rank 0 came with: a script's may be its clock. A generator goes on being one's own."""
+        draws = any(hasattr(seed, name) for name in _DRAWS)
+        if not draws and self._rank_zero.in_lockstep() and self._ownership.covers_seeds():
             return self._scripts(what, seed)
         return seed
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.nodes import named_after_all
+from ..batch.nodes import named_after
 
 
 class Anchor(torch.autograd.Function):
@@ -28,31 +28,31 @@ class Anchor(torch.autograd.Function):
 
 
 class Tie(torch.autograd.Function):
-    """Pass outputs through, with the anchor as one more input; a backward that comes by arms DDP."""
+    """Pass an output through, with the anchor as one more input; a backward that comes by arms DDP.
+
+    Each output has a node of its own: a backward from one of them must not come by what only the others were made of.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, names: Any, sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Give outputs that share memory with those of the forward."""
-        ctx._names_of_outputs = names
+    def forward(ctx: Any, sync: Any, anchor: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+        """Give an output that shares memory with that of the forward."""
         ctx.set_materialize_grads(False)
         ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
         # detach, not view_as: a view made by a custom function refuses in-place writes.
-        return tuple(output.detach() for output in outputs)
+        return output.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Say so, before any parameter is visited."""
         ctx.sync.reached(ctx.anchor)
-        return (None, None, None, None, *grads)
+        return None, None, None, grads[0]
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
 anchor: Callable[..., Tensor] = Anchor.apply
 
 
-def tie(sync: Any, anchor: Tensor, only_parameters: bool, *outputs: Tensor) -> tuple[Tensor, ...]:
-    """Pass outputs through a node that is called like those that they were computed by."""
-    tied: tuple[Tensor, ...] = named_after_all(outputs, Tie)(sync, anchor, only_parameters, *outputs)
+def tie(sync: Any, anchor: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+    """Pass an output through a node that is called like the one that it was computed by."""
+    tied: Tensor = named_after(output, Tie)(sync, anchor, only_parameters, output)
     return tied

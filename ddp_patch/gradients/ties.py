@@ -14,7 +14,7 @@ from .anchors import tie
 
 
 class Ties:
-    """Outputs of one forward, passed through a node that arms DDP when a backward comes by."""
+    """Outputs of one forward, each passed through a node that arms DDP when a backward comes by."""
 
     def __init__(self, sync: Any, anchor: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
         """Tie them.
@@ -27,7 +27,7 @@ class Ties:
         """
         held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
-            tied = tie(sync, anchor, only_parameters, *held.values()) if held else ()
+            tied = [tie(sync, anchor, only_parameters, form) for form in held.values()]
             for form, node in zip(held.values(), tied, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)

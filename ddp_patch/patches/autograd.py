@@ -14,6 +14,7 @@ from ..batch.forms import full_tensor, to_local
 from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
+from ..batch.rules.autograd import as_list
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
@@ -54,9 +55,8 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     recorded = bool(given.get("create_graph"))
     if given.get("inputs") is not None:
         inputs = given["inputs"]
-        inputs = inputs.values() if isinstance(inputs, dict) else inputs
-        inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-        given["inputs"] = [untied(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in inputs]
+        wanted = as_list(inputs.values() if isinstance(inputs, dict) else inputs)
+        given["inputs"] = [untied(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
     scale = session.replicas.backwards.loss_scale
     if scale.active and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
@@ -102,12 +102,14 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if session.replicas.backwards.is_busy or is_traced():
         return wrapped(*args, **kwargs)
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
+    inputs = given["inputs"]
+    if type(inputs) is dict:
+        return dict(zip(inputs, torch.autograd.grad(**given | {"inputs": list(inputs.values())}), strict=True))
+    sources = given["inputs"] = as_list(inputs)
     if given.get("is_grads_batched"):
         return one_by_one(given)
     if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(given["outputs"])):  # which no rule of a batch sees
         given["grad_outputs"] = nested(whole_of, given.get("grad_outputs"))
-    inputs = given["inputs"]
-    sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
     if not trained:
         return wrapped(**given)

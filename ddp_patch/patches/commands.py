@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ALL_COMPLETED
 from typing import Any
 
 from ..effects.commands import FUNCTIONS, METHODS
@@ -40,17 +41,47 @@ def _signal(what: str) -> Wrapper:
 def _join(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
     if not args and not kwargs:
-        session.commands.joined("threading.Thread.join")
+        session.commands.joined("threading.Thread.join", "threading")
 
 
-def _awaited(what: str) -> Wrapper:
+def _awaited(what: str, *through: str) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         try:
             return wrapped(*args, **kwargs)
         finally:
-            session.commands.joined(what)
+            session.commands.joined(what, *through)
 
     return call
+
+
+def _wait(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(fs: Any, timeout: float | None = None, return_when: str = ALL_COMPLETED) -> Any:
+        found = wrapped(fs, timeout, return_when)
+        if timeout is None and return_when == ALL_COMPLETED:
+            session.commands.joined("concurrent.futures.wait", "concurrent")
+        return found
+
+    return bind(*args, **kwargs)
+
+
+def _shut(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    if args[0] if args else kwargs.get("wait", True):
+        session.commands.joined("Executor.shutdown", "concurrent")
+
+
+def _ready(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    if (args[0] if args else kwargs.get("timeout")) is None:
+        session.commands.joined("AsyncResult.wait", "multiprocessing")
+
+
+def _next(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    try:
+        return wrapped(*args, **kwargs)
+    except StopIteration:  # there may be many of them: the ranks meet once
+        session.commands.joined("Pool.imap", "multiprocessing")
+        raise
 
 
 def _lock(what: str) -> Wrapper:
@@ -66,6 +97,8 @@ def _waitpid(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
 
 _EFFECT = "rank 0 runs the script's commands; all get what it got"
 _HELD = "one process, which all ranks hold"
+_DONE = "rank 0's is done as well"
+_THREAD, _PROCESS, _POOL = "concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool"
 _ONCE = "of a command that all ranks hold: once"
 
 PATCHES = (
@@ -82,7 +115,20 @@ PATCHES = (
         Patch("fcntl", name, _lock(f"fcntl.{name}"), "rank 0 has the lock, for all (filelock's as well)")
         for name in _LOCKS
     ),
-    Patch("concurrent.futures._base", "Future.result", _awaited("Future.result"), "rank 0's is done as well"),
-    Patch("queue", "Queue.join", _awaited("Queue.join"), "rank 0's is done as well"),
+    Patch("concurrent.futures._base", "Future.result", _awaited("Future.result", "concurrent"), _DONE),
+    Patch("concurrent.futures._base", "wait", _wait, _DONE),
+    Patch("concurrent.futures.thread", "ThreadPoolExecutor.shutdown", _shut, _DONE, when_imported=_THREAD),
+    Patch("concurrent.futures.process", "ProcessPoolExecutor.shutdown", _shut, _DONE, when_imported=_PROCESS),
+    Patch("multiprocessing.pool", "ApplyResult.wait", _ready, _DONE, when_imported=_POOL),
+    Patch(
+        "multiprocessing.pool",
+        "IMapIterator.next",
+        _next,
+        _DONE,
+        also=("multiprocessing.pool:IMapIterator.__next__",),
+        when_imported=_POOL,
+    ),
+    Patch("multiprocessing.pool", "Pool.join", _awaited("Pool.join", "multiprocessing"), _DONE, when_imported=_POOL),
+    Patch("queue", "Queue.join", _awaited("Queue.join", "queue"), _DONE),
     Patch("threading", "Thread.join", _join, "rank 0's thread has ended as well"),
 )

@@ -11,6 +11,7 @@ from torch.nn.parallel.data_parallel import DataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from ..batch.rules.autograd import as_list
 from ..calling.batch_norm import over_all_rows
 from ..errors import BatchError
 from ..gradients.averages import average
@@ -75,22 +76,26 @@ def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kw
 
 
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    inputs = args[1] if len(args) > 1 else kwargs["inputs"]
-    sources = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    trained = [index for index, source in enumerate(sources) if id(source) in session.models.ids]
-    if not trained or session.models.in_backward:
-        return wrapped(*args, **kwargs)
-    weights = session.models.weights
-    now, weights.is_backward = weights.begin(), True
-    try:
-        values = list(wrapped(*args, **kwargs))
-    finally:
-        weights.is_backward = False
-    own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
-    means = average([sources[index] for index in trained], own, session.world)
-    for index, mean in zip(trained, means, strict=True):
-        values[index] = mean
-    return tuple(values)
+    def bind(outputs: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+        if type(inputs) is dict:
+            return dict(zip(inputs, bind(outputs, list(inputs.values()), *rest, **options), strict=True))
+        sources = as_list(inputs)
+        trained = [index for index, source in enumerate(sources) if id(source) in session.models.ids]
+        if not trained or session.models.in_backward:
+            return wrapped(outputs, sources, *rest, **options)
+        weights = session.models.weights
+        now, weights.is_backward = weights.begin(), True
+        try:
+            values = list(wrapped(outputs, sources, *rest, **options))
+        finally:
+            weights.is_backward = False
+        own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
+        means = average([sources[index] for index in trained], own, session.world)
+        for index, mean in zip(trained, means, strict=True):
+            values[index] = mean
+        return tuple(values)
+
+    return bind(*args, **kwargs)
 
 
 def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:

@@ -197,7 +197,7 @@ def steps_by_hand():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for x, y in DataLoader(rows(48), 12):
         loss = F.cross_entropy(model(x), y)
-        for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        for p, g in zip(model.parameters(), torch.autograd.grad(loss, model.parameters()), strict=True):
             p.data -= 0.1 * g
     assert optimizer
     return weights(model)

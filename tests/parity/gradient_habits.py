@@ -1319,3 +1319,142 @@ def only_some_inputs():
         return loss + said
 
     return loop(model, step, optimizer)
+
+
+class Towers(nn.Module):
+    """An actor and a critic in one module, as they are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        self.critic = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
+
+    def forward(self, x):
+        return self.actor(x), self.critic(x)
+
+
+def a_backward_from_each_output():
+    model = Towers()
+    optimizer = SGD(model.parameters(), 0.3, weight_decay=0.1)
+
+    def step(x, y):
+        logits, value = model(x)
+        optimizer.zero_grad()
+        policy = F.cross_entropy(logits, y)
+        policy.backward()
+        said = sum(p.grad is None for p in model.parameters())
+        F.mse_loss(value.squeeze(1), y.double()).backward()
+        optimizer.step()
+        return policy + said
+
+    return loop(model, step, optimizer)
+
+
+def a_step_between_the_backwards_of_two_outputs():
+    model = Towers()
+    first, second = SGD(model.actor.parameters(), 0.3), SGD(model.critic.parameters(), 0.3)
+
+    def step(x, y):
+        logits, value = model(x)
+        first.zero_grad()
+        second.zero_grad()
+        policy = F.cross_entropy(logits, y)
+        policy.backward()
+        first.step()
+        F.mse_loss(value.squeeze(1), y.double()).backward()
+        second.step()
+        return policy
+
+    return loop(model, step, first, second)
+
+
+def an_output_that_no_loss_uses():
+    model = Towers()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9, weight_decay=0.1)
+
+    def step(x, y):
+        loss = descend(F.cross_entropy(model(x)[0], y), optimizer)
+        return loss + sum(p.grad is None for p in model.parameters())
+
+    return loop(model, step, optimizer)
+
+
+class Tasks(nn.Module):
+    """Gives a loss for each of its heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x, y):
+        hidden = torch.tanh(self.body(x))
+        return F.cross_entropy(self.a(hidden), y), F.cross_entropy(self.b(hidden), y.flip(0))
+
+
+def a_loss_that_is_not_used():
+    model = Tasks()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9, weight_decay=0.1)
+
+    def step(x, y):
+        loss = descend(model(x, y)[0], optimizer)
+        return loss + sum(p.grad is None for p in model.parameters())
+
+    return loop(model, step, optimizer)
+
+
+def losses_one_after_the_other():
+    model = Tasks()
+    optimizer = SGD(model.parameters(), 0.3, weight_decay=0.1)
+
+    def step(x, y):
+        first, second = model(x, y)
+        optimizer.zero_grad()
+        first.backward(retain_graph=True)
+        said = sum(p.grad is None for p in model.parameters())
+        second.backward()
+        optimizer.step()
+        return first + second + said
+
+    return loop(model, step, optimizer)
+
+
+def an_input_that_only_an_unused_output_reads():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f, self.g = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x, z):
+            return self.f(x), self.g(z)
+
+    model = Two()
+    optimizer = SGD(model.parameters(), 0.3, weight_decay=0.1)
+
+    def step(x, y):
+        z = (x * 2).detach().requires_grad_()
+        loss = descend(F.cross_entropy(model(x, z)[0], y), optimizer)
+        return loss + (z.grad is None)
+
+    return loop(model, step, optimizer)
+
+
+def gradients_of_what_is_iterated_once():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        said = loss.item()
+        grads = torch.autograd.grad(loss, model.parameters(), retain_graph=True)
+        named = torch.autograd.grad(loss, dict(model.named_parameters()).values(), retain_graph=True)
+        some = torch.autograd.grad(loss, filter(lambda p: p.dim() == 2, model.parameters()), retain_graph=True)
+        by_name = torch.autograd.grad(loss, dict(model.named_parameters()), retain_graph=True)
+        said += sum(grad.abs().sum().item() for _, grad in sorted(by_name.items()))
+        optimizer.zero_grad()
+        loss.backward(inputs=model.parameters())
+        for parameter, grad, other in zip(model.parameters(), grads, named, strict=True):
+            parameter.grad += 0.5 * grad + 0.1 * other
+        optimizer.step()
+        return said + sum(grad.norm().item() for grad in some)
+
+    return loop(model, step, optimizer)

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import logging.handlers
+import multiprocessing.pool
 import os
 import pickle
 import queue
@@ -22,15 +23,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import filelock
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
 
 
 def batch():
@@ -576,6 +581,76 @@ def commands_of_threads():
     return seen
 
 
+def pools_of_threads():
+    """Of which each rank starts as many threads as it needs, which is how long its tasks take."""
+
+    def write(name):
+        time.sleep(0 if ddp_patch.rank() else 0.2)
+        Path(name).write_text("x" * 1000)
+        return name
+
+    seen = []
+    with ThreadPoolExecutor(4) as pool:
+        pool.submit(write, "a")
+        time.sleep(0.1)  # now rank 0's first thread is at work, and the others' is idle
+        pool.submit(write, "b")
+    seen.append([os.path.getsize(name) for name in ("a", "b")])
+    pool = ThreadPoolExecutor(2)
+    futures = [pool.submit(write, name) for name in ("c", "d")]
+    done, pending = concurrent.futures.wait(futures)
+    seen += [len(done), len(pending), [os.path.getsize(name) for name in ("c", "d")]]
+    pool.shutdown()
+    with multiprocessing.pool.ThreadPool(2) as threads:
+        seen += threads.map(write, ["e", "f"])
+        seen += [os.path.getsize(name) for name in ("e", "f")]
+        seen += list(threads.imap(write, ["g", "h"]))
+        seen += [os.path.getsize(name) for name in ("g", "h")]
+        for name in ("i", "j"):
+            threads.apply_async(write, (name,))
+        threads.close()
+        threads.join()
+    return [*seen, [os.path.getsize(name) for name in ("i", "j")]]
+
+
+def commands_that_are_handed_over():
+    """To a thread, a pool or an exit stack, which call them themselves."""
+    append = ["sh", "-c", "echo x >> log.txt"]
+    thread = threading.Thread(target=subprocess.run, args=(append,))
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(os.system, "echo y >> log.txt")
+    with contextlib.ExitStack() as stack:
+        stack.callback(subprocess.run, append)
+    return Path("log.txt").read_text()
+
+
+def pipes_read_by_others():
+    process = subprocess.Popen(["printf", "a\\nb\\n"], stdout=subprocess.PIPE)
+    lines = list(io.TextIOWrapper(process.stdout, encoding="utf-8"))
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pickle.dump({"a": 1}, process.stdin)
+    able = process.stdin.writable(), process.stdout.writable(), process.stdin.readable(), process.stdout.readable()
+    process.stdin.close()
+    return lines, able, pickle.load(process.stdout)
+
+
+def generators_that_are_handed_on():
+    """To a function that takes a seed, or a generator to go on with."""
+
+    def order(count, rng=None):
+        return np.random.default_rng(rng).permutation(count).tolist()
+
+    rng = np.random.default_rng(0)
+    seen = [order(8, rng), order(8, 5)]
+    bits = np.random.PCG64(3)
+    first, second = np.random.Generator(bits), np.random.default_rng(bits)
+    sequence = np.random.SeedSequence(7)
+    np.random.default_rng(sequence)
+    with ddp_patch.per_rank():
+        return [*seen, rng.random(), second.random(), first.random(), sequence.spawn(1)[0].generate_state(1).tolist()]
+
+
 def films():
     """Encoded by a command that a library runs."""
     import matplotlib as mpl
@@ -970,6 +1045,10 @@ HABITS = [
     arrays_on_disk,
     pictures,
     commands_of_threads,
+    pools_of_threads,
+    commands_that_are_handed_over,
+    pipes_read_by_others,
+    generators_that_are_handed_on,
     films,
     compiled,
     locks_and_waits,

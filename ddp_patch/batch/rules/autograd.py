@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.overrides import is_tensor_like
 
 from ...errors import BatchError
 from ..forms import full_tensor, source_of, to_local
@@ -28,7 +30,7 @@ def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     func(rows, *args[1:], **kwargs)
     if rows.requires_grad and was_leaf and not batch._halved:
         size = World.get().size
-        _register_hook(rows, lambda grad: grad / size)
+        _register_hook(rows, lambda grad: None if grad is None else grad / size)  # of an output that nothing uses
         batch._halved = True
     batch._whole = None
     return batch
@@ -134,7 +136,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     """``torch.autograd.grad(loss, x)``: gradients of batches come back as batches."""
     given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False))
     kwargs = {**given, **kwargs}
-    outputs, inputs, weights = (_as_list(kwargs.pop(name, None)) for name in ("outputs", "inputs", "grad_outputs"))
+    outputs, inputs, weights = (as_list(kwargs.pop(name, None)) for name in ("outputs", "inputs", "grad_outputs"))
     weights = weights or [None] * len(outputs)
     roots = [
         (output * weight).sum() if isinstance(output, BatchTensor) and weight is not None else output
@@ -160,8 +162,11 @@ def _returned(value: Tensor | None, source: Tensor, is_whole: bool) -> Tensor | 
     return BatchTensor.from_local(value if source._halved else value / World.get().size, source._layout)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+def as_list(value: Any) -> list[Any]:
+    """Give what torch makes a tuple of: a tensor, an edge of a graph, or anything that can be iterated, maybe once."""
+    if value is None:
+        return []
+    return [value] if is_tensor_like(value) or isinstance(value, GradientEdge) else list(value)
 
 
 def deepcopy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
