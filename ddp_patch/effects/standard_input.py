@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .commands import Pipe
+from .pipes import Pipe
 from .prompts import Prompts
 from .rank_zero import RankZero
 
