@@ -9,11 +9,12 @@ from typing import Any
 
 from ..batch.pending import Derived, PendingReduction, meet
 from ..batch.world import World
-from ..errors import BatchError, DdpPatchError
+from ..errors import DdpPatchError
+from .assumption import Assumption
 from .averages import align
 from .conversions import Conversions
 from .gradients import GradientSync
-from .loss_scale import LossScale, leaves_below
+from .loss_scale import LossScale
 from .parameter_hooks import ParameterHooks
 from .tuning import Tuning
 from .unsettled import Unsettled
@@ -35,7 +36,9 @@ class Backwards:
         self._group = group
         self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
         self.loss_scale = LossScale(world.ledger)
+        self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
+        self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
         self._conversions = Conversions(self._converted)
         self.unsettled = Unsettled()
         self._running = False
@@ -58,6 +61,7 @@ class Backwards:
             sync.pending = False
             self.unsettled.note(sync)
         self._syncs.remove(sync)
+        sync.outlived = self._late.append if settle else None
         if not self._syncs:
             self._conversions.stop()
 
@@ -103,7 +107,7 @@ class Backwards:
             and any(part.has_count and part.is_open for part in reduction.reductions)
         ):
             meet(reduction.reductions)  # each would be waited for, one by one
-        assumed = self._assume(counted) if counted is not None and everywhere else None
+        assumed = self._assumption.begin(self._syncs, counted) if counted is not None and everywhere else None
         source = None if reduction is None else reduction.source
         self._running, failed = True, True
         self._count += 1
@@ -131,7 +135,7 @@ class Backwards:
             if counted is not None:
                 counted.assumed = False
         if assumed is not None and counted is not None:
-            self._correct(assumed, counted, source)
+            self._assumption.correct(assumed, counted, source)
         if reduction is not None:
             reduction.let_go()
         self.tuning.end()
@@ -144,32 +148,6 @@ class Backwards:
             yield
         finally:
             self.hooks.passing = before
-
-    def _assume(self, reduction: PendingReduction) -> GradientSync | None:
-        """Let a backward begin before it is known that no target is to be ignored, if that can be corrected."""
-        if not (self._world.may_assume and reduction.has_count and reduction.expected == reduction.expected):
-            return None
-        if self._world.accelerated:
-            return None  # to look at the true count would wait for the device; to sum it first does not
-        for sync in self._syncs:
-            if sync.may_be_scaled(reduction.source) and not self.hooks.on_any(sync.all):
-                reduction.assumed = True
-                return sync
-        return None
-
-    def _correct(self, sync: GradientSync, reduction: PendingReduction, source: Any) -> None:
-        true = float(reduction.divisor)
-        if true == reduction.expected:
-            return
-        # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
-        self._world.may_assume = False
-        if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
-            raise BatchError(
-                "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
-                "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
-            )
-        if true:
-            sync.scale(float(reduction.expected) / true)
 
     def _collectives(self) -> int:
         """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""
@@ -199,6 +177,10 @@ class Backwards:
                 self.unsettled.settle(sync)
                 self.hooks.release_after(sync.all)
             self.unsettled.note(sync)
+        late, self._late[:] = {id(sync): sync for sync in self._late}, []
+        for sync in () if failed else late.values():
+            sync.pending = True
+            sync.settle()
         if self._stepping is not None and not failed:
             self._align(self._stepping)  # a closure's
 

@@ -13,6 +13,7 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -65,6 +66,7 @@ class GradientSync:
         self.safe = ddp is None  # never arm DDP
         self.broken = False  # a backward failed half way through DDP's pass
         self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
+        self.outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
@@ -142,6 +144,8 @@ class GradientSync:
 
     def reached(self, anchor: Tensor) -> None:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
+        if not self.in_backward and self.outlived is not None:
+            self.outlived(self)
         if self._reached or not self.in_backward:
             return  # torch.autograd.grad accumulates nowhere
         self._reached = True

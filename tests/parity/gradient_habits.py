@@ -1458,3 +1458,43 @@ def gradients_of_what_is_iterated_once():
         return said + sum(grad.norm().item() for grad in some)
 
     return loop(model, step, optimizer)
+
+
+def layers_that_take_turns_in_one_step():
+    model = mlp()
+    first, second = model[2], nn.Linear(6, 3)
+    optimizer = SGD([*model.parameters(), *second.parameters()], 0.3)
+
+    def step(x, y):
+        model[2] = first
+        before = model(x)
+        model[2] = second
+        loss = F.cross_entropy(before, y) + F.cross_entropy(model(x), y)
+        return descend(loss, optimizer) + first.weight.grad.norm() + second.weight.grad.norm()
+
+    return loop(model, step, optimizer) + everything(first, second)
+
+
+def the_whole_is_met_after_its_parts():
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        hidden = model.features(x)
+        out = model.head(hidden)
+        with torch.no_grad():
+            said = model(x).sum()
+        return descend(F.cross_entropy(out, y), optimizer) + said
+
+    return loop(model, step, optimizer)
+
+
+def two_learners_of_one_forward():
+    base, one, two = mlp(), mlp(), mlp()
+    optimizer = SGD([*one.parameters(), *two.parameters()], 0.3)
+
+    def step(x, y):
+        outs = [torch.func.functional_call(base, dict(net.named_parameters()), (x,)) for net in (one, two)]
+        return descend(sum(F.cross_entropy(out, y) for out in outs), optimizer)
+
+    return loop(one, step, optimizer) + everything(two)

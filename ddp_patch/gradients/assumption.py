@@ -1,0 +1,63 @@
+"""A backward of a mean that begins before it is known that no target is to be ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..batch.pending import PendingReduction
+from ..batch.world import World
+from ..errors import BatchError
+from .gradients import GradientSync
+from .loss_scale import leaves_below
+from .parameter_hooks import ParameterHooks
+
+
+class Assumption:
+    """Assumes of losses that no target is ignored, and corrects the gradients where some were."""
+
+    def __init__(self, world: World, hooks: ParameterHooks) -> None:
+        """Assume nothing yet.
+
+        Args:
+            world: the ranks.
+            hooks: the script's, on parameters, which would be called with gradients of another scale.
+        """
+        self._world = world
+        self._hooks = hooks
+
+    def begin(self, syncs: Iterable[GradientSync], reduction: PendingReduction) -> GradientSync | None:
+        """Let a backward begin before the count is known, if that can be corrected; gives whose gradients it gives."""
+        if not (self._world.may_assume and reduction.has_count and reduction.expected == reduction.expected):
+            return None
+        if self._world.accelerated:
+            return None  # to look at the true count would wait for the device; to sum it first does not
+        for sync in syncs:
+            if sync.may_be_scaled(reduction.source) and not self._hooks.on_any(sync.all):
+                reduction.assumed = True
+                return sync
+        return None
+
+    def correct(self, sync: GradientSync, reduction: PendingReduction, source: Any) -> None:
+        """Multiply the gradients of a backward that is over, now that the true count has come.
+
+        Args:
+            sync: that ``begin`` gave.
+            reduction: the loss.
+            source: the node that the backward began at.
+
+        Raises:
+            BatchError: where it gave gradients to something else as well.
+        """
+        true = float(reduction.divisor)
+        if true == reduction.expected:
+            return
+        # Every gradient of this backward came through the loss, so all of them are wrong by the same factor.
+        self._world.may_assume = False
+        if any(id(leaf) not in sync.ids for leaf in leaves_below([source])):
+            raise BatchError(
+                "A loss with targets to ignore has gradients for tensors that are no parameters of its model, which "
+                "were computed as if no target were to be ignored. Write float(loss) before loss.backward()."
+            )
+        if true:
+            sync.scale(float(reduction.expected) / true)
