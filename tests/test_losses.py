@@ -11,9 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
-from ddp_patch.gradients.backwards import Backwards
-from ddp_patch.gradients.tuning import Tuning
-from ddp_patch.options import Options
+from ddp_patch.gradients.assumption import Assumption
 
 
 def squared(z):
@@ -82,11 +80,10 @@ def test_a_loss_travels_with_the_gradients(collectives, name):
 def test_a_count_is_assumed_only_where_looking_at_it_costs_no_wait(accelerated):
     """On an accelerator it would wait for the device in every step; a sum of eight bytes does not."""
     world = SimpleNamespace(may_assume=True, ledger=None, accelerated=accelerated)
-    backwards = Backwards(world, lambda: None, Tuning(Options(), world, lambda: False))
+    assumption = Assumption(world, SimpleNamespace(on_any=lambda parameters: False))
     sync = SimpleNamespace(may_be_scaled=lambda source: True, all=[])
-    backwards._syncs.append(sync)
     reduction = SimpleNamespace(has_count=True, expected=8.0, source=None, part=torch.empty(2))
-    assert backwards._assume(reduction) is (None if accelerated else sync)
+    assert assumption.begin([sync], reduction) is (None if accelerated else sync)
 
 
 def below_overrides():

@@ -82,6 +82,7 @@ ATTRIBUTES = {
     "_flat_weights": lambda: torch.nn.GRU(1, 1),
     "_get_sequence_number_for_group": lambda: torch.distributed.ProcessGroup,
     "_is_full_backward_hook": lambda: torch.nn.Linear(1, 1),
+    "_base": lambda: torch.ones(2)[0],
     "_is_view": lambda: torch.ones(1),
     "_metadata": lambda: torch.nn.Linear(1, 1).state_dict(),
     "_next_index": lambda: torch.utils.data.dataloader._BaseDataLoaderIter,

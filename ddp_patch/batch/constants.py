@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import below_torch
 from .forms import full_tensor, note_write
 from .names import function_name, writes_in_place
 from .nested import nested
-from .tensor import BatchTensor, below_torch
+from .tensor import BatchTensor
 from .world import World
 
 

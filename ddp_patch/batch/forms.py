@@ -27,6 +27,21 @@ def version(tensor: Tensor) -> int:
     return tensor.untyped_storage().__dict__.get("ddp_patch_writes", 0)  # type: ignore[no-any-return]
 
 
+def agree(batch: BatchTensor) -> None:
+    """Note that both forms hold the same, as far as they are there."""
+    rows, whole = batch._rows, batch._whole
+    batch._rows_seen, batch._whole_seen = 0 if rows is None else version(rows), 0 if whole is None else version(whole)
+    batch._nodes = node_of(rows), node_of(whole)
+
+
+def node_of(form: Tensor | None) -> int:
+    """Number the node that a tensor is of: a write with a part in the graph gives it another one."""
+    base = (
+        None if form is None else form if form._base is None else form._base
+    )  # a view's own is made anew by any write
+    return -1 if base is None or base.grad_fn is None else base.grad_fn._sequence_nr()
+
+
 def note_write(tensor: Tensor) -> None:
     """Count a write to an inference tensor, on the storage that it shares with its views."""
     if tensor.is_inference():
@@ -48,7 +63,7 @@ def to_local(batch: BatchTensor) -> Tensor:
             rows = shard(whole, batch._layout)
             # A view would share the whole's version counter, and the two forms could no longer be told apart.
             batch._rows = rows.clone() if rows._is_view() else rows
-        batch._rows_seen = version(batch._rows)
+        agree(batch)
     return batch._rows
 
 
@@ -75,7 +90,7 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(wants):
             batch._whole = all_gather(rows, batch._layout)
         batch._whole_first = False
-        batch._whole_seen, batch._rows_seen = version(batch._whole), version(rows)
+        agree(batch)
     return batch._whole
 
 
@@ -125,15 +140,17 @@ def write_back(batch: BatchTensor) -> None:
     whole = batch._whole
     assert whole is not None
     if batch._rows is not None:
+        # Whoever looks first may do so in another mode than the one that it was written in.
+        is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
         # Into the same memory: other batches may be views of these rows.
-        batch._rows.copy_(shard(whole, batch._layout))
+        with torch.set_grad_enabled(is_recorded):
+            batch._rows.copy_(shard(whole, batch._layout))
         note_write(batch._rows)
-        if torch.is_grad_enabled() and whole.requires_grad:
+        if is_recorded:
             batch._whole_first = True
             if batch._rows.retains_grad:
                 whole.retain_grad()
-        batch._rows_seen = version(batch._rows)
-    batch._whole_seen = version(whole)
+    agree(batch)
     if batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()
 
@@ -143,11 +160,12 @@ def _write_forward(batch: BatchTensor) -> None:
     whole, rows = batch._whole, batch._rows
     assert whole is not None
     assert rows is not None
-    with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(rows.requires_grad):
+    is_recorded = rows.requires_grad and node_of(rows) != batch._nodes[0]
+    with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
         whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
-        batch._whole_first = False
-    batch._whole_seen, batch._rows_seen = version(whole), version(rows)
+        batch._whole_first = batch._whole_first and not is_recorded
+    agree(batch)
     if batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()
 

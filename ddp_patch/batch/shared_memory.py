@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..structure import leaves, map_leaves
-from .forms import catch_up_with, full_tensor, look_through, version, whole_is_seen
+from .forms import catch_up_with, full_tensor, look_through, node_of, version, whole_is_seen
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
@@ -61,6 +61,7 @@ def in_shared_memory(
     for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
         if any(view is each for each in views):
             view._whole, view._whole_seen = whole, version(whole)
+            view._nodes = node_of(view._rows), node_of(whole)
             view._lies_as_whole, view._whole_first = target._lies_as_whole, None
             look_through(view)
     return result

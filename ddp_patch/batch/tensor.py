@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BatchError, DdpPatchError
+from ..errors import BatchError, DdpPatchError, below_torch
 from ..structure import leaves
-from .forms import EXPORTS, any_is_aliased, full_tensor, mark_aliased, note_write, version, write_back
+from .forms import EXPORTS, agree, any_is_aliased, full_tensor, mark_aliased, node_of, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, function_name, writes_in_place
@@ -41,6 +41,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _whole: Tensor | None
     _rows_seen: int  # version of the rows when both forms last agreed
     _whole_seen: int
+    _nodes: tuple[int, int]  # that rows and whole were of, likewise
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _lies_as_whole: bool  # the whole lies in memory as one process's does, and the rows are a copy without its holes
@@ -78,9 +79,16 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         rows, whole = (form if form is None else instead.get(id(form), form) for form in (self._rows, self._whole))
         batch = _make(rows, whole, self._layout)
         batch._rows_seen, batch._whole_seen, batch._whole_copy = self._rows_seen, self._whole_seen, self._whole_copy
+        was, now = self._nodes, batch._nodes
+        batch._nodes = now if (node_of(self._rows), node_of(self._whole)) == was else was
         batch._halved, batch._is_slice, batch._is_aliased = self._halved, self._is_slice, self._is_aliased
         batch._lies_as_whole, batch._whole_first = self._lies_as_whole, self._whole_first
         return batch
+
+    def __copy__(self) -> BatchTensor:
+        """Share its memory, without its graph, as ``copy.copy`` has it of tensors."""
+        twin: Any = self.detach()
+        return twin.requires_grad_() if self.requires_grad else twin  # type: ignore[no-any-return]
 
     @classmethod
     def __torch_function__(
@@ -105,15 +113,6 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         raise below_torch(func)
 
 
-def below_torch(function: Any) -> BatchError:
-    """Make the error for a batch that comes where its rows cannot be followed."""
-    return BatchError(
-        f"{function} was called on a batch below torch's Python functions (by torch.FloatTensor or "
-        "a C++ extension), where its rows and its gradient would be lost. "
-        "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
-    )
-
-
 def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
     held: Tensor = rows if rows is not None else whole  # type: ignore[assignment]
     shape = list(held.shape)
@@ -121,8 +120,7 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     # Registered as a wrapper: it owns no memory, so that anything that bypasses the rules fails instead of computing.
     batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=held.dtype, device=held.device)
     batch._rows, batch._whole, batch._layout = rows, whole, layout
-    batch._rows_seen = 0 if rows is None else version(rows)
-    batch._whole_seen = 0 if whole is None else version(whole)
+    agree(batch)
     batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
     batch._lies_as_whole = batch._whole_first = rows is None
     if World.current is not None and World.current.observation is not None:

@@ -1,5 +1,7 @@
 """Random calls whose results look into a batch's memory, or hold a copy, as those of one process do."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from cases import Call, batch
@@ -147,13 +149,99 @@ def arrays_of_gaps(r):
     return Call(function, [(x, dim)], local=False, grads=False)
 
 
+def writes_that_are_met_later(r):
+    """A write through a view has a part in the graph or none, whoever looks at the batch first, and in which mode."""
+    x, _ = batch(r, dims=2, dim=0, rows=r.randint(3, 7))
+    form, unrecorded, reader, is_leaf = r.randrange(4), r.random() < 0.5, r.randrange(4), r.random() < 0.4
+    unrecorded = unrecorded or is_leaf
+
+    def function(x):
+        w = torch.full((x.shape[1],), 0.5).requires_grad_()
+        z = (x * 1).detach().requires_grad_() if is_leaf else x * w
+        with torch.set_grad_enabled(not unrecorded):
+            if form == 0:
+                z[0].mul_(10)
+            elif form == 1:
+                half = z[:2]
+                half *= w.detach() + 3
+            elif form == 2:
+                z[1][0] = w.sum() * 2
+            else:
+                z[0].zero_()
+        seen = []
+        with torch.set_grad_enabled(reader % 2 == 0):
+            if reader < 2:
+                seen += [z.max().detach(), z.detach().argmax()]
+        loss = ((z * 2).sum() + z[0].pow(2).sum()) if reader == 3 else (z * 2).sum()
+        loss.backward()
+        return loss.detach(), z.detach() * 1, z.grad if is_leaf else w.grad, *seen
+
+    return Call(function, [(x, 0)], local=False, grads=False)
+
+
+def other_memory(r):
+    """``x.data = value`` has a batch look elsewhere; ``copy.copy`` shares memory; what was given stays."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    form, is_leaf, looks, times = r.randrange(5), r.random() < 0.5, r.random() < 0.5, r.randint(1, 3)
+
+    def function(x):
+        z = (x * 1).detach().requires_grad_() if is_leaf else x * 1
+        old = z.detach()
+        seen = [z.argmax(), old.argmax()] if looks else []
+        if form == 0:
+            z.data = z.detach() + 1
+        elif form == 1:
+            for _ in range(times):
+                z.data = z.data * 2
+        elif form == 2:
+            z.data = torch.ones(z.shape) * 3
+        elif form == 3:
+            other = copy.copy(z)
+            with torch.no_grad():
+                other.add_(2)
+            seen += [other.argmax(), other.detach() * 1, torch.tensor(other.requires_grad)]
+        else:
+            (z * z).sum().backward() if is_leaf else None
+            z.data = z.data - 0.1 * (z.grad if is_leaf else 1)
+        with torch.no_grad():
+            z.mul_(1.5)
+        return z.detach() * 1, old * 1, z.argmin(), old.argmin(), *seen
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
+def gradients_that_are_set(r):
+    """``h.grad`` of what is no leaf can be read, set and read again."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    form = r.randrange(3)
+
+    def function(x):
+        w = torch.full((x.shape[1],), 0.5).requires_grad_()
+        h = x * w
+        h.retain_grad()
+        (h * h).sum().backward(retain_graph=True)
+        if form == 0:
+            h.grad = h.grad * 2
+        elif form == 1:
+            h.grad = None
+        (h * 3).sum().backward()
+        return h.grad * 1, w.grad
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
 CASES = {
+    "writes_that_are_met_later": writes_that_are_met_later,
+    "other_memory": other_memory,
+    "gradients_that_are_set": gradients_that_are_set,
     "copies_or_views": copies_or_views,
     "writes_in_inference": writes_in_inference,
     "gradients_on_the_way": gradients_on_the_way,
     "arrays_of_gaps": arrays_of_gaps,
 }
 REPEATS = {
+    "writes_that_are_met_later": 80,
+    "other_memory": 60,
     "copies_or_views": 80,
     "writes_in_inference": 120,
     "gradients_on_the_way": 160,

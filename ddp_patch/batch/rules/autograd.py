@@ -12,7 +12,8 @@ from torch.autograd.graph import GradientEdge
 from torch.overrides import is_tensor_like
 
 from ...errors import BatchError
-from ..forms import full_tensor, source_of, to_local
+from ..crossings import shard
+from ..forms import agree, full_tensor, source_of, to_local
 from ..nodes import untied
 from ..tensor import BatchTensor, Rule
 from ..world import World
@@ -54,7 +55,11 @@ def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if value is not None and not isinstance(value, BatchTensor):
         raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
     source, is_whole = source_of(batch)
-    source.grad = value if value is None else full_tensor(value) if is_whole else to_local(value)
+    if value is None:
+        source.grad = None
+    else:  # of what is no leaf, in the scale of its rows
+        scale = 1 if is_whole or batch._halved else World.get().size
+        source.grad = full_tensor(value) if is_whole else to_local(value) if scale == 1 else to_local(value) * scale
 
 
 def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -70,15 +75,29 @@ def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.data = value`` of the same shape."""
+    """``x.data = value`` of the same shape: it lies where the value does, and what shared its memory stays."""
     batch, value = args
     if not isinstance(batch, BatchTensor) or value.shape != batch.shape:
         raise BatchError(
             f"x.data of shape {tuple(batch.shape)} was set to a tensor of shape {tuple(value.shape)}, so its rows "
             "cannot be followed. Write x = value."
         )
+    if value.dtype != batch.dtype:
+        raise BatchError(f"x.data of {batch.dtype} was set to a tensor of {value.dtype}. Write x = value.")
+    rows, layout = to_local(batch), batch._layout
     with torch.no_grad():
-        batch.copy_(value)
+        if isinstance(value, BatchTensor) and value._layout == layout:
+            new = to_local(value).detach()
+        else:  # every rank's own copy of a part: what is written to it must not be seen in the value, on one rank alone
+            whole = full_tensor(value) if isinstance(value, BatchTensor) else value
+            new = shard(whole, layout).clone()
+    if rows.requires_grad:  # the same leaf, with its gradient and hooks
+        rows.data = new
+        batch._is_aliased = True
+    else:
+        batch._rows = new
+    batch._whole, batch._is_slice = None, False
+    agree(batch)
 
 
 def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -141,8 +141,10 @@ def along_dim(position: int, default: Any, several: bool) -> Rule:
 
     def rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batch = args[0] if args else None
-        if not isinstance(batch, BatchTensor) or any(
-            isinstance(value, BatchTensor) for value in (*args[1:], *kwargs.values())
+        if (
+            not isinstance(batch, BatchTensor)
+            or "out" in kwargs
+            or any(isinstance(value, BatchTensor) for value in (*args[1:], *kwargs.values()))
         ):
             return NotImplemented
         named = {"dim": kwargs["dims"]} if "dims" in kwargs else kwargs

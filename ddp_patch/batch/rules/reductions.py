@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..crossings import all_reduce
 from ..forms import known_whole, to_local
@@ -33,6 +34,8 @@ def over(name: str) -> Rule:
         rows = to_local(batch)
         dtype = kwargs.get("dtype") or rows.dtype
         is_mean = name == "mean"
+        if not is_mean and "dtype" not in kwargs and _sums_in_float(rows):
+            dtype = torch.float32
         if not (dtype.is_floating_point or dtype.is_complex):
             if is_mean:
                 return NotImplemented  # torch's own error
@@ -47,6 +50,14 @@ def over(name: str) -> Rule:
         return pending_reduction(partial, reduced, rows=rows, dtype=dtype)
 
     return rule
+
+
+def _sums_in_float(rows: Tensor) -> bool:
+    """Tell whether autocast has a sum of half precision in float: on accelerators (torch 2.13, autocast_mode.h)."""
+    kind = rows.device.type
+    return (
+        kind != "cpu" and rows.dtype.is_floating_point and rows.dtype.itemsize < 4 and torch.is_autocast_enabled(kind)
+    )
 
 
 def of_all(name: str) -> Rule:
