@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import THOROUGH
-from parity.loader_habits import Stored
+from parity.loader_habits import DrawingItems, Stored
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 import ddp_patch
@@ -821,3 +821,18 @@ def test_a_loader_that_keeps_its_position_gives_all_ranks_one_order(ranks):
     for batches, in_order in ranks.call(stateful_out_of_order, 2).ok().results:
         assert batches == [[4.0 * at + i for i in range(4)] for at in range(4)]
         assert in_order is False
+
+
+def draws_as_it_is_read(seed):
+    try:
+        list(DataLoader(DrawingItems(seed), 4))
+    except ddp_patch.BatchError as error:
+        return str(error)
+    return "drawn"
+
+
+def test_a_generator_that_is_made_while_rows_are_dealt_is_refused(ranks):
+    for said in ranks.call(draws_as_it_is_read, 2, 3).ok().results:
+        assert "made a generator while it was read (Generator 3), so that each rank drew for its own rows" in said
+    # Of the system's seeds no two are alike: one process draws something else in every run, too.
+    assert ranks.call(draws_as_it_is_read, 2, None).ok().results == ["drawn", "drawn"]

@@ -14,6 +14,7 @@ from ..ledger import script_line
 from ..structure import leaves
 from .batches import as_dealt
 from .collated import Collated
+from .generators import seeds_in
 from .sampler import DealtBatches
 
 _WORKER_ADVICE = (
@@ -92,7 +93,10 @@ class Apart:
         if self._collate is not None:
             samples = data if layout is None else [sample for part in self._share(data) for sample in part]
             return as_dealt(self._collate(samples), self._world, len(samples))[0], len(samples)
-        return (data if layout is None else self._collated.as_batch(data, layout, self._share)), rows
+        return (data if layout is None else self._collated.as_batch(data, layout, self._share, self._seeds_made)), rows
+
+    def _seeds_made(self) -> list[str]:
+        return [] if self._has_workers else seeds_in(self.iterator._dataset)
 
     def _leaders(self, data: Any) -> Any:
         """What rank 0 has."""

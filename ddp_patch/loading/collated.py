@@ -32,7 +32,7 @@ class Collated:
         self._described = described
         self._agreed: set[str] = set()
 
-    def as_batch(self, data: Any, layout: Layout, exchange: Exchange) -> Any:
+    def as_batch(self, data: Any, layout: Layout, exchange: Exchange, seeds_made: Callable[[], list[str]]) -> Any:
         """Make batches of collated rows.
 
         Args:
@@ -40,13 +40,22 @@ class Collated:
             layout: of the batch.
             exchange: gives what every rank gave. All come to it with the first batch of a kind; where the rows of some
                 ranks alone make another one, these meet nobody, which is an error too.
+            seeds_made: tells the seeds of the generators that the dataset has made by now; it held none.
 
         Raises:
-            BatchError: where they are not of one kind.
+            BatchError: where they are not of one kind, or the ranks drew alike for different rows.
         """
         own = _kind(data)
         if own not in self._agreed:
-            for rank, its in enumerate(exchange(own)):
+            given = exchange((own, seeds_made()))
+            made = [seeds for _, seeds in given if seeds]
+            if made and all(seeds == made[0] for seeds in made):
+                raise BatchError(
+                    f"{script_line()}: {self._described} made a generator while it was read ({made[0][0]}), so that "
+                    "each rank drew for its own rows what one process draws for the first ones. Make it in __init__, "
+                    "or write loader = ddp_patch.read_once(loader)."
+                )
+            for rank, (its, _) in enumerate(given):
                 if its != own:
                     raise BatchError(
                         f"{script_line()}: {self._described}: the rows of this rank make {own}, those of rank {rank} "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from ..generators import kinds, set_states, states
-from .held import held_by
+from ..generators import kinds, same_states, set_states, state_of, states
+from .held import held_by, held_within
 
 
 @contextlib.contextmanager
@@ -30,6 +30,40 @@ def own_generators(loader: Any) -> list[Any]:
 
     In an order that is the same on every rank.
     """
-    # Those behind the functions of torch and random are carried over anyway.
-    known = (torch.default_generator, random.getrandbits.__self__)  # type: ignore[attr-defined]
-    return held_by(loader, kinds(), known)
+    return held_by(loader, kinds(), _known())
+
+
+def _known() -> tuple[Any, Any]:
+    """Those behind the functions of torch and random, which are carried over anyway."""
+    return torch.default_generator, random.getrandbits.__self__  # type: ignore[attr-defined]
+
+
+def as_the_readers(own: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
+    """Give this rank's generators for those that the reader holds, and None for each that only reading has made.
+
+    Args:
+        own: of this rank.
+        begun: where the reader's stood as the epoch began.
+    """
+    if len(own) == len(begun):
+        return list(own)
+    left, found = [(each, state_of(each)) for each in own], []
+    for state in begun:
+        twin = next((each for each, its in left if type(its) is type(state) and same_states([its], [state])), None)
+        left = [(each, its) for each, its in left if each is not twin]
+        found.append(twin)
+    return found
+
+
+def seeds_in(dataset: Any) -> list[str]:
+    """Tell the seeds of the generators that a dataset holds."""
+    return [_seed_of(each) for each in held_within([dataset], kinds(), _known())]
+
+
+def _seed_of(generator: Any) -> str:
+    """Name a generator by its seed, as far as it tells: those of ranks that the system seeded differ."""
+    kind = type(generator).__name__
+    if isinstance(generator, torch.Generator):
+        return f"{kind} {generator.initial_seed()}"
+    seeds = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
+    return f"{kind} {getattr(seeds, 'entropy', '')}"

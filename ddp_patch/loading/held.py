@@ -34,10 +34,11 @@ def held_by(loader: Any, kinds: tuple[type, ...], known: Iterable[Any] = ()) -> 
         kinds: classes.
         known: objects that are not meant.
     """
-    return list(_within([loader.dataset, loader.collate_fn], kinds, known))
+    return list(held_within([loader.dataset, loader.collate_fn], kinds, known))
 
 
-def _within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
+def held_within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
+    """Find objects of some kinds in what some things hold; see ``held_by``."""
     seen = {id(thing): thing for thing in known}  # which stay alive: their places in memory are not taken again
     waiting = deque(things)  # those that are held nearer come first
     while waiting and len(seen) < _MOST_THINGS:
@@ -131,7 +132,7 @@ def asks_for_its_worker(loader: Any) -> bool:
     begin = loader.worker_init_fn
     if isinstance(begin, types.MethodType) and begin.__self__ is loader.dataset:
         return True
-    functions = _within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
+    functions = held_within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
     return any("get_worker_info" in _names_in(function.__code__) for function in functions)
 
 

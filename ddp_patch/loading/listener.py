@@ -16,7 +16,7 @@ from ..diagnosis.lockstep import FirstBatches
 from ..generators import set_state_of, set_states, states
 from .batches import given, mapped_tensors, pinned
 from .channel import Channel
-from .generators import own_generators, undrawn
+from .generators import as_the_readers, own_generators, undrawn
 from .sampler import Drawn
 from .shadow import shadow_of
 from .workers import drawn_ahead
@@ -80,15 +80,16 @@ class Listener:
         self._sampler = sampler
         self._placed = pinned(loader)
         self._by_itself = False
-        self._generators = own_generators(loader) if loader.num_workers == 0 else []
         self._name = name
         begun = channel.receive(name)
         if isinstance(begun, BaseException):
             raise begun
-        if begun is not None:
-            set_states(begun[0])
-            if begun[1] is not None:
-                set_state_of(loader.generator, begun[1])
+        moved, began = begun
+        self._generators = as_the_readers(own_generators(loader) if loader.num_workers == 0 else [], began)
+        if moved is not None:
+            set_states(moved[0])
+            if moved[1] is not None:
+                set_state_of(loader.generator, moved[1])
 
     def next(self) -> tuple[Any, int | None]:
         """Draw the next indices, and wait for their batch."""
@@ -106,7 +107,8 @@ class Listener:
         if moved[0] is not None:
             set_states(moved[0])
         for generator, state in zip(self._generators, moved[1], strict=True):
-            set_state_of(generator, state)
+            if generator is not None:
+                set_state_of(generator, state)
         if kind == "stop":
             raise StopIteration
         if kind == "error":

@@ -98,9 +98,8 @@ class Loaders:
             planned = compare_datasets(self._world, loader, number, how.by.name)
             if Read.PER_HOST.name in planned and how.by is not Read.PER_HOST:
                 how = Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
-            known = self._known[loader] = _Known(
-                number, FirstBatches(self._world, number), Collated(_described(loader)), how
-            )
+            collated = Collated(_described(loader))
+            known = self._known[loader] = _Known(number, FirstBatches(self._world, number), collated, how)
         known.how = how
         self._world.ledger.loaders[_described(loader)] = how.reason
         if not known.epochs and loader.persistent_workers:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 from torch.utils.data.distributed import DistributedSampler
 
@@ -100,14 +101,21 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
         return _per_host(f"it asks which of its workers loads; {_SHARD_BATCH}")
     if loader.num_workers > 0 and (loader.batch_size or size) < size and choice != "shard_batch":
         return _per_host(f"batch_size={loader.batch_size} are fewer rows than there are ranks")
-    if loader.collate_fn is default_collate:
+    if loader.collate_fn is default_collate and _collates_as_torch_does():
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "shard_batch":
         return Plan(
             Read.OWN_SAMPLES,
             "rows dealt, as ddp_patch.shard_batch(loader) says: each rank loads its own, all collate all",
         )
+    if loader.collate_fn is default_collate:
+        return _per_host(f"default_collate was told of types of the script's own; {_SHARD_BATCH}")
     return _per_host(f"its collate_fn may look at the whole batch; {_SHARD_BATCH}")
+
+
+def _collates_as_torch_does() -> bool:
+    """Tell whether nobody has told ``default_collate`` of types of their own, of which it may make anything."""
+    return all(getattr(function, "__module__", "").startswith("torch.") for function in default_collate_fn_map.values())
 
 
 def _per_host(why: str) -> Plan:

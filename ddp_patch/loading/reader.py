@@ -71,7 +71,8 @@ class Reader:
         draws = isinstance(loader.dataset, IterableDataset if self._draws_here else IterDataPipe)
         generator = loader.generator
         moved = states(), None if generator is None else state_of(generator)
-        channel.send(name, moved if draws and script_thread.is_here() else None, _none)
+        began = [state_of(each) for each in self._generators]
+        channel.send(name, (moved if draws and script_thread.is_here() else None, began), _none)
 
     def next(self) -> tuple[Any, int | None]:
         """Read a batch, hand it over, and keep this rank's rows."""

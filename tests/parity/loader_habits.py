@@ -22,6 +22,7 @@ from torch.utils.data import (
     get_worker_info,
     random_split,
 )
+from torch.utils.data._utils.collate import default_collate_fn_map
 from tqdm import tqdm
 
 import ddp_patch
@@ -896,3 +897,48 @@ def datasets_that_show_bars():
     if ddp_patch.is_main():
         tqdm([], disable=True)
     return found + epochs(loader, 2) + epochs(DataLoader(Barred(), 6))
+
+
+class Drawing(IterableDataset):
+    """Makes its generator as it is read, as some do for each of their workers."""
+
+    def __iter__(self):
+        self.drawn = random.Random(0)
+        for _ in range(8):
+            yield torch.tensor([self.drawn.random()], dtype=torch.float64)
+
+
+class DrawingItems(Dataset):
+    """Likewise, with the first item."""
+
+    def __init__(self, seed=3):
+        self.drawn, self.seed = None, seed
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        if self.drawn is None:
+            self.drawn = np.random.default_rng(self.seed)
+        return torch.tensor([i + self.drawn.random()], dtype=torch.float64)
+
+
+def generators_made_by_reading():
+    return epochs(DataLoader(Drawing(), 4), 3) + epochs(DataLoader(DrawingItems(), 4, collate_fn=torch.stack), 3)
+
+
+class Box:
+    def __init__(self, number):
+        self.number = number
+
+
+def types_that_default_collate_was_told_of():
+    default_collate_fn_map[Box] = lambda boxes, *, collate_fn_map=None: list(boxes)
+    try:
+        rows = [{"x": torch.full((2,), float(i)), "box": Box(i)} for i in range(10)]
+        found = []
+        for batch in DataLoader(rows, 4):
+            found += [batch["x"].sum().item(), *(box.number for box in batch["box"])]
+    finally:
+        del default_collate_fn_map[Box]
+    return found
