@@ -13,19 +13,22 @@ from .files import Files
 from .ownership import Ownership
 from .pipes import Pipe
 from .rank_zero import RankZero
+from .temporary import TemporaryPlaces
 
 
 class Commands:
     """Runs commands for the script."""
 
-    def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files) -> None:
+    def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files, places: TemporaryPlaces) -> None:
         """Start with no command run.
 
         Args:
             rank_zero: who acts for all ranks.
             ownership: tells who is calling.
             files: of the script.
+            places: temporary ones, which each rank has by itself.
         """
+        self._places = places
         self._files = files
         self._rank_zero = rank_zero
         self._ownership = ownership
@@ -43,7 +46,9 @@ class Commands:
         if is_silent:
             return _nothing(what, args, kwargs)
         self._files.written.commanded()
-        return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
+        result, there = self._rank_zero.barrier_call(what, lambda: (real(*args, **kwargs), self._places.there()))
+        self._places.follow(there)
+        return result
 
     def joined(self, what: str, *through: str) -> None:
         """Wait until rank 0 has joined what threads do for the script as well: what they wrote is there.
@@ -101,12 +106,14 @@ class Commands:
             pipes = {name: getattr(process, name) for name in ("stdin", "stdout", "stderr")}
             vars(process).update({name: getattr(pipe, "real", pipe) for name, pipe in pipes.items()})
             try:
-                return real(*args, **kwargs), process.returncode
+                result = real(*args, **kwargs)
+                return result, process.returncode, {} if process.returncode is None else self._places.there()
             finally:
                 vars(process).update(pipes)
 
         self._files.written.commanded()
-        result, process.returncode = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        result, process.returncode, there = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        self._places.follow(there)
         return result
 
     def wait_for(self, real: Callable[[int, int], Any], pid: int, options: int) -> Any:

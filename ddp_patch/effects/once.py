@@ -16,6 +16,7 @@ from .looks import Looks
 from .ownership import Ownership
 from .rank_zero import RankZero
 from .shared import ANY, Library, SharedObjects
+from .temporary import TemporaryPlaces
 
 
 class Once:
@@ -37,7 +38,8 @@ class Once:
         self.files = Files(self.rank_zero, self.owners, self.disks)
         self.looks = Looks(self.rank_zero, self.owners, self.files, self.disks)
         self.folders = Folders(self.rank_zero, self.owners, self.files)
-        self.commands = Commands(self.rank_zero, self.owners, self.files)
+        self.places = TemporaryPlaces(self.rank_zero)
+        self.commands = Commands(self.rank_zero, self.owners, self.files, self.places)
         self.checkpoints = Checkpoints(world, self.rank_zero, self.owners, self.files)
         self.console = Console(world, self.rank_zero, job.crash, job.signals.alone)
         self._shared: dict[Library, SharedObjects] = {}

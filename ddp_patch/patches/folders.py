@@ -66,7 +66,10 @@ def _own(place: int) -> Wrapper:
         elif session.folders.are_others and "dir" in kwargs:
             kwargs = {**kwargs, "dir": own(kwargs["dir"])}
         made = wrapped(*args, **kwargs)
-        session.owners.made(made[1] if isinstance(made, tuple) else getattr(made, "name", made))
+        path = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
+        session.owners.made(path)
+        if session.rank_zero.in_lockstep() and session.owners.caller("tempfile") == "script":
+            session.places.made(path)
         return made
 
     return make

@@ -625,6 +625,27 @@ def commands_that_are_handed_over():
     return Path("log.txt").read_text()
 
 
+def commands_that_write_to_temporary_places():
+    seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder, "in.txt"), Path(folder, "out.txt")
+        given.write_text("b\na\n")
+        subprocess.run(["sort", given, "-o", made], check=True)
+        seen.append(made.read_text())
+        os.system(f"mkdir {folder}/more && echo c > {folder}/more/c.txt && rm {given}")
+        seen.append(sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*")))
+        seen.append(Path(folder, "more/c.txt").read_text())
+        with subprocess.Popen(["cp", made, f"{folder}/again.txt"]) as process:
+            process.wait()
+        seen.append(Path(folder, "again.txt").read_text())
+    descriptor, path = tempfile.mkstemp()
+    os.close(descriptor)
+    subprocess.check_call(f"echo d > {path}", shell=True)
+    seen.append(Path(path).read_text())
+    os.remove(path)
+    return [*seen, os.path.exists(path), os.path.exists(folder)]
+
+
 def pipes_read_by_others():
     process = subprocess.Popen(["printf", "a\\nb\\n"], stdout=subprocess.PIPE)
     lines = list(io.TextIOWrapper(process.stdout, encoding="utf-8"))
@@ -1047,6 +1068,7 @@ HABITS = [
     commands_of_threads,
     pools_of_threads,
     commands_that_are_handed_over,
+    commands_that_write_to_temporary_places,
     pipes_read_by_others,
     generators_that_are_handed_on,
     films,
