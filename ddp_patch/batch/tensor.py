@@ -41,7 +41,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _whole: Tensor | None
     _rows_seen: int  # version of the rows when both forms last agreed
     _whole_seen: int
-    _nodes: tuple[int, int]  # that rows and whole were of, likewise
+    _nodes: tuple[int, int] = (-1, -1)  # that rows and whole were of, likewise, if there were both
     _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
     _layout: Layout
     _lies_as_whole: bool  # the whole lies in memory as one process's does, and the rows are a copy without its holes
@@ -79,16 +79,15 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         rows, whole = (form if form is None else instead.get(id(form), form) for form in (self._rows, self._whole))
         batch = _make(rows, whole, self._layout)
         batch._rows_seen, batch._whole_seen, batch._whole_copy = self._rows_seen, self._whole_seen, self._whole_copy
-        was, now = self._nodes, batch._nodes
-        batch._nodes = now if (node_of(self._rows), node_of(self._whole)) == was else was
+        if rows is not None and whole is not None and (node_of(self._rows), node_of(self._whole)) != self._nodes:
+            batch._nodes = self._nodes  # one of them was written to, and the other one is to be
         batch._halved, batch._is_slice, batch._is_aliased = self._halved, self._is_slice, self._is_aliased
         batch._lies_as_whole, batch._whole_first = self._lies_as_whole, self._whole_first
         return batch
 
     def __copy__(self) -> BatchTensor:
         """Share its memory, without its graph, as ``copy.copy`` has it of tensors."""
-        twin: Any = self.detach()
-        return twin.requires_grad_() if self.requires_grad else twin  # type: ignore[no-any-return]
+        return self.detach().requires_grad_(self.requires_grad)  # type: ignore[return-value]
 
     @classmethod
     def __torch_function__(
@@ -120,7 +119,10 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     # Registered as a wrapper: it owns no memory, so that anything that bypasses the rules fails instead of computing.
     batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=held.dtype, device=held.device)
     batch._rows, batch._whole, batch._layout = rows, whole, layout
-    agree(batch)
+    if rows is not None and whole is not None:
+        agree(batch)
+    else:
+        batch._rows_seen, batch._whole_seen = (version(held), 0) if whole is None else (0, version(held))
     batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
     batch._lies_as_whole = batch._whole_first = rows is None
     if World.current is not None and World.current.observation is not None:
