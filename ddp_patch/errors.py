@@ -13,8 +13,6 @@ DdpPatchError
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class DdpPatchError(RuntimeError):
     """Base of everything this package raises on purpose."""
@@ -50,12 +48,3 @@ class LockstepError(DdpPatchError):
 
 class TrustError(DdpPatchError):
     """What came is not known to be from a rank of this job, or a rank could not show that it is its own."""
-
-
-def below_torch(function: Any) -> BatchError:
-    """Make the error for a batch that comes where its rows cannot be followed."""
-    return BatchError(
-        f"{function} was called on a batch below torch's Python functions (by torch.FloatTensor or "
-        "a C++ extension), where its rows and its gradient would be lost. "
-        "Call it inside the model's forward, or on plain values: torch.as_tensor(batch.detach().cpu().numpy())."
-    )

@@ -823,6 +823,28 @@ def test_a_loader_that_keeps_its_position_gives_all_ranks_one_order(ranks):
         assert in_order is False
 
 
+class Seeded(Dataset):
+    """Each item has a generator by its own number."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        self.drawn = self.make(i)
+        return torch.tensor([i + self.drawn.uniform(0, 1)])
+
+
+def draws_by_item():
+    settled = DrawingItems(3)
+    settled.drawn = np.random.default_rng(3)
+    list(ddp_patch.shard_batch(DataLoader(settled, 4)))
+    kinds = [random.Random, np.random.RandomState, np.random.default_rng, lambda i: np.random.default_rng([1, i])]
+    return [sum(batch.sum().item() for batch in DataLoader(Seeded(kind), 4)) for kind in kinds]
+
+
 def draws_as_it_is_read(seed):
     try:
         list(DataLoader(DrawingItems(seed), 4))
@@ -834,5 +856,8 @@ def draws_as_it_is_read(seed):
 def test_a_generator_that_is_made_while_rows_are_dealt_is_refused(ranks):
     for said in ranks.call(draws_as_it_is_read, 2, 3).ok().results:
         assert "made a generator while it was read (Generator 3), so that each rank drew for its own rows" in said
+    alone = draws_by_item()
+    for found in ranks.call(draws_by_item, 2).ok().results:
+        assert found == pytest.approx(alone)
     # Of the system's seeds no two are alike: one process draws something else in every run, too.
     assert ranks.call(draws_as_it_is_read, 2, None).ok().results == ["drawn", "drawn"]

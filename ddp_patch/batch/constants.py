@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import below_torch
 from .forms import full_tensor, note_write
-from .names import function_name, writes_in_place
+from .names import below_torch, function_name, writes_in_place
 from .nested import nested
 from .tensor import BatchTensor
 from .world import World

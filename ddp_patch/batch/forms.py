@@ -164,7 +164,8 @@ def _write_forward(batch: BatchTensor) -> None:
     with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
         whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
-        batch._whole_first = batch._whole_first and not is_recorded
+        if is_recorded:
+            batch._whole_first = False
     agree(batch)
     if batch._whole_copy is not None:
         batch._whole_copy = whole.detach().clone()

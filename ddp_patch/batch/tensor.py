@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BatchError, DdpPatchError, below_torch
+from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .forms import EXPORTS, agree, any_is_aliased, full_tensor, mark_aliased, node_of, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import Unanswered, function_name, writes_in_place
+from .names import Unanswered, below_torch, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .transforms import is_transformed

@@ -46,8 +46,13 @@ class Commands:
         if is_silent:
             return _nothing(what, args, kwargs)
         self._files.written.commanded()
-        result, there = self._rank_zero.barrier_call(what, lambda: (real(*args, **kwargs), self._places.there()))
-        self._places.follow(there)
+
+        def leaders() -> Any:
+            before = self._places.look()
+            return real(*args, **kwargs), self._places.changes(before)
+
+        result, changes = self._rank_zero.barrier_call(what, leaders)
+        self._places.follow(changes)
         return result
 
     def joined(self, what: str, *through: str) -> None:
@@ -80,6 +85,7 @@ class Commands:
         self._files.written.commanded()
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._rank_zero.is_leader:
+            vars(process)[_BEFORE] = self._places.look()
             shown: dict[str, Any] = self._rank_zero.barrier_call(
                 "subprocess.Popen", lambda: _started(real, process, args, kwargs)
             )
@@ -107,13 +113,14 @@ class Commands:
             vars(process).update({name: getattr(pipe, "real", pipe) for name, pipe in pipes.items()})
             try:
                 result = real(*args, **kwargs)
-                return result, process.returncode, {} if process.returncode is None else self._places.there()
+                before = None if process.returncode is None else vars(process).pop(_BEFORE, None)
+                return result, process.returncode, [] if before is None else self._places.changes(before)
             finally:
                 vars(process).update(pipes)
 
         self._files.written.commanded()
-        result, process.returncode, there = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
-        self._places.follow(there)
+        result, process.returncode, changes = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        self._places.follow(changes)
         return result
 
     def wait_for(self, real: Callable[[int, int], Any], pid: int, options: int) -> Any:
@@ -131,6 +138,7 @@ class Commands:
 
 
 _SHARED = "_ddp_patch_shared"
+_BEFORE = "_ddp_patch_before"  # what was in temporary places
 
 
 def _nothing(what: str, args: Any, kwargs: Any) -> Any:

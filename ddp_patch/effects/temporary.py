@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import filecmp
+import contextlib
 import os
 import shutil
+import stat
+from typing import Any
 
 from .rank_zero import RankZero
+
+Entries = dict[tuple[int, str], tuple[Any, ...]]  # number of the place, path in it -> what is there
+Changes = list[tuple[str, int, str, tuple[Any, ...]]]  # the place on rank 0, its number, path in it, what is there now
 
 
 class TemporaryPlaces:
@@ -20,47 +25,77 @@ class TemporaryPlaces:
         """
         self._rank_zero = rank_zero
         self._own: list[str] = []
+        self._gone: set[int] = set()  # of rank 0's
 
     def made(self, path: str) -> None:
         """Remember one: every rank comes here for the same one of the script's."""
         self._own.append(os.path.abspath(path))
 
-    def there(self) -> dict[int, str]:
-        """Tell which are there yet, on rank 0."""
-        return {number: path for number, path in enumerate(self._own) if os.path.exists(path)}
+    def look(self) -> Entries:
+        """Tell what is there on rank 0, before a command."""
+        found: Entries = {}
+        for number, place in enumerate(self._own):
+            if number not in self._gone:
+                _look_into(number, place, "", found)
+                if (number, "") not in found:
+                    self._gone.add(number)
+        return found
 
-    def follow(self, its: dict[int, str]) -> None:
-        """Have in one's own what a command left in rank 0's, as far as this host has both.
+    def changes(self, before: Entries) -> Changes:
+        """Tell what a command changed on rank 0."""
+        now = self.look()
+        changed = [key for key in now if now[key] != before.get(key)]
+        return [
+            (self._own[number], number, path, now.get((number, path), ()))
+            for number, path in [*changed, *(key for key in before if key not in now)]
+        ]
+
+    def follow(self, changes: Changes) -> None:
+        """Have in one's own what a command changed in rank 0's, as far as this host has both.
 
         Args:
-            its: what is there on rank 0.
+            changes: that rank 0 told.
         """
-        if not its:
+        if not changes:
             return
-        with self._rank_zero.alone():
-            for number, path in its.items():
-                if not self._rank_zero.is_leader and os.path.exists(path):
-                    _mirror(path, self._own[number])
-        self._rank_zero.barrier_call("a temporary folder that a command wrote to", _nothing)  # which may remove it next
+        if not self._rank_zero.is_leader:
+            with self._rank_zero.alone():
+                for place, number, path, entry in changes:
+                    with contextlib.suppress(OSError):  # of another host, or gone again: whoever reads it hears of it
+                        _apply(os.path.join(place, path), os.path.join(self._own[number], path), entry)
+        self._rank_zero.barrier_call("a temporary place that a command wrote to", _nothing)  # which may go next
 
 
 def _nothing() -> None:
     pass
 
 
-def _mirror(source: str, target: str) -> None:
-    if not os.path.isdir(source):
-        _copy(source, target)
-        return
-    found = {entry.name: entry.is_dir() for entry in os.scandir(source)}
-    for entry in list(os.scandir(target)) if os.path.isdir(target) else []:
-        if found.get(entry.name) is not entry.is_dir():
-            shutil.rmtree(entry.path) if entry.is_dir() else os.remove(entry.path)
-    os.makedirs(target, exist_ok=True)
-    for name in found:
-        _mirror(os.path.join(source, name), os.path.join(target, name))
+def _look_into(number: int, place: str, path: str, found: Entries) -> None:
+    with contextlib.suppress(OSError):  # a process that goes on changes it meanwhile
+        its = os.path.join(place, path) if path else place
+        status = os.lstat(its)
+        if stat.S_ISDIR(status.st_mode):
+            found[number, path] = ("folder",)
+            for name in os.listdir(its):
+                _look_into(number, place, os.path.join(path, name), found)
+        elif stat.S_ISLNK(status.st_mode):
+            found[number, path] = ("link", os.readlink(its))
+        elif stat.S_ISREG(status.st_mode):
+            found[number, path] = ("file", status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _copy(source: str, target: str) -> None:
-    if not (os.path.exists(target) and filecmp.cmp(source, target, shallow=False)):
-        shutil.copy2(source, target)
+def _apply(source: str, target: str, entry: tuple[Any, ...]) -> None:
+    if os.path.isdir(target) and not os.path.islink(target):
+        if entry[:1] == ("folder",):
+            return
+        shutil.rmtree(target)
+    elif os.path.lexists(target) and entry[:1] != ("file",):
+        os.remove(target)
+    if entry[:1] == ("folder",):
+        os.makedirs(target, exist_ok=True)
+    elif entry[:1] == ("link",):
+        os.symlink(entry[1], target)
+    elif entry:
+        made = f"{target}.ddp_patch"  # whoever has the old one mapped keeps it
+        shutil.copy2(source, made)
+        os.replace(made, target)

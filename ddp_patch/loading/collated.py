@@ -23,13 +23,15 @@ Exchange = Callable[[Any], list[Any]]
 class Collated:
     """The kinds of one loader's batches: tasks that take turns may have several."""
 
-    def __init__(self, described: str) -> None:
+    def __init__(self, described: str, is_settled: bool) -> None:
         """Know of none yet.
 
         Args:
             described: names the loader.
+            is_settled: the script has said that its rows are dealt, generators or not.
         """
         self._described = described
+        self._is_settled = is_settled
         self._agreed: set[str] = set()
 
     def as_batch(self, data: Any, layout: Layout, exchange: Exchange, seeds_made: Callable[[], list[str]]) -> Any:
@@ -47,9 +49,9 @@ class Collated:
         """
         own = _kind(data)
         if own not in self._agreed:
-            given = exchange((own, seeds_made()))
+            given = exchange((own, [] if self._is_settled else seeds_made()))
             made = [seeds for _, seeds in given if seeds]
-            if made and all(seeds == made[0] for seeds in made):
+            if len(made) == len(given) and all(seeds == made[0] for seeds in made):
                 raise BatchError(
                     f"{script_line()}: {self._described} made a generator while it was read ({made[0][0]}), so that "
                     "each rank drew for its own rows what one process draws for the first ones. Make it in __init__, "

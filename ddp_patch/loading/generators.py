@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,9 +62,13 @@ def seeds_in(dataset: Any) -> list[str]:
 
 
 def _seed_of(generator: Any) -> str:
-    """Name a generator by its seed, as far as it tells: those of ranks that the system seeded differ."""
+    """Name a generator by its seed, or by what it made of it and goes on with for 600 draws."""
     kind = type(generator).__name__
     if isinstance(generator, torch.Generator):
         return f"{kind} {generator.initial_seed()}"
+    if isinstance(generator, random.Random):
+        return f"{kind} {zlib.crc32(repr(generator.getstate()[1][:-1]).encode())}"
     seeds = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
-    return f"{kind} {getattr(seeds, 'entropy', '')}"
+    if seeds is None:  # RandomState
+        return f"{kind} {zlib.crc32(generator.get_state()[1].tobytes())}"
+    return f"{kind} {seeds.entropy} {seeds.spawn_key or ''}".rstrip()

@@ -30,7 +30,7 @@ from .growing import Growing
 from .held import held_by
 from .iterator import Batches
 from .listener import Listener
-from .plan import RUNS, Plan, Read, plan
+from .plan import RUNS, Plan, Read, is_settled, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .shadow import Shadows, shadow_of
@@ -98,7 +98,7 @@ class Loaders:
             planned = compare_datasets(self._world, loader, number, how.by.name)
             if Read.PER_HOST.name in planned and how.by is not Read.PER_HOST:
                 how = Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
-            collated = Collated(_described(loader))
+            collated = Collated(_described(loader), is_settled(loader))
             known = self._known[loader] = _Known(number, FirstBatches(self._world, number), collated, how)
         known.how = how
         self._world.ledger.loaders[_described(loader)] = how.reason

@@ -61,6 +61,11 @@ def choose(loader: DataLoader[Any], rows: str) -> None:
     vars(loader)[_CHOICE] = rows
 
 
+def is_settled(loader: DataLoader[Any]) -> bool:
+    """Tell whether the script has said how a loader is read."""
+    return _CHOICE in vars(loader)
+
+
 def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
     """Decide how a loader's batches reach the ranks.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..batch.forms import full_tensor
+from ..batch.names import below_torch
 from ..batch.nested import nested
 from ..batch.pending_tensor import PendingTensor, wait_for
 from ..batch.tensor import BatchTensor
 from ..batch.transforms import outside_transforms
-from ..errors import below_torch
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 

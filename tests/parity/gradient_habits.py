@@ -1498,3 +1498,25 @@ def two_learners_of_one_forward():
         return descend(sum(F.cross_entropy(out, y) for out in outs), optimizer)
 
     return loop(one, step, optimizer) + everything(two)
+
+
+def gradients_of_outputs_that_are_set():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        out = model(x)
+        out.retain_grad()
+        loss = F.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        out.grad = None
+        said = float(out.grad is None)
+        loss.backward()
+        said += out.grad.norm().item()
+        out.grad = out.grad * 2
+        said += out.grad.norm().item()
+        optimizer.step()
+        return loss + said
+
+    return loop(model, step, optimizer)

@@ -643,7 +643,20 @@ def commands_that_write_to_temporary_places():
     subprocess.check_call(f"echo d > {path}", shell=True)
     seen.append(Path(path).read_text())
     os.remove(path)
-    return [*seen, os.path.exists(path), os.path.exists(folder)]
+    seen += [os.path.exists(path), os.path.exists(folder)]
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(f"{folder}/pipe")
+        kept = Path(folder, "of_this_rank.txt")
+        with ddp_patch.per_rank():
+            kept.write_text(str(ddp_patch.rank()))
+        subprocess.run(["ln", "-s", "/", f"{folder}/root"], check=True)
+        subprocess.run(["ln", "-sfn", folder, f"{folder}/again"], check=True)
+        seen += [os.path.realpath(f"{folder}/root"), os.path.realpath(f"{folder}/again") == os.path.realpath(folder)]
+        with ddp_patch.per_rank():  # no command wrote to it
+            seen.append(kept.read_text() == str(ddp_patch.rank()))
+        subprocess.run(["rm", "-r", f"{folder}/root", f"{folder}/pipe"], check=True)
+        seen.append(os.path.lexists(f"{folder}/root"))
+    return seen
 
 
 def pipes_read_by_others():

@@ -55,11 +55,11 @@ def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if value is not None and not isinstance(value, BatchTensor):
         raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
     source, is_whole = source_of(batch)
-    if value is None:
-        source.grad = None
-    else:  # of what is no leaf, in the scale of its rows
+    if value is not None:  # that of what is no leaf is in the scale of its rows
         scale = 1 if is_whole or batch._halved else World.get().size
-        source.grad = full_tensor(value) if is_whole else to_local(value) if scale == 1 else to_local(value) * scale
+        value = full_tensor(value) if is_whole else to_local(value) if scale == 1 else to_local(value) * scale
+    for form in {id(each): each for each in (source, untied(source))}.values():
+        form.grad = value
 
 
 def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -77,13 +77,13 @@ def get_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.data = value`` of the same shape: it lies where the value does, and what shared its memory stays."""
     batch, value = args
-    if not isinstance(batch, BatchTensor) or value.shape != batch.shape:
+    if not isinstance(batch, BatchTensor) or any(
+        getattr(value, name) != getattr(batch, name) for name in ("shape", "dtype", "device")
+    ):
         raise BatchError(
-            f"x.data of shape {tuple(batch.shape)} was set to a tensor of shape {tuple(value.shape)}, so its rows "
-            "cannot be followed. Write x = value."
+            f"x.data of shape {tuple(batch.shape)} was set to a tensor of shape {tuple(value.shape)}, {value.dtype} on "
+            f"{value.device}, so its rows cannot be followed. Write x = value."
         )
-    if value.dtype != batch.dtype:
-        raise BatchError(f"x.data of {batch.dtype} was set to a tensor of {value.dtype}. Write x = value.")
     rows, layout = to_local(batch), batch._layout
     with torch.no_grad():
         if isinstance(value, BatchTensor) and value._layout == layout:
