@@ -62,7 +62,10 @@ class TemporaryPlaces:
             with self._rank_zero.alone():
                 for place, number, path, entry in changes:
                     with contextlib.suppress(OSError):  # of another host, or gone again: whoever reads it hears of it
-                        _apply(os.path.join(place, path), os.path.join(self._own[number], path), entry)
+                        own = self._own[number]
+                        if entry[:1] == ("link",) and (entry[1] + os.sep).startswith(place + os.sep):
+                            entry = "link", own + entry[1].removeprefix(place)
+                        _apply(_within(place, path), _within(own, path), entry)
         self._rank_zero.barrier_call("a temporary place that a command wrote to", _nothing)  # which may go next
 
 
@@ -70,9 +73,13 @@ def _nothing() -> None:
     pass
 
 
+def _within(place: str, path: str) -> str:
+    return os.path.join(place, path) if path else place
+
+
 def _look_into(number: int, place: str, path: str, found: Entries) -> None:
     with contextlib.suppress(OSError):  # a process that goes on changes it meanwhile
-        its = os.path.join(place, path) if path else place
+        its = _within(place, path)
         status = os.lstat(its)
         if stat.S_ISDIR(status.st_mode):
             found[number, path] = ("folder",)

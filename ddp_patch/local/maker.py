@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import torch
 from torch import nn
 
 from ..batch.world import World
@@ -64,7 +65,8 @@ class Maker:
 
     def _wrap(self, synced: Synced, with_broadcast: bool) -> None:
         built = synced.built = self._tuning.built(synced.module, described(synced.module), synced.dense)
-        with self._world.collective("the making of DDP"):
+        # A script may evaluate before it trains: DDP writes to buckets of gradients later on.
+        with self._world.collective("the making of DDP"), torch.inference_mode(False):
             synced.ddp = self._job.wrapping.wrap(
                 synced.module,
                 swap.original_class(synced.module),

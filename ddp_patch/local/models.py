@@ -42,7 +42,7 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
-        self._statistics = Statistics()
+        self.statistics = Statistics()
         self.ids: set[int] = set()  # of the parameters of models under DDP
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
@@ -102,10 +102,10 @@ class Models:
             running_mean: its own; None where it keeps none.
             weight: likewise.
         """
-        if self.inside or (weight is not None and id(weight) in self._trained.ids()):
+        if self.inside or self.statistics.are_renewed or (weight is not None and id(weight) in self._trained.ids()):
             return True
         models = (synced.module for synced in self._synced.values())
-        return running_mean is not None and self._statistics.are_of(models, running_mean)
+        return running_mean is not None and self.statistics.are_of(models, running_mean)
 
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
@@ -180,7 +180,7 @@ class Models:
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
         self.ids = {key for its in self._synced.values() for key in its.ids}
-        self._statistics.forget()
+        self.statistics.forget()
         return synced
 
     def renew(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,17 @@ class Statistics:
 
     def __init__(self) -> None:
         """Start with none looked for."""
+        self.are_renewed = False  # of whatever BatchNorm is called now
         self._known: dict[int, tuple[weakref.ref[Any], bool]] = {}
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Surround what has every BatchNorm see all rows, those of a copy of a model as well."""
+        before, self.are_renewed = self.are_renewed, True
+        try:
+            yield
+        finally:
+            self.are_renewed = before
 
     def are_of(self, models: Iterable[nn.Module], running_mean: Any) -> bool:
         """Tell whether one of the models has a layer that keeps a running mean."""

@@ -11,6 +11,7 @@ from torch.nn.parallel.data_parallel import DataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
+from ..batch.crossings import replicate
 from ..batch.rules.autograd import as_list
 from ..calling.batch_norm import over_all_rows
 from ..errors import BatchError
@@ -92,7 +93,8 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
         own = [values[i] if now is None or values[i] is None else values[i] * now.weight for i in trained]
         means = average([sources[index] for index in trained], own, session.world)
         for index, mean in zip(trained, means, strict=True):
-            values[index] = mean
+            # What comes back to it through losses of the ranks' own rows is averaged as well.
+            values[index] = mean if mean is None else replicate(mean)
         return tuple(values)
 
     return bind(*args, **kwargs)
@@ -115,6 +117,11 @@ def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, 
         return result
 
     return bind(*args, **kwargs)
+
+
+def _update_bn(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    with session.models.statistics.renewed():
+        wrapped(*args, **kwargs)
 
 
 def _parallel(session: LocalSession, wrapped: Any, instance: DataParallel[Any], args: Args, kwargs: Kwargs) -> None:
@@ -203,6 +210,13 @@ PATCHES = (
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
     Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
     Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
+    Patch(
+        "torch.optim.swa_utils",
+        "update_bn",
+        _update_bn,
+        "statistics of all ranks' rows, also in a copy of a model",
+        when_imported="torch.optim.swa_utils",
+    ),
     *(Patch("torch.nn.init", name, _alike, "draws what all ranks draw") for name in _INITS),
     Patch(
         "torch.utils.data.dataset",

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from local.habits import Uneven, mlp, rows, weights
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Subset
 
@@ -368,6 +369,41 @@ def converted_and_back():
         return F.cross_entropy(model(x), y)
 
     return steps(DataLoader(rows(48), 12), optimizer, loss_of, 3, [model])
+
+
+def a_step_within_the_loss():
+    """Second derivatives, of losses of the ranks' own rows (MAML)."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss_of(x, y):
+        before = dict(model.named_parameters())
+        inner = F.cross_entropy(model(x), y)
+        slopes = torch.autograd.grad(inner, before.values(), create_graph=True)
+        after = {name: value - 0.3 * slope for (name, value), slope in zip(before.items(), slopes, strict=True)}
+        return F.cross_entropy(torch.func.functional_call(model, after, (x + 0.1,)), y)
+
+    return steps(DataLoader(rows(48), 12), optimizer, loss_of, models=[model])
+
+
+def evaluated_before_training():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.inference_mode():
+        before = [float(ddp_patch.mean(F.cross_entropy(model(x), y))) for x, y in DataLoader(rows(48), 12)]
+    found = steps(DataLoader(rows(48), 12), optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+    return found | {"before": before}
+
+
+def statistics_of_a_copy():
+    model = mlp(nn.BatchNorm1d(16))
+    optimizer, mean_of = torch.optim.SGD(model.parameters(), 0.1), AveragedModel(model)
+    loader = DataLoader(rows(48), 12)
+    found = steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), models=[model])
+    mean_of.update_parameters(model)
+    update_bn(loader, mean_of)
+    norm = mean_of.module[1]
+    return found | {"mean": norm.running_mean.tolist(), "var": norm.running_var.tolist()}
 
 
 def in_groups(how, size=None):
