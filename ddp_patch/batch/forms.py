@@ -36,9 +36,8 @@ def agree(batch: BatchTensor) -> None:
 
 def node_of(form: Tensor | None) -> int:
     """Number the node that a tensor is of: a write with a part in the graph gives it another one."""
-    base = (
-        None if form is None else form if form._base is None else form._base
-    )  # a view's own is made anew by any write
+    # Any write gives a view another one.
+    base = form if form is None or form._base is None else form._base
     return -1 if base is None or base.grad_fn is None else base.grad_fn._sequence_nr()
 
 

@@ -1,4 +1,4 @@
-"""Names of torch functions, as a script's author would write them, and what torch means by them."""
+"""Names of torch functions, as a script's author would write them; what torch means by them, and what is refused."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ _HOOKED = (
 )
 # What these write, they were given by whoever called them.
 _CONTENT = ("numpy", "pandas", "PIL", "matplotlib", "imageio", "skimage", "yaml", "openpyxl", "h5py", "safetensors")
-# These have commands write what the script asks for.
 _CALLERS = ("threading", "concurrent", "contextlib")  # these call what they were handed
+# These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
 _CACHES = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),

@@ -61,9 +61,13 @@ class Backwards:
             sync.pending = False
             self.unsettled.note(sync)
         self._syncs.remove(sync)
-        sync.outlived = self._late.append if settle else None
+        sync.outlived = self._outlived if settle else None
         if not self._syncs:
             self._conversions.stop()
+
+    def _outlived(self, sync: GradientSync) -> None:
+        if self._running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
+            self._late.append(sync)
 
     def _converted(self, parameter: Any) -> None:
         for sync in self._syncs:
@@ -177,8 +181,8 @@ class Backwards:
                 self.unsettled.settle(sync)
                 self.hooks.release_after(sync.all)
             self.unsettled.note(sync)
-        late, self._late[:] = {id(sync): sync for sync in self._late}, []
-        for sync in () if failed else late.values():
+        late, self._late = self._late, []
+        for sync in () if failed else late:
             sync.pending = True
             sync.settle()
         if self._stepping is not None and not failed:
