@@ -1,6 +1,7 @@
 """Failures of one rank's rows: never a hang, and an error on every rank that says what happened where."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -207,3 +208,40 @@ def test_ranks_that_compute_end_where_no_launcher_ends_them(tmp_path, hosts):
     assert all(process.returncode > 0 for process in processes), [process.returncode for process in processes]
     assert "".join(said).count("Traceback") == 1, "\n=====\n".join(said)
     assert "ValueError: a bad value" in said[1]
+
+
+ENDS_BEFORE = """
+import os
+if os.environ["PMI_RANK"] == %r:
+    raise ValueError("a bad value")
+import ddp_patch
+ddp_patch.enable()
+"""
+STARTS = """
+import os, subprocess, sys
+sized = {"PMI_SIZE": "3", "MPI_LOCALNRANKS": "3"}
+each = [dict(PMI_RANK=str(rank), MPI_LOCALRANKID=str(rank)) for rank in range(3)]
+ranks = [subprocess.Popen([sys.executable, "train.py"], env={**os.environ, **sized, **one}) for one in each]
+print([process.wait() for process in ranks])
+"""
+
+
+@pytest.mark.parametrize("address", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=["no address", "an address"])
+@pytest.mark.parametrize("rank", ["0", "2"])
+def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_them_wait(tmp_path, rank, address):
+    """As Hydra does, after whose process this one is named."""
+    (tmp_path / "train.py").write_text(ENDS_BEFORE % rank)
+    (tmp_path / "start.py").write_text(STARTS)
+    if address:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address = {**address, "MASTER_PORT": str(listening.getsockname()[1])}
+    (tmp_path / "hydra_pmi_proxy").symlink_to(sys.executable)
+    env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **address}
+    command = [str(tmp_path / "hydra_pmi_proxy"), "start.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout == "[1, 1, 1]\n", done
+    named = rf"(does not wait for rank {rank}, which ended before|in vain for rank {rank}, of 3, which did not come)"
+    assert len(re.findall(rf"LaunchError: Rank \d .*{named}", done.stderr)) == 2, done.stderr
+    assert done.stderr.count("ValueError: a bad value") == 1

@@ -23,6 +23,7 @@ import torch
 from ..errors import LaunchError
 from . import attempt, interfaces, reaching, software
 from .launcher import Placement, Told
+from .siblings import Siblings
 from .waiting import Waiting
 
 _NAMED = 8  # ranks in a message
@@ -118,16 +119,20 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
     store.set(keys[told.rank], json.dumps(dataclasses.asdict(own)))
     if store.add(came, 1) == told.world_size:
         store.set(f"{came}/all", "[]")  # nobody is missing
-    waiting = Waiting(store)
+    siblings = Siblings(told)
+    waiting = Waiting(store, siblings.has_lost_one)
     texts: list[bytes] = []
     try:
+        end = time.monotonic() + timeout
         have_come = waiting.get(f"{came}/all", timeout)
         if have_come is None:
+            lost = own.name if time.monotonic() < end else ""
             missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            have_come = store.compare_set(f"{came}/all", "", json.dumps(missing))  # the others name them as well
-            if told.rank == 0:
+            told_all = json.dumps([missing, lost]) if missing else "[]"
+            have_come = store.compare_set(f"{came}/all", "", told_all)  # the others name them as well
+            if told.rank == 0 and missing:
                 time.sleep(_TELL_WAIT)
-        elif have_come == b"[]":
+        if have_come == b"[]":
             texts = store.multi_get(keys)
             if store.add(f"{came}/read", 1) == told.world_size:
                 store.set(f"{came}/read/all", "1")
@@ -140,10 +145,12 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
         ) from error
     finally:
         waiting.close()
-    if missing := json.loads(have_come):
+    if have_come != b"[]":
+        missing, lost = json.loads(have_come)
         raise LaunchError(
-            f"Rank {told.rank} on {own.name} waited {timeout:g} seconds for {_ranks(missing)}, of "
-            f"{told.world_size}, which did not come to ddp_patch.enable(). Look at what they printed."
+            f"Rank {told.rank} on {own.name} waited {'in vain' if lost else f'{timeout:g} seconds'} for "
+            f"{_ranks(missing)}, of {told.world_size}, which did not come to ddp_patch.enable()"
+            f"{f': one that was started on {lost} has ended' if lost else ''}. Look at what they printed."
         )
     return [_read(json.loads(text)) for text in texts]
 

@@ -27,10 +27,12 @@ from torch.distributed.rendezvous import rendezvous
 from ..errors import LaunchError
 from . import attempt, loopback
 from .launcher import Told
+from .siblings import Siblings
 from .waiting import Waiting
 
 _LOOK = 0.05  # seconds between two looks for rank 0's note
 _ANSWER_WAIT = 30.0  # seconds, in which a store answers that accepts connections
+_TELL_WAIT = 2.0  # seconds, in which the others of this host see for themselves what ends rank 0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -103,9 +105,11 @@ def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: 
 
     end = time.monotonic() + timeout + 1
     _thread.start_new_thread(connect, ())
-    accepted_at = None
+    accepted_at, siblings = None, Siblings(told)
     while not done.acquire(timeout=_LOOK if accepted_at is None else 1.0):
         now = time.monotonic()
+        if siblings.has_lost_one():
+            refuse_lost(told, siblings)
         if accepted_at is None:
             with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
                 accepted_at = now
@@ -124,14 +128,16 @@ def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: 
 
 def _meet_on_one_host(told: Told, timeout: float) -> Any:
     note = _folder() / hashlib.sha256(f"{told.launcher.name} {told.job or _origin(told)}".encode()).hexdigest()[:24]
-    end = time.monotonic() + timeout
-    store = _opened(told, note, timeout) if told.rank == 0 else _found(told, note, end)
+    end, siblings = time.monotonic() + timeout, Siblings(told)
+    store = _opened(told, note, timeout) if told.rank == 0 else _found(told, note, end, siblings)
     try:
         if store.add("ddp_patch/met", 1) == told.world_size:
             store.set("ddp_patch/met/all", "1")
-        waiting = Waiting(store)
+        waiting = Waiting(store, siblings.has_lost_one)
         try:
             if waiting.get("ddp_patch/met/all", max(end - time.monotonic(), 0.0)) is None:
+                if time.monotonic() < end:
+                    refuse_lost(told, siblings)
                 _refuse_missing(told, note)
         finally:
             waiting.close()
@@ -152,9 +158,11 @@ def _opened(told: Told, note: Path, timeout: float) -> Any:
     return store
 
 
-def _found(told: Told, note: Path, end: float) -> Any:
+def _found(told: Told, note: Path, end: float, siblings: Siblings) -> Any:
     seen = ""
     while time.monotonic() < end:
+        if siblings.has_lost_one():
+            refuse_lost(told, siblings)
         with contextlib.suppress(FileNotFoundError):
             text = note.read_text()
             if text != seen and (store := _marked(text, told, end)) is not None:
@@ -184,6 +192,21 @@ def _refuse_missing(told: Told, note: Path) -> Any:
     raise LaunchError(
         f"{_named(told)} did not meet the others of {told.launcher.name} by {note}. If they share no folder or "
         "network, as containers of their own, tell them where rank 0 is: export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+    )
+
+
+def refuse_lost(told: Told, siblings: Siblings) -> Any:
+    """Refuse to wait for a rank that has ended.
+
+    Raises:
+        LaunchError: which names it, where that is known.
+    """
+    lost = ", ".join(map(str, siblings.missing()))
+    if told.rank == 0:
+        time.sleep(_TELL_WAIT)
+    raise LaunchError(
+        f"{_named(told)} does not wait for {f'rank {lost}' if lost else 'another rank of this host'}, which ended "
+        "before it came to ddp_patch.enable(). Look at what it printed."
     )
 
 

@@ -27,6 +27,9 @@ class Launcher:
     refusal: str = ""  # why it is not joined, and the line to write
     how: str = ""  # how to give it what lacks on several hosts
     pods: bool = False  # a process of each pod is the whole of its start: a single one may start ranks of its own
+    starters: tuple[str, ...] = ()  # names of the process that is the parent of its ranks on each host
+    each: str = ""  # how many ranks each host has, as SLURM writes it, and which host this is
+    host: str = ""
     keeps: bool = False  # its processes, and the process group that it made, before the script's function and after it
 
 
@@ -73,6 +76,7 @@ LAUNCHERS = (
         hosts=("OMPI_MCA_orte_num_nodes",),  # of version 4
         completes=True,
         others=("OMPI_COMM_WORLD_NODE_RANK",),
+        starters=("orted", "prted", "mpirun", "mpirun.openmpi", "orterun", "prterun"),
         how="mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ..., with the host that has rank 0",
     ),
     Launcher(
@@ -90,6 +94,7 @@ LAUNCHERS = (
         ("PMI_SIZE",),
         ranks=("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         completes=True,
+        starters=("hydra_pmi_proxy",),
         others=("PMI_FD",),  # without it MPI takes itself for one process, with it, it asks mpirun
         how="mpirun -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ..., with the host that has rank 0",
     ),
@@ -103,6 +108,9 @@ LAUNCHERS = (
         job=("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
         completes=True,
         others=("SLURM_NODEID", "SLURM_NTASKS"),
+        starters=("slurmstepd",),
+        each="SLURM_STEP_TASKS_PER_NODE",
+        host="SLURM_NODEID",
     ),
 )
 

@@ -1,6 +1,7 @@
 """One rank of three fails under mpirun and srun, which end the others in ways of their own, or not at all (Hydra)."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 from failures import KINDS
 from launchers.slurm import cluster
-from launchers.together import MPI, MPICH, OPEN_MPI, environment, python
+from launchers.together import MPI, MPICH, OPEN_MPI, environment, python, run
 from test_failures import fails
 from test_signals import FLAG, LIMIT, START, TRAINING
 
@@ -47,6 +48,28 @@ def test_a_rank_of_mpirun_that_fails_ends_the_job_at_once_and_leaves_nothing(tmp
 @failing(TRIED)
 def test_a_task_of_srun_that_fails_ends_the_job_at_once_and_leaves_nothing(tmp_path, slurm, kind):
     fails(kind, 0, tmp_path, command=["srun", "-n", "3", *python("train.py")], **slurm)
+
+
+ENDS_BEFORE = """
+import os, sys
+if sys.argv[2] == (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or os.environ["SLURM_PROCID"]):
+    sys.exit(int(sys.argv[1]))
+import ddp_patch
+ddp_patch.enable()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("start", [["srun", "-n"], OPEN_MPI, MPICH], ids=["srun", "Open MPI", "MPICH"])
+def test_a_rank_that_ends_before_it_comes_ends_the_others(tmp_path, slurm, start, rank, code):
+    (tmp_path / "train.py").write_text(ENDS_BEFORE)
+    done = run(*start, 3, *python("train.py", code, rank), cwd=tmp_path, **slurm)
+    assert done.returncode, done
+    named = rf"(does not wait for rank {rank}, which ended before|in vain for rank {rank}, of 3, which did not come)"
+    said = len(re.findall(rf"LaunchError: Rank \d .*{named}", done.stderr))
+    least = 2 if start is not OPEN_MPI else code == 0  # which ends the others with the first that has failed
+    assert least <= said <= 2, done.stderr
 
 
 STOPS = START.replace("%s", "") + FLAG
