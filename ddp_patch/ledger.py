@@ -47,7 +47,10 @@ class Ledger:
     steps: int = 0  # of optimizers
     iterations: int = 0  # of the script's loop, in which each of several optimizers steps at most once
     deferred: int = 0  # backwards that went without an all-reduce, since another one follows
-    epochs: float | None = 0.0  # of the loader in use, with the part of the present one; None where it has no length
+    has_grown: bool = False  # a batch, or was the ranks' already: the script's batch size counts the rows of a rank
+    epochs: float | None = (
+        None  # of the loader in use, with the part of the present one; None where it has no length, or there is none
+    )
     loader: str = ""  # its name, alike on every rank
     overflows: int = 0  # steps left out, since their gradients overflowed in half precision
     late: int = 0  # averages of gradients after their backward

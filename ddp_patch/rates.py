@@ -11,6 +11,7 @@ and RMSprop.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -71,19 +72,66 @@ class Rates:
         self.after(optimizer)  # an earlier step raised
         groups = [group for other in around for group, _, _ in self._own.get(other, [])]
         scaled_already = {id(parameter) for group in groups for parameter in group["params"]}
-        own: list[tuple[dict[str, Any], Any, Any]] = []
-        for group in optimizer.param_groups:
-            if not scaled_already.isdisjoint(map(id, group["params"])):
-                continue
+        own = [group for group in optimizer.param_groups if scaled_already.isdisjoint(map(id, group["params"]))]
+        if own:
+            self._refuse_same_batches(own)
+            self._scale(optimizer, own)
+            self._say(optimizer, self.factor(optimizer))
+
+    def _scale(self, optimizer: Any, groups: Sequence[dict[str, Any]]) -> None:
+        factor, own = self.factor(optimizer), []
+        for group in groups:
             rate = group.get("lr")
             if rate is None:
                 raise _without_rate(optimizer)
-            own.append((group, rate, rate * (1 + (self.factor(optimizer) - 1) * self._done(group))))
-        if own:
-            self._say(optimizer, self.factor(optimizer))
-            self._own[optimizer] = own
+            own.append((group, rate, rate * (1 + (factor - 1) * self._done(group))))
+        self._own[optimizer] = own
         for group, _, scaled in own:
             group["lr"] = scaled
+
+    def _restore(self, optimizer: Any) -> list[dict[str, Any]]:
+        """Give an optimizer the script's rates, but where the script has set another one; return those groups."""
+        own = self._own.pop(optimizer, [])
+        for group, rate, scaled in own:
+            if group["lr"] is scaled:
+                group["lr"] = rate
+        return [group for group, _, _ in own]
+
+    def with_closure(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have what a step calls find and set the script's rates; give the step's arguments, or None to leave them.
+
+        Args:
+            optimizer: that is about to step, after ``before``.
+            args: of its step, itself the first.
+            kwargs: of its step.
+        """
+        if optimizer not in self._own:
+            return None
+
+        def around(closure: Any) -> Any:
+            if not callable(closure):
+                return closure
+
+            @functools.wraps(closure)
+            def called(*its: Any, **its_own: Any) -> Any:
+                groups = self._restore(optimizer)
+                given = closure(*its, **its_own)  # where it raises, the step is over
+                self._scale(optimizer, groups)
+                return given
+
+            return called
+
+        return (args[0], *map(around, args[1:])), {name: around(value) for name, value in kwargs.items()}
+
+    def _refuse_same_batches(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Refuse to scale the rates of batches that have not grown, where the step changes something."""
+        learns = any(parameter.grad is not None for group in groups for parameter in group["params"])
+        if learns and not (self._ledger.has_grown or isinstance(self._rule, (int, float))):
+            raise OptionError(
+                f"lr_scale='{self._rule}' scales learning rates as batches grow with the ranks, and before this step "
+                "none has grown: batch='per_device' grows those of a DataLoader. Read the rows by one, write the "
+                "number as lr_scale=2.0 if the script's batches count the ranks by themselves, or leave lr_scale out."
+            )
 
     def after(self, optimizer: Any, around: Sequence[Any] = ()) -> None:
         """It has stepped.
@@ -94,13 +142,10 @@ class Rates:
         """
         if any(optimizer is other for other in around):
             return
-        own = self._own.pop(optimizer, [])
-        for group, rate, scaled in own:
-            if group["lr"] is scaled:
-                group["lr"] = rate
+        own = self._restore(optimizer)
         if own and self._length:
             step = self._step(optimizer)
-            for group, _, _ in own:
+            for group in own:
                 group[DONE] = min(1.0, group.get(DONE, 0.0) + step)
 
     def _done(self, group: dict[str, Any]) -> float:
@@ -138,5 +183,6 @@ def _without_rate(optimizer: Any) -> OptionError:
 
 
 def is_adaptive(optimizer: Any) -> bool:
-    """Tell Adam's kind, which divides gradients by their size, by its names."""
-    return any(word in kind.__name__.lower() for kind in type(optimizer).__mro__ for word in _ADAPTIVE)
+    """Tell Adam's kind, which divides gradients by their size, by its names; also where another one wraps it."""
+    kinds = [type(optimizer), *(type(its) for its in vars(optimizer).values() if hasattr(its, "param_groups"))]
+    return any(word in base.__name__.lower() for kind in kinds for base in kind.__mro__ for word in _ADAPTIVE)

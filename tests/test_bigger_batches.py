@@ -292,7 +292,7 @@ def test_a_step_inside_another_is_not_scaled_again(ranks, kind, view):
 
 
 def sharded(is_by_hand):
-    """torch's optimizer whose states are spread over the ranks; one of three has nothing to train."""
+    """torch's optimizer whose states are spread over the ranks; one of three has nothing to train, and is Adam."""
     model = nn.Linear(5, 4).double()
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -308,9 +308,10 @@ def sharded(is_by_hand):
     return weights(model)
 
 
-def test_an_optimizer_that_is_spread_over_ranks_is_one(ranks):
+@pytest.mark.parametrize("rule", ["sqrt", "linear"])
+def test_an_optimizer_that_is_spread_over_ranks_is_one(ranks, rule):
     (wanted,) = ranks.call(sharded, 1, True).ok().results
-    options = {"batch": "per_device", "lr_scale": "sqrt", "view": "local", "check_every": 1}
+    options = {"batch": "per_device", "lr_scale": rule, "view": "local", "check_every": 1}
     for found in ranks.call(sharded, 3, False, enable=options).ok().results:
         same(found, wanted)
 
@@ -474,6 +475,109 @@ def without_a_rate():
 def test_a_rate_that_an_optimizer_chooses_cannot_be_scaled(ranks):
     for said in ranks.call(without_a_rate, 2, enable={"batch": "per_device", "lr_scale": "linear"}).ok().results:
         assert "lr_scale scales learning rates, and OfItsOwn has none" in said
+
+
+def without_a_loader(rule):
+    """What two steps on batches of the script's own change, of which the first changes nothing."""
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    optimizer.step()  # as for states that a checkpoint is then read into
+    try:
+        (weight * torch.ones(4)).mean().backward()
+        optimizer.step()
+    except OptionError as error:
+        return str(error)
+    return weight.item()
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_rates_of_batches_that_do_not_grow_are_scaled_by_a_number_alone(ranks, view):
+    options = {"batch": "per_device", "view": view}
+    for said in ranks.call(without_a_loader, 2, None, enable={**options, "lr_scale": "linear"}).ok().results:
+        assert "before this step none has grown" in said
+    for found in ranks.call(without_a_loader, 2, None, enable={**options, "lr_scale": 3}).ok().results:
+        assert found == pytest.approx(1 - 0.3)
+
+
+class Counts(DataLoader):
+    """A loader that counts its batches by itself."""
+
+    def __len__(self):
+        return 4
+
+
+def a_loader_with_a_length_of_its_own():
+    try:
+        return [len(x) for x in Counts(torch.arange(24), 6)]
+    except ddp_patch.BatchError as error:
+        return str(error)
+
+
+def test_batches_that_a_loader_counts_by_itself_cannot_grow(ranks):
+    for said in ranks.call(a_loader_with_a_length_of_its_own, 2, enable={"batch": "per_device"}).ok().results:
+        assert "cannot let the batches of Counts grow, which counts them by itself (it has" in said
+
+
+def warmed_up_over_a_stream():
+    model, loader, came = mlp(), DataLoader(Stream(), 6), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for x, y in loader:
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        came.append(optimizer.param_groups[0]["ddp_patch_warmup"])
+    return came
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_a_warmup_in_epochs_of_a_stream_that_has_a_length(ranks, view):
+    options = {"batch": "per_device", "lr_scale": "linear", "warmup": "2 epochs", "view": view}
+    for found in ranks.call(warmed_up_over_a_stream, 2, enable=options).ok().results:
+        assert found == pytest.approx([0.5, 1.0, 1.0])
+
+
+def rates_within_a_step():
+    """What a closure finds, and sets; and what is left when it raises."""
+    model, seen = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number, (x, y) in enumerate(DataLoader(rows(36), 6)):
+
+        def closure(number=number, x=x, y=y):
+            seen.append(optimizer.param_groups[0]["lr"])
+            if number == 1:
+                optimizer.param_groups[0]["lr"] = 0.05
+            if number == 2:
+                raise ValueError("a bad batch")
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        before = weights(model)
+        try:
+            optimizer.step(closure)
+        except ValueError:
+            seen.append(optimizer.param_groups[0]["lr"])
+            continue
+        seen.append((before[0][0] - weights(model)[0][0]) / next(model.parameters()).grad[0, 0].item())
+    return seen
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_a_closure_finds_and_sets_the_rates_of_the_script(ranks, view):
+    options = {"batch": "per_device", "lr_scale": "linear", "view": view}
+    for found in ranks.call(rates_within_a_step, 2, enable=options).ok().results:
+        assert found == pytest.approx([0.1, 0.2, 0.1, 0.1, 0.05, 0.05])
+
+
+def few_rows_each():
+    return [len(x) for x in DataLoader(torch.arange(8.0), 1, num_workers=2)], ddp_patch.report().ledger.loaders
+
+
+def test_few_rows_of_each_rank_are_dealt(ranks):
+    for lengths, loaders in ranks.call(few_rows_each, 3, enable={"batch": "per_device"}).ok().results:
+        assert lengths == [3, 3, 2]
+        assert all("dealt" in how for how in loaders.values()), loaders
 
 
 def test_adams_kind_is_known_by_name():

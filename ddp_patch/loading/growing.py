@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from ..errors import BatchError
-from ..ledger import script_line
+from ..ledger import Ledger, script_line
 from .plan import is_distributed
 from .shadow import shadow_of
 
@@ -18,34 +18,56 @@ from .shadow import shadow_of
 class Growing:
     """Gives loaders whose batches have grown."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, ledger: Ledger) -> None:
         """Start with none.
 
         Args:
             size: how many times as big a batch is.
+            ledger: of the session.
         """
         self._size = size
+        self._ledger = ledger
         self._grown: weakref.WeakKeyDictionary[DataLoader[Any], DataLoader[Any]] = weakref.WeakKeyDictionary()
 
     def grown(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Give the loader to read in place of the script's.
 
         Raises:
-            BatchError: for one whose batches its dataset makes.
+            BatchError: for one whose batches its dataset makes, or that counts them by itself.
         """
+        self._ledger.has_grown = True
         if is_distributed(loader):
             return loader
+        kind = next(kind for kind in type(loader).__mro__ if "__len__" in vars(kind))
+        if kind is not DataLoader:  # an epoch would have as many batches as it counts, each of them bigger
+            raise BatchError(
+                f"{script_line()}: batch='per_device' cannot let the batches of {kind.__name__} grow, which counts "
+                "them by itself (it has a __len__ of its own). Use torch's DataLoader, or leave batch='per_device' out."
+            )
         if loader.batch_sampler is None:
             raise BatchError(
                 f"{script_line()}: batch='per_device' cannot let batches grow that the dataset makes "
                 "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
             )
         known = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
-        changes = {"batch_sampler": self._bigger(loader.batch_sampler)}
+        changes: dict[str, Any] = {"batch_sampler": self._bigger(loader.batch_sampler)}
+        if loader.batch_size is not None:  # by which torch counts the batches of a stream
+            changes["batch_size"] = loader.batch_size * self._size
         grown = shadow_of(loader, changes) if known is None else known
         grown.__dict__.update({**loader.__dict__, **changes})
         self._grown[loader] = grown
         return grown
+
+    def refuse_position(self, loader: Any) -> None:
+        """Refuse a loader that says how many of its batches were read, as torchdata's ``StatefulDataLoader``.
+
+        Raises:
+            BatchError: naming it.
+        """
+        raise BatchError(
+            f"{script_line()}: batch='per_device' cannot let the batches of {type(loader).__name__} grow, which keeps "
+            "its position among those of the script's size. Use torch's DataLoader, or leave batch='per_device' out."
+        )
 
     def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
         """Count the batches of an epoch."""

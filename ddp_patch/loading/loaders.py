@@ -54,7 +54,7 @@ class Loaders:
             timeout: of the ranks' exchanges, in seconds.
             grow: the script's batch sizes count the rows of one rank.
         """
-        self._growing = Growing(world.size) if grow else None
+        self._growing = Growing(world.size, world.ledger) if grow else None
         self._replicas = replicas
         self._job = job
         self._world = world
@@ -108,12 +108,13 @@ class Loaders:
         known.compared.begin()
         source = self._source(how, make, loader, known)
         what = f"a batch of loader {known.number} (epoch {known.epochs})"
-        # To ask has effects of its own: torch (2.13) warns when a stream gives more than it was asked to have.
-        batches = length(loader) if self._growing is not None else None
+        batches = length(loader) if self._growing is not None else None  # torch 2.13 warns where a stream was asked
         return Batches(source, self._replicas, self._world, what, known.epochs - 1, batches, known.number)
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
+        if self._growing is not None:
+            self._growing.refuse_position(loader)
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
         source = Everywhere(iterator, self._world)
         return Batches(source, self._replicas, self._world, "a batch of a loader", 0, None)

@@ -98,7 +98,10 @@ class LocalLoaders:
                 iterator = make(shadow)
             surround = self._streams.shared if is_stream and not shadow.num_workers else contextlib.nullcontext
             name = f"{described} {script_line()}"
-            return Rows(iterator, shadow, self._world, self._models, name, epoch, surround)
+            self._world.ledger.has_grown = True
+            # Torch's iterator of a stream has none, though its loader may.
+            count = length(loader) if is_stream else None
+            return Rows(iterator, shadow, self._world, self._models, name, epoch, surround, count)
         finally:
             if counts:
                 self._world.trail.leave()

@@ -29,6 +29,7 @@ class Rows:
         name: str,
         epoch: int,
         surround: Callable[[], AbstractContextManager[None]],
+        count: int | None = None,
     ) -> None:
         """Wrap torch's iterator.
 
@@ -40,12 +41,13 @@ class Rows:
             name: of the loader, alike on every rank.
             epoch: of it, from 0.
             surround: what fetches a batch.
+            count: of batches, where torch's iterator has none.
         """
         self.iterator = iterator
         self._surround = surround
         self._name = name
         self._epoch = epoch
-        self._length = None if length(iterator) is None else longest(shadow)
+        self._length = count if length(iterator) is None else longest(shadow)
         self._batches, self._sampler = samplers_of(shadow)
         self._world = world
         self._models = models

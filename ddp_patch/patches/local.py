@@ -39,6 +39,7 @@ def _iterate_stateful(session: LocalSession, wrapped: Any, instance: Any, args: 
             "its rows, and every rank would train on the same ones. Write StatefulDataLoader(data, batch_size // "
             "ddp_patch.world_size(), sampler=DistributedSampler(data)), or view='global'."
         )
+    session.world.ledger.has_grown = True
     return wrapped(*args, **kwargs)
 
 
@@ -56,13 +57,16 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     assert isinstance(session, LocalSession)
     models, stepping = session.models, session.stepping
 
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         stepping.begins(optimizer)
         models.before_step()
         if session.drift is not None:
             session.drift.before_step(optimizer, stepping.around(optimizer))
         if session.rates.are_scaled:
             session.rates.before(optimizer, stepping.around(optimizer))
+            if len(args) > 1 or kwargs:
+                return session.rates.with_closure(optimizer, args, kwargs)
+        return None
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if session.rates.are_scaled:

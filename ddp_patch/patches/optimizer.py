@@ -26,7 +26,7 @@ def _add_param_group(session: Session, wrapped: Any, instance: Optimizer, args: 
 def count_steps(session: Session) -> list[Callable[[], None]]:
     """Register the step hooks; returns the functions that remove them."""
 
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
         is_outermost = session.stepping.begins(optimizer)
         session.replicas.backwards.before_step(optimizer, has_closure)
@@ -36,6 +36,7 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
             session.rates.before(optimizer, session.stepping.around(optimizer))
         if is_outermost and not has_closure:  # which runs forwards and backwards
             session.ledger.pace.steps()
+        return session.rates.with_closure(optimizer, args, kwargs) if has_closure else None
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if session.rates.are_scaled:
