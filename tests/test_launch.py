@@ -532,12 +532,22 @@ for make in (nn.Linear, Whole, lambda *sizes: nn.DataParallel(nn.Linear(*sizes))
 """
 
 
+PRECISION = {"ACCELERATE_DYNAMO_BACKEND": "NO"}  # which accelerate launch sets as well
+
+
+def test_a_precision_that_a_shell_exports_is_not_the_scripts(ranks, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(PRECISE)
+    (wanted,) = ranks.script(script, 1).ok().stdout
+    assert ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout[0] == wanted
+
+
 def test_accelerates_bf16_is_autocast_around_the_model(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRECISE)
     (wanted,) = ranks.script(script, 1, "by hand").ok().stdout
     by_hand = ranks.script(script, 2, "by hand").ok().stdout
-    launched = ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout
+    launched = ranks.script(script, 2, env=PRECISION | {"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout
     assert launched == by_hand
     compare_text(launched[0].splitlines()[0], wanted.splitlines()[0], 1e-2)  # bfloat16 has eight bits
     assert "bfloat16" not in launched[0]
@@ -581,7 +591,7 @@ if ddp_patch.report().world_size > 1:
 def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCALED)
-    fp16 = {"ACCELERATE_MIXED_PRECISION": "fp16"}
+    fp16 = PRECISION | {"ACCELERATE_MIXED_PRECISION": "fp16"}
     (wanted,) = ranks.script(script, 1, "by hand").ok().stdout
     launched = ranks.script(script, 2, env=fp16).ok()
     compare_text(launched.stdout[0], wanted, 2e-3)
@@ -593,8 +603,9 @@ def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(ranks, tmp_path
 def test_accelerates_fp8_is_not_silently_dropped(plain):
     script, _ = plain
     done = run(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, ACCELERATE_MIXED_PRECISION="fp8"
-    )
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script),
+        **PRECISION, ACCELERATE_MIXED_PRECISION="fp8",
+    )  # fmt: skip
     assert done.returncode != 0
     assert "mixed_precision=fp8" in done.stderr
 

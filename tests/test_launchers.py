@@ -64,6 +64,12 @@ BATCH_SHELL = {
             "MASTER_PORT": "7",
         },
         {**TRAINJOB, "PET_NNODES": "1", "PET_NODE_RANK": "0"},
+        # What an earlier run, or a notebook, has left.
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1"},
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+        # srun --ntasks 4 --pty bash
+        {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "1", "SLURM_PTY_PORT": "40123"},
     ],
 )
 def test_one_process_is_nobodys_rank(environ):
@@ -84,7 +90,13 @@ def test_a_single_pod_starts_ranks_of_its_own(tmp_path):
     ("environ", "name", "placed", "where"),
     [
         (TORCHRUN, "torchrun", (5, 8, 1, 4), ("node07", 29500)),
-        ({**TORCHRUN, "ACCELERATE_MIXED_PRECISION": "no"}, "accelerate launch", (5, 8, 1, 4), ("node07", 29500)),
+        (
+            {**TORCHRUN, "ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"},
+            "accelerate launch",
+            (5, 8, 1, 4),
+            ("node07", 29500),
+        ),
+        ({**TORCHRUN, "ACCELERATE_MIXED_PRECISION": "bf16"}, "torchrun", (5, 8, 1, 4), ("node07", 29500)),  # of a shell
         ({**TORCHRUN, "DDP_PATCH_AGENT": "1"}, "ddp_patch", (5, 8, 1, 4), ("node07", 29500)),
         (OPEN_MPI, "mpirun (Open MPI)", (1, 2, 1, 2), (None, None)),
         ({**OPEN_MPI, "MASTER_PORT": "7"}, "mpirun (Open MPI)", (1, 2, 1, 2), ("127.0.0.1", 7)),
@@ -114,6 +126,11 @@ def test_a_single_pod_starts_ranks_of_its_own(tmp_path):
         (
             {**SLURM, "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "n", "MASTER_PORT": "7"},
             *("hand", (3, 4, None, None), ("n", 7)),
+        ),
+        # A batch script exports what all tasks have in common.
+        (
+            {**SLURM, "WORLD_SIZE": "4", "MASTER_ADDR": "n", "MASTER_PORT": "7"},
+            *("srun", (3, 4, 1, None), ("n", 7)),
         ),
         # Open MPI on two hosts has srun start its helper on the second one.
         (

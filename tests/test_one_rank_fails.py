@@ -226,12 +226,38 @@ print([process.wait() for process in ranks])
 """
 
 
+ENDS_WITHIN = """
+import os
+import ddp_patch
+import ddp_patch.job.job
+if os.environ["PMI_RANK"] == %r:
+    ddp_patch.job.job.connect = lambda *_: os._exit(3)
+ddp_patch.enable()
+"""
+
+
 @pytest.mark.parametrize("address", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=["no address", "an address"])
 @pytest.mark.parametrize("rank", ["0", "2"])
 def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_them_wait(tmp_path, rank, address):
     """As Hydra does, after whose process this one is named."""
-    (tmp_path / "train.py").write_text(ENDS_BEFORE % rank)
-    (tmp_path / "start.py").write_text(STARTS)
+    done = started_by_hydra(tmp_path, ENDS_BEFORE % rank, address)
+    assert done.stdout == "[1, 1, 1]\n", done
+    named = rf"(does not wait for rank {rank}, which ended before|in vain for rank {rank}, of 3, which did not come)"
+    assert len(re.findall(rf"LaunchError: Rank \d .*{named}", done.stderr)) == 2, done.stderr
+    assert done.stderr.count("ValueError: a bad value") == 1
+
+
+@pytest.mark.parametrize("rank", ["0", "2"])
+def test_a_rank_that_ends_as_the_ranks_are_connected_ends_the_others(tmp_path, rank):
+    done = started_by_hydra(tmp_path, ENDS_WITHIN % rank)
+    assert all(code != "0" for code in re.findall(r"\d+", done.stdout)), done
+    assert done.stdout.count("3") == 1, done
+
+
+def started_by_hydra(tmp_path, script, address=(), starts=STARTS):
+    address = dict(address)
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "start.py").write_text(starts)
     if address:
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
@@ -240,8 +266,14 @@ def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_th
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **address}
     command = [str(tmp_path / "hydra_pmi_proxy"), "start.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_ranks_whose_sets_of_strings_have_other_orders_are_refused(tmp_path):
+    starts = STARTS.replace("PMI_RANK=str(rank)", "PMI_RANK=str(rank), PYTHONHASHSEED=str(rank // 2)")
+    done = started_by_hydra(tmp_path, "import ddp_patch\nddp_patch.enable()\n", starts=starts)
     assert done.stdout == "[1, 1, 1]\n", done
-    named = rf"(does not wait for rank {rank}, which ended before|in vain for rank {rank}, of 3, which did not come)"
-    assert len(re.findall(rf"LaunchError: Rank \d .*{named}", done.stderr)) == 2, done.stderr
-    assert done.stderr.count("ValueError: a bad value") == 1
+    assert done.stderr.count("LaunchError: The ranks do not run the same: the order of sets of strings") == 3, (
+        done.stderr
+    )
+    assert "export PYTHONHASHSEED=0" in done.stderr

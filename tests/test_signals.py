@@ -104,9 +104,10 @@ class Running:
 
 
 @contextmanager
-def running(folder, text, nproc, launcher=()):
-    script = folder / "script.py"
-    script.write_text(START % (f"nproc={nproc}" if not launcher else "") + text)
+def running(folder, text, nproc, launcher=(), script=None):
+    if script is None:
+        script = folder / "script.py"
+        script.write_text(START % (f"nproc={nproc}" if not launcher else "") + text)
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     command = [*launcher, str(script)] if launcher else [sys.executable, str(script)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -404,3 +405,51 @@ here(json.dumps(lines >= 1200))
         code, _, error = job.end()
     assert code == 0, error
     assert job.said(2) == [["handled in work", json.dumps(True)]] * 2
+
+
+@pytest.mark.parametrize("way", ["nohup", "the script", "above the line"])
+def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):
+    name = "SIGHUP" if way == "nohup" else "SIGUSR1"
+    ignores = "" if way == "nohup" else f"import signal\nsignal.signal(signal.{name}, signal.SIG_IGN)\n"
+    text = f"{FLAG if way == 'the script' else ''}{ignores if way == 'the script' else ''}"
+    text += f"def stops():\n    return os.path.exists('stop')\n{TRAINING}steps = train()\n{ENDING}"
+    script = tmp_path / "script.py"
+    script.write_text((ignores if way == "above the line" else "") + START % "nproc=2" + text)
+    launcher = ["nohup", sys.executable] if way == "nohup" else [sys.executable]
+    with running(tmp_path, text, 2, launcher, script=script) as job:
+        job.wait_for("ready")
+        for _ in range(2):
+            job.process.send_signal(getattr(signal, name))
+            time.sleep(0.5)
+        (tmp_path / "stop").touch()
+        code, out, error = job.end()
+    assert (code, out.splitlines()[-1]) == (0, "saved"), error
+
+
+def test_a_signal_that_is_handled_in_c_comes_to_rank_0(tmp_path):
+    text = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\n"
+    text = f"import signal\n{text}def stops():\n    return os.path.exists('stop')\n{TRAINING}steps = train()\n{ENDING}"
+    with running(tmp_path, text, 2) as job:
+        job.wait_for("ready")
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        (tmp_path / "stop").touch()
+        code, out, error = job.end()
+    assert (code, out.splitlines()[-1]) == (0, "saved"), error
+    assert error.count("most recent call first") >= 1, error
+
+
+def test_a_script_that_a_rank_starts_takes_no_word_of_its_agent(tmp_path):
+    text = f"""
+import subprocess
+{FLAG}
+signal.signal(signal.SIGUSR1, stop)
+names = "[name for name in __import__('os').environ if name.startswith('DDP_PATCH_') and name != 'DDP_PATCH_QUIET']"
+print(subprocess.run([sys.executable, "-c", f"print({{names}})"], capture_output=True, text=True).stdout, end="")
+{TRAINING}steps = train()
+{ENDING}"""
+    with running(tmp_path, text, 2) as job:
+        job.wait_for("ready")
+        job.process.send_signal(signal.SIGUSR1)
+        code, out, error = job.end()
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (0, "[]", "saved"), (out, error)

@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 _VARIABLE = "DDP_PATCH_HEEDED"
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2")
+_OF_THE_SCRIPT = (signal.SIGUSR1, signal.SIGUSR2)  # which nobody else handles
 _MOST = 3  # times that Ctrl-C is pressed and not heard until the job ends
 
 
@@ -43,17 +44,18 @@ class Heeded:
         """
         self._path = os.environ.get(_VARIABLE) if rank == 0 else None
 
-    def write(self, runs: int, numbers: Iterable[int]) -> None:
+    def write(self, runs: int, handled: Iterable[int], ignored: Iterable[int]) -> None:
         """Say how the script listens.
 
         Args:
             runs: of its handlers, until now.
-            numbers: of the signals that it handles from now on.
+            handled: numbers of the signals that it handles from now on.
+            ignored: of those that it lets pass.
         """
         if self._path is not None:
             with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to; or the disk is full
                 new = Path(f"{self._path}.new")
-                new.write_text(json.dumps([os.getpid(), runs, *map(int, numbers)]))
+                new.write_text(json.dumps([os.getpid(), runs, [*map(int, handled)], [*map(int, ignored)]]))
                 new.replace(self._path)
 
 
@@ -69,8 +71,10 @@ def passed_on() -> Iterator[None]:
         unheard: list[int] = []  # times that Ctrl-C came, each with the runs of handlers until then
 
         def come(number: int, frame: FrameType | None) -> None:
-            pid, runs, *heeded = json.loads(Path(mark.name).read_text() or "[0, 0]")
-            if number not in heeded:
+            pid, runs, handled, ignored = json.loads(Path(mark.name).read_text() or "[0, 0, [], []]")
+            if number in ignored:
+                return
+            if number not in handled and not (number in _OF_THE_SCRIPT and _catches(pid, number)):
                 raise Ended(number, signal.Signals(number))
             if number == signal.SIGINT:
                 unheard[:] = [*(seen for seen in unheard if seen == runs), runs]
@@ -82,5 +86,15 @@ def passed_on() -> Iterator[None]:
                 os.kill(pid, number)
 
         for name in _PASSED_ON:
-            signal.signal(signal.Signals[name], come)
+            if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN:  # as nohup has it, for the ranks as well
+                signal.signal(signal.Signals[name], come)
         yield
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Tell whether a process handles a signal by itself, as ``faulthandler.register`` has it, in C."""
+    with contextlib.suppress(OSError):  # it has ended
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    return False

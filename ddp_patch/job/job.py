@@ -80,11 +80,11 @@ class Job:
         offer = Offer(told.rank)
         own = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
         seen = hosts.exchange(own, store, told, timeout)
-        software.refuse_others([(its.name, its.software) for its in seen])
+        # A launcher's own process keeps the order that it has: see say_orders.
+        orders = [() if self.worker is not None else ((software.ORDER, its.order),) for its in seen]
+        software.refuse_others([(its.name, its.software + order) for its, order in zip(seen, orders, strict=True)])
         reaching.choose_interface(seen, told.rank)
         place = hosts.place(told, seen, may_share)
-        if self.worker is None:
-            refuse_others_device(place, used)
         self.placement = placement = place.placement
         self.shares_device = place.shares
         self.sees_one_disk = len({its.mounts for its in seen}) == 1
@@ -93,10 +93,12 @@ class Job:
         self.wrapping = Wrapping(lambda: self.one_process.group)
         excepthook = sys.excepthook
         with loopback.sockets({its.network for its in seen}), Joining(store, told):
+            if self.worker is None:
+                refuse_others_device(place, used)
             self.seal = Seal(offer.agreed([its.key for its in seen]))
             launchers = None if self.worker is None else self.worker.group
             self.device, self.one_process, self.group = connect(place, timeout, environ, launchers)
-            self.precision = Precision(self.device.type)
+            self.precision = Precision(self.device.type, self.launcher)
             self.attendance = Attendance(placement.rank, placement.world_size, timeout, holder())
             self.crash = CrashHook(placement, self.attendance, excepthook)
             if self.worker is None:

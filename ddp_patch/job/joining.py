@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
@@ -20,10 +20,12 @@ from ..errors import LaunchError
 from . import attempt
 from .attendance import is_lost_connection
 from .launcher import Told
+from .siblings import Siblings
 from .waiting import Waiting
 
 _OWN_WAIT = 2.0  # seconds, in which this rank may come to an error of its own
 _END_WAIT = 5.0  # seconds, in which the thread ends that listens
+_LOOK = 1.0  # seconds between two looks whether all ranks of this host are there
 _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where the store is its own
 
 
@@ -75,7 +77,7 @@ class Joining:
 
     def _listen(self, found: SimpleQueue[Any]) -> None:
         try:
-            words = found.get()
+            words = self._next(found)
             if isinstance(words, RuntimeError):  # the store is gone: whoever had it says why
                 return
             self._heard = words.decode()
@@ -89,6 +91,15 @@ class Joining:
                 os._exit(1)  # the script's thread is inside torch
         finally:
             self._running.release()
+
+    def _next(self, found: SimpleQueue[Any]) -> Any:
+        """Wait for what another rank met, or that one of this host is gone, which leaves no words."""
+        siblings = Siblings(self._told)
+        while True:
+            with contextlib.suppress(Empty):
+                return found.get(timeout=_LOOK)
+            if siblings.has_lost_one():
+                return str(siblings.refusal("within ddp_patch.enable()")).encode()
 
     def _explained(self, error: RuntimeError) -> LaunchError:
         if self._heard:

@@ -12,7 +12,7 @@ from .table import LAUNCHERS, TORCH, Launcher
 
 _LOOPBACK = "127.0.0.1"
 _LOWEST_PORT, _PORTS = 10000, 20000  # below those that Linux gives to whoever asks for any
-_HAND = next(row for row in LAUNCHERS if row.name == "hand")
+_HAND, _SIZED = (row for row in LAUNCHERS if row.name == "hand")
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,21 @@ def found(environ: Mapping[str, str]) -> list[Launcher]:
             seen.add(row.ranks)
             if not _is_alone(row, environ):
                 rows.append(row)
+    if rows and rows[0] is _SIZED and any(_counts_alike(row, environ) for row in rows[1:]):
+        del rows[0]  # a batch script exported it for all, beside the address, and the launcher tells each its rank
     return rows
+
+
+def _counts_alike(row: Launcher, environ: Mapping[str, str]) -> bool:
+    return row.completes and bool(environ.get(row.ranks[0])) and environ.get(row.ranks[1]) == environ.get("WORLD_SIZE")
 
 
 def _is_alone(row: Launcher, environ: Mapping[str, str]) -> bool:
     if row.ranks == TORCH:
-        return row.pods and environ.get("WORLD_SIZE") == "1" and not _wants_several(environ)
+        is_one = environ.get("WORLD_SIZE") == "1" and not _wants_several(environ)
+        return is_one and (row.pods or row in (_HAND, _SIZED))
+    if row.shell and environ.get(row.shell):
+        return True
     return environ.get(row.ranks[1]) in ("", "1", None) and not (row.pods and _wants_several(environ))
 
 
@@ -152,10 +161,11 @@ def _refuse_other(inner: Launcher, outer: Launcher, environ: Mapping[str, str]) 
         # mpirun has srun start its helpers, one on each other host; srun may set mpirun's variables.
         fits = groups != 1 or _is_same(outer, environ, rank, world_size)
     if not fits:
+        inner_names, outer_names = (" ".join(row.ranks[1::-1]) for row in (inner, outer))
         raise LaunchError(
             f"By {inner.name}, {_said(inner, environ, 2)} but {outer.name} says {_said(outer, environ, 2)}, so it is "
             "unclear how many processes this job has. Let one of the two start them, or unset the variables of the one "
-            f"that is not meant, for instance: unset {inner.ranks[1]} {inner.ranks[0]}"
+            f"that is not meant, for instance: unset {outer_names if is_agent else inner_names}"
         )
 
 

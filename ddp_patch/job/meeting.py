@@ -109,7 +109,7 @@ def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: 
     while not done.acquire(timeout=_LOOK if accepted_at is None else 1.0):
         now = time.monotonic()
         if siblings.has_lost_one():
-            refuse_lost(told, siblings)
+            _refuse_lost(told, siblings)
         if accepted_at is None:
             with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
                 accepted_at = now
@@ -137,7 +137,7 @@ def _meet_on_one_host(told: Told, timeout: float) -> Any:
         try:
             if waiting.get("ddp_patch/met/all", max(end - time.monotonic(), 0.0)) is None:
                 if time.monotonic() < end:
-                    refuse_lost(told, siblings)
+                    _refuse_lost(told, siblings)
                 _refuse_missing(told, note)
         finally:
             waiting.close()
@@ -162,7 +162,7 @@ def _found(told: Told, note: Path, end: float, siblings: Siblings) -> Any:
     seen = ""
     while time.monotonic() < end:
         if siblings.has_lost_one():
-            refuse_lost(told, siblings)
+            _refuse_lost(told, siblings)
         with contextlib.suppress(FileNotFoundError):
             text = note.read_text()
             if text != seen and (store := _marked(text, told, end)) is not None:
@@ -195,19 +195,10 @@ def _refuse_missing(told: Told, note: Path) -> Any:
     )
 
 
-def refuse_lost(told: Told, siblings: Siblings) -> Any:
-    """Refuse to wait for a rank that has ended.
-
-    Raises:
-        LaunchError: which names it, where that is known.
-    """
-    lost = ", ".join(map(str, siblings.missing()))
+def _refuse_lost(told: Told, siblings: Siblings) -> Any:
     if told.rank == 0:
         time.sleep(_TELL_WAIT)
-    raise LaunchError(
-        f"{_named(told)} does not wait for {f'rank {lost}' if lost else 'another rank of this host'}, which ended "
-        "before it came to ddp_patch.enable(). Look at what it printed."
-    )
+    raise siblings.refusal("before it came to ddp_patch.enable()")
 
 
 def _named(told: Told) -> str:

@@ -18,13 +18,18 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """What the launcher asks model calls to compute in."""
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, launcher: str) -> None:
         """Read the launcher's wish.
+
+        Args:
+            device_type: of this rank.
+            launcher: which started it. The variable of an outer one, or of a shell, is not for this script.
 
         Raises:
             LaunchError: for a precision that an unchanged script cannot be given.
         """
-        wish = os.environ.get("ACCELERATE_MIXED_PRECISION", "no") or "no"
+        asks = launcher == "accelerate launch"
+        wish = (os.environ.get("ACCELERATE_MIXED_PRECISION") if asks else None) or "no"
         if wish not in ("no", *_DTYPES):
             raise LaunchError(
                 f"accelerate launch asks for mixed_precision={wish}, whose modules an unchanged script does not have. "

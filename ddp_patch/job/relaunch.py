@@ -58,6 +58,11 @@ def refuse_old_torch(found: str) -> None:
         )
 
 
+def cores() -> int:
+    """Count the processor cores that this process may use: a queue or a container may give it some of the host's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def worker_environment(environ: Mapping[str, str], nproc: int, cpus: int) -> dict[str, str]:
     """Give the workers an agreed string hash and a fair share of the cores."""
     agreed = dict(environ)
@@ -83,7 +88,7 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
             "shall run on several into a function and write: ddp_patch.launch(train, nproc=2)"
         )
     command, told = hand_over(program.own_command(sys.orig_argv, sys.executable))
-    environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
+    environ = worker_environment(os.environ, nproc, cores())
     environ.update({**options, **told} if told else {})
     _replace([*agent(), str(nproc), *command], environ)
 
@@ -139,9 +144,10 @@ def agree_on_hashes(told: Told) -> None:
     if (program.given_hash() or "").isdigit() or program.is_forked():
         return
     # Not what the script may have set since, which may be another one on each rank, or at each start.
-    environ = worker_environment(
-        {**os.environ, "PYTHONHASHSEED": ""}, told.local_world_size or told.world_size, os.cpu_count() or 1
-    )
+    environ = {**os.environ, "PYTHONHASHSEED": "0"}
+    ranks = told.local_world_size or (told.world_size if told.address is None else 0)
+    if ranks and cores() == (os.cpu_count() or 1):  # otherwise the launcher has given each its cores, or has not said
+        environ = worker_environment(environ, ranks, cores())
     _replace(program.own_command(sys.orig_argv, sys.executable), environ)
 
 

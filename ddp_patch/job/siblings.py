@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import time
 from pathlib import Path
 
+from ..errors import LaunchError
 from .launcher import Told
 
 _LOOK = 1.0  # seconds between two looks at the host's processes, some 10 ms each
@@ -42,7 +44,19 @@ class Siblings:
         was_one_less, self._is_one_less = self._is_one_less, len(_children(self._parent)) < self._started
         return was_one_less and self._is_one_less
 
-    def missing(self) -> list[int]:
+    def refusal(self, where: str) -> LaunchError:
+        """Give the error that says so.
+
+        Args:
+            where: it ended.
+        """
+        lost = ", ".join(map(str, self._missing()))
+        return LaunchError(
+            f"Rank {self._told.rank} of {self._told.world_size}, on {socket.gethostname()}, does not wait for "
+            f"{f'rank {lost}' if lost else 'another rank of this host'}, which ended {where}. Look at what it printed."
+        )
+
+    def _missing(self) -> list[int]:
         """List the ranks that have ended; none where all are not on this host, or its processes are not to be read."""
         mark = f"{self._told.launcher.ranks[0]}=".encode()
         found = set()

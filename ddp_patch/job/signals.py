@@ -43,6 +43,7 @@ class Signals:
         self._heeded = heeded
         self._set: Callable[..., Any] = signal.signal
         self._handlers: dict[int, Handler] = {}  # the script's
+        self._ignored: set[int] = set()  # by the script, or whoever started it
         self._due: list[int] = []  # what is to run in the script's thread, at once
         self._is_alone = 0
         self._runs = 0
@@ -60,7 +61,7 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number in HEEDED:
                 handler = signal.getsignal(number)
-                if callable(handler):
+                if callable(handler) or handler == signal.SIG_IGN:
                     self.handle(signal.signal, number, handler)
 
     def stop(self, *, goes_on: bool) -> None:
@@ -76,6 +77,8 @@ class Signals:
                 if is_ours and (goes_on or handler is signal.default_int_handler):
                     self._set(number, handler)
         self._handlers.clear()
+        if goes_on:
+            self._ignored.clear()
         self._agreement.heed = lambda what, at_point: None
         self._tell()
 
@@ -97,6 +100,7 @@ class Signals:
         own = self._handlers.pop(number, before)
         if callable(handler):
             self._handlers[number] = handler
+        (self._ignored.add if handler == signal.SIG_IGN else self._ignored.discard)(number)
         self._tell()
         return own if before == self._come else before
 
@@ -148,4 +152,4 @@ class Signals:
     def _tell(self) -> None:
         if os.getpid() == self._process:
             with self._as_it_is():
-                self._heeded.write(self._runs, self._handlers)
+                self._heeded.write(self._runs, self._handlers, self._ignored)

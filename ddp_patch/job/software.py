@@ -17,11 +17,13 @@ from ..state import State
 from ..version import __version__
 
 _SCRIPT = "the script"
+ORDER = "the order of sets of strings"
 _WAYS = {
     "Python": "Use Python {} on all hosts",
     "torch": "Write on all hosts: pip install torch=={}",
     "accelerate": "Write on all hosts: pip install accelerate=={}",
     "ddp_patch": "Install ddp_patch {} on all hosts",
+    ORDER: "Write on all hosts, or have the launcher hand it on: export PYTHONHASHSEED=0",
     _SCRIPT: "Copy the script to all hosts anew, or start it on all from a disk that they share",
 }
 _DIGITS = 12  # of a text's sum, in a message

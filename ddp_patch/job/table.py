@@ -27,6 +27,7 @@ class Launcher:
     refusal: str = ""  # why it is not joined, and the line to write
     how: str = ""  # how to give it what lacks on several hosts
     pods: bool = False  # a process of each pod is the whole of its start: a single one may start ranks of its own
+    shell: str = ""  # which is set where its process is a person's shell, and not one of several ranks
     starters: tuple[str, ...] = ()  # names of the process that is the parent of its ranks on each host
     each: str = ""  # how many ranks each host has, as SLURM writes it, and which host this is
     host: str = ""
@@ -35,7 +36,11 @@ class Launcher:
 
 LAUNCHERS = (
     Launcher("ddp_patch", ("DDP_PATCH_AGENT", "TORCHELASTIC_RUN_ID"), hosts=("GROUP_WORLD_SIZE",)),
-    Launcher("accelerate launch", ("ACCELERATE_MIXED_PRECISION", "RANK"), hosts=("GROUP_WORLD_SIZE",)),
+    Launcher(
+        "accelerate launch",
+        ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_DYNAMO_BACKEND", "RANK"),
+        hosts=("GROUP_WORLD_SIZE",),
+    ),
     Launcher("torchrun", ("TORCHELASTIC_RUN_ID",), hosts=("GROUP_WORLD_SIZE",)),
     Launcher(
         "Ray Train",
@@ -108,6 +113,7 @@ LAUNCHERS = (
         job=("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
         completes=True,
         others=("SLURM_NODEID", "SLURM_NTASKS"),
+        shell="SLURM_PTY_PORT",
         starters=("slurmstepd",),
         each="SLURM_STEP_TASKS_PER_NODE",
         host="SLURM_NODEID",
@@ -121,5 +127,7 @@ VARIABLES = frozenset(
         *("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
         *("NODE_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "JSM_NAMESPACE_RANK"),
         *(name for row in LAUNCHERS if row.completes for name in (*row.ranks, *row.others) if name),
+        # What a script that a rank starts would take for its own.
+        *("DDP_PATCH_AGENT", "DDP_PATCH_HEEDED", "DDP_PATCH_UNSAID"),
     )
 )

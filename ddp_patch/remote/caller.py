@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import LaunchError
-from ..job.relaunch import agent, worker_environment
+from ..job.relaunch import agent, cores, worker_environment
 from . import changes, parcel
 
 _LOOK = 0.1  # seconds between two looks whether the ranks have ended
@@ -57,7 +57,7 @@ def call(
 
 
 def _start(folder: Path, nproc: int) -> subprocess.Popen[bytes]:
-    environ = worker_environment(os.environ, nproc, os.cpu_count() or 1)
+    environ = worker_environment(os.environ, nproc, cores())
     package = str(Path(__file__).parents[2])
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), package)))
     environ["DDP_PATCH_CALLER"] = str(os.getpid())
