@@ -82,9 +82,19 @@ def same_value(left: Any, right: Any, depth: int = 3) -> bool:
     if isinstance(left, Tensor):
         return False  # in an object of the script's, where its rows could not be followed
     if not hasattr(left, "__dict__") or callable(left) or depth == 0 or not is_own(type(left)):
-        return True
+        return not _holds_rows(left, right, depth)
     mine, theirs = vars(left), getattr(right, "__dict__", {})
     return mine.keys() == theirs.keys() and all(same_value(mine[key], theirs[key], depth - 1) for key in mine)
+
+
+def _holds_rows(left: Any, right: Any, depth: int) -> bool:
+    """Tell whether a package's object holds tensors of some rows, as a distribution does."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return left.shape != right.shape
+    if not hasattr(left, "__dict__") or isinstance(left, type) or depth == 0:
+        return False
+    theirs = getattr(right, "__dict__", {})
+    return any(_holds_rows(value, theirs.get(name), depth - 1) for name, value in vars(left).items())
 
 
 def close(left: Tensor, right: Tensor) -> bool:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from ..calling.own import is_own_file
 from .standing import MISSING
 
+ANY = "*"  # among mentioned names: all attributes of the script's own objects
+
 
 def content_of(cell: Any, *_: Any) -> Any:
     """What a cell of a closure holds, or ``MISSING``."""
@@ -51,16 +53,39 @@ def names_in(code: types.CodeType) -> Names:
     imports = (i for i, step in enumerate(steps) if step.opname == "IMPORT_NAME")
     imported = dict.fromkeys("." * steps[i - 2].argval + steps[i].argval for i in imports)
     names = frozenset(itertools.chain.from_iterable(inner.co_names for inner in codes))
-    texts = [constant for inner in codes for constant in inner.co_consts if isinstance(constant, str)]
+    texts = [text for inner in codes for constant in inner.co_consts for text in _texts_in(constant)]
     mentioned = names | {text for text in texts if text.isidentifier()}
+    if not _WHOLE.isdisjoint(names.union(texts)) or any(_is_put_together(inner) for inner in codes):
+        mentioned |= {ANY}
     if not _BY_TEXT.isdisjoint(looked_up) or not _MODULES.isdisjoint(names) or {"sys", "modules"} <= names:
         looked_up |= dict.fromkeys(sorted(mentioned))  # any of them, as in globals()["flag"]
         imported |= dict.fromkeys(text for text in texts if all(map(str.isidentifier, text.split("."))))
     return Names(tuple(looked_up), tuple(imported), mentioned)
 
 
+def _texts_in(constant: Any) -> Iterable[str]:
+    """Give the strings in a constant: also in tuples, as of a loop over names, or of a match statement."""
+    if isinstance(constant, (tuple, frozenset)):
+        return itertools.chain.from_iterable(map(_texts_in, constant))
+    return (constant,) if isinstance(constant, str) else ()
+
+
+def _is_put_together(code: types.CodeType) -> bool:
+    """Tell whether code asks for an attribute whose name it does not write: ``getattr(args, f"use_{kind}")``."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
+    for i, step in enumerate(steps):
+        if step.argval == "getattr" and step.opname in _LOOKS_UP:
+            asked = list(itertools.takewhile(lambda its: not its.opname.startswith("CALL"), steps[i + 1 :]))
+            written = any(its.opname.startswith("LOAD_CONST") and isinstance(its.argval, str) for its in asked)
+            if not written or any(its.opname in _MAKES_TEXT for its in asked):
+                return True
+    return False
+
+
 # Instructions of CPython 3.10 to 3.14: in functions and in bodies of classes.
 _LOOKS_UP = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_MAKES_TEXT = {"BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "BINARY_OP", "BINARY_ADD", "BINARY_MODULO"}
+_WHOLE = {"vars", "asdict", "astuple", "__dict__", "attrgetter"}  # see all attributes
 _BY_TEXT, _MODULES = {"globals", "eval", "exec", "modules"}, {"__globals__", "import_module", "getmodule"}
 
 
@@ -96,3 +121,12 @@ def difference(before: Any, after: Any, name: str = "") -> str:
         name = before[0]
     pairs = zip(before, after, strict=True)
     return next((difference(one, other, name) for one, other in pairs if one != other), name)
+
+
+def without_numbers(content: Any) -> Any:
+    """Give a content without the numbers in it."""
+    if type(content) is not tuple:
+        return content
+    if len(content) > 1 and (content[-2] is int or content[-2] is float):
+        return content[:-1]
+    return tuple(map(without_numbers, content))

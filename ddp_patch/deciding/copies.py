@@ -13,6 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..batch.tensor import BatchTensor
 from ..calling import module_hooks
+from ..structure import leaves, map_leaves
 
 
 def trial_copy(module: nn.Module) -> nn.Module:
@@ -21,6 +22,8 @@ def trial_copy(module: nn.Module) -> nn.Module:
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
     held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
     held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
+    plain = (leaf for layer in module.modules() for leaf in vars(layer).values() if _is_zero(leaf))
+    held |= {id(leaf): _varied(leaf.detach().clone()) for leaf in plain}
     held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, held)
     for layer in twin.modules():
@@ -34,6 +37,30 @@ def trial_copy(module: nn.Module) -> nn.Module:
 
 def _is_computed(leaf: Any) -> bool:
     return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
+
+
+def _is_zero(leaf: Any) -> bool:
+    """Tell a tensor of zeros, as of a weight that is raised later. A BatchTensor is not looked into."""
+    return type(leaf) is Tensor and leaf.layout is torch.strided and leaf.is_floating_point() and not bool(leaf.any())
+
+
+def varied_alike(whole: Any, rows: Any) -> tuple[Any, Any]:
+    """Vary the arguments of a trial that begin at zero and are no batches: behind them all rows look alike.
+
+    Args:
+        whole: arguments, as batches, or of some rows.
+        rows: the same for fewer rows.
+    """
+    theirs = dict(leaves(rows))
+    zero = {
+        id(leaf): _varied(leaf)
+        for path, leaf in leaves(whole)
+        if _is_zero(leaf) and isinstance(theirs.get(path), Tensor) and theirs[path].shape == leaf.shape
+    }
+    zero |= {id(theirs[path]): zero[id(leaf)] for path, leaf in leaves(whole) if id(leaf) in zero}
+    return map_leaves(lambda leaf: zero.get(id(leaf), leaf), whole), map_leaves(
+        lambda leaf: zero.get(id(leaf), leaf), rows
+    )
 
 
 def _varied(tensor: Any) -> Any:

@@ -32,10 +32,10 @@ from .agreed import agreed, muted
 from .call_forms import First, Form, Forms
 from .dimensions import Dimensions
 from .fingerprint import Fingerprints
-from .observing import Work, dims_of, is_of_batches, observation, observed, restored_if_it_fails
+from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
+from .observing import Work, is_of_batches, observation, observed, of_few_rows, restored_if_it_fails, told_by, untouched
 from .probe import SplitDecision, decide, is_of_machine
 
-_OTHER_ROWS = "its outputs have other rows than the batch"
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
 
 
@@ -87,7 +87,7 @@ class SplitDecisions:
         known = forms.get(form)
         if known is None:
             passes = forms.passes(form, self.fingerprints.without_numbers, self._world.ledger.steps)
-            return forms.passing if passes and not call.vector else None
+            return forms.passing if passes else None
         if known.holds_for_all_sizes:
             return known.decision
         return known.by_sizes.get(self._sizes(call, entry, known))
@@ -114,8 +114,6 @@ class SplitDecisions:
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
         forms = self._of(call.module)
-        if call.vector:
-            return self._tried(call, entry, rows)
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
@@ -124,14 +122,20 @@ class SplitDecisions:
             if how is How.BATCHES:
                 self._world.ledger.on_batches.setdefault(described(call.module), why)
             return First(False, None, entry, decision)
+        if call.vector:
+            return self._tried(call, entry, rows)
         known = forms.known.get(form)  # for other sizes
+        layers = self._census.of(call.module).layers
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
         tried = None
         if known is None or (known.is_sized and entry.layout.total not in known.totals):
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
-        generators = self.fingerprints.generators(call)
+        guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
+        guards.outside.note_versions()
+        if guards.is_truncated:
+            seen.tied(*MORE_THAN_WATCHED)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
         wrote: list[torch.Tensor] = []
@@ -140,7 +144,7 @@ class SplitDecisions:
         try:
             with (
                 writing_back(call.args, call.kwargs, (args, kwargs), wrote),
-                restored_if_it_fails(self._census.of(call.module).layers, seen, generators),
+                restored_if_it_fails(layers, seen, generators, guards.outside),
                 observed(self._world, seen),
                 work if entry.is_scripts_own else nullcontext(),
             ):
@@ -158,16 +162,15 @@ class SplitDecisions:
         if wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
             seen.tied(why, "Return a new tensor instead")
-        if self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
-            # A trial would do that again, and rows would do it with what they see.
-            why = "its forward changes what it may branch on, outside of its attributes"
-            seen.tied(why, "Keep that in attributes of the module")
+        changed = guards.outside.was_written_to()
+        if changed or self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
+            seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
         # On every rank or on none: a trial may need all of them.
         mixing = next((given[0] for given in self._world.share([seen.mixing]) if given[0] is not None), None)
         if mixing is not None:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
-            with muted(self._world):
+            with muted(self._world), untouched(layers):
                 decision = decide(call.module, *tried, self._span(entry), seen, generators=generators)
             if decision.how is How.ROWS and seen.unknown:
                 decision = dataclasses.replace(
@@ -176,15 +179,7 @@ class SplitDecisions:
         else:
             assert known is not None
             decision = known.decision
-        if decision.how is How.ROWS:
-            dims = dims_of(result, entry, decision.dims)
-            losses = tuple(seen.reductions)
-            decision = (
-                SplitDecision(How.BATCHES, _OTHER_ROWS)
-                if dims is None
-                else dataclasses.replace(decision, dims=dims, losses=losses)
-            )
-        decision = agreed(self._world, decision)
+        decision = agreed(self._world, told_by(result, entry, decision, seen))
         if entry.is_scripts_own and call.dim is None:
             numbers = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
@@ -213,14 +208,13 @@ class SplitDecisions:
         def decided(entry: Entry) -> SplitDecision:
             most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
             given = as_batches(call.args, call.kwargs, entry)
-            with muted(self._world):
+            guards = self.fingerprints.guards(call.module)
+            guards.outside.note_versions()
+            with muted(self._world), untouched(self._census.of(call.module).layers):
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
                 span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
                 decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
-            if any(where is not None and where[1] != 1 for where in decision.dims.values()):
-                decision = SplitDecision(How.BATCHES, _OTHER_ROWS)
-            how = How.ROWS if decision.how is How.ROWS else instead
-            return agreed(self._world, dataclasses.replace(decision, how=how))
+            return agreed(self._world, of_few_rows(decision, guards, instead))
 
         decision = decided(entry)
         if decision.how is not How.ROWS and entry.guessed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from ..calling.census import Held
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..generators import kinds
-from .code import difference
+from .code import difference, without_numbers
 from .guards import Guards
 from .walk import OF_TORCH, PLAIN
 
@@ -55,11 +55,13 @@ class Fingerprints:
         self._states: dict[Any, int] = {}
         self._contents: dict[int, Any] = {}  # of the states
         self._layer_states: dict[Any, int] = {}
+        # Of tensors among the attributes of a layer, where the script set one of another shape.
+        self._shapes: weakref.WeakKeyDictionary[nn.Module, dict[str, torch.Size]] = weakref.WeakKeyDictionary()
         self._layer_contents: dict[int, Any] = {}
         self._seen: dict[int, _Seen] = {}  # by the identity of the module
         self._places: dict[int, list[tuple[_Seen, int]]] = {}  # where a layer stands in modules that were looked at
 
-    def noted(self, layer: nn.Module, name: str, before: Any, value: Any) -> None:
+    def noted(self, layer: nn.Module, name: str, before: Any, value: Any, is_at_work: Callable[[], bool]) -> None:
         """An attribute of a layer was set or deleted.
 
         Args:
@@ -67,9 +69,14 @@ class Fingerprints:
             name: of the attribute.
             before: what it held, or None.
             value: what it holds now, or None.
+            is_at_work: tells whether a model's call sets it.
         """
-        if isinstance(before, Tensor) and isinstance(value, Tensor) and before.requires_grad is value.requires_grad:
-            return
+        if isinstance(before, Tensor) and isinstance(value, Tensor):
+            if before.shape != value.shape and not is_at_work():
+                # A forward that keeps a mask as long as its batch has it for every length; a script means something.
+                self._shapes.setdefault(layer, {})[name] = value.shape
+            elif _form_of(before) == _form_of(value):
+                return
         for seen, position in self._places.get(id(layer), ()):
             seen.changed.add(position)
             if type(before) in PLAIN and type(value) in PLAIN:
@@ -101,10 +108,15 @@ class Fingerprints:
         seen.is_stale = False
         return seen.state, seen.content
 
+    def guards(self, module: nn.Module) -> Guards:
+        """Give what watches a module whose state was asked for."""
+        guards = self._seen[id(module)].guards
+        assert guards is not None
+        return guards
+
     def generators(self, call: Call) -> list[Any]:
         """Give those of the script's own that a call of a module may draw from, whose state was asked for."""
-        guards = self._seen[id(call.module)].guards
-        assert guards is not None
+        guards = self.guards(call.module)
         return guards.generators + [leaf for _, leaf in call.leaves if isinstance(leaf, kinds())]
 
     def _state_of(self, content: Any) -> int:
@@ -115,7 +127,7 @@ class Fingerprints:
         (layers, content), *others = form
         states = self._contents.get(layers, (layers,))
         held = [self._layer_contents.get(state, state) for state in states]
-        return _without_numbers((*held, self._contents.get(content, content), *others))
+        return without_numbers((*held, self._contents.get(content, content), *others))
 
     def changed_last(self, module: nn.Module) -> str:
         """Name the attribute that was changed last in a module."""
@@ -164,8 +176,7 @@ class Fingerprints:
             call: of a module whose state was asked for.
             entry: how its arguments are cut.
         """
-        guards = self._seen[id(call.module)].guards
-        assert guards is not None
+        guards = self.guards(call.module)
         pairs = zip(call.leaves, entry.leaves, strict=True)
         return tuple((path, self._form(leaf, own, guards)) for (path, leaf), (_, own) in pairs)
 
@@ -182,7 +193,8 @@ class Fingerprints:
         held = ((name, value) for name, value in vars(layer).items() if name not in OF_TORCH)
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
-        state = (self._number(layer), *plain, *((name, b is None) for name, b in layer._buffers.items()))
+        shapes = self._shapes.get(layer, {}).items()
+        state = (self._number(layer), *plain, *((name, b is None) for name, b in layer._buffers.items()), *shapes)
         return _number_of(state, self._layer_states, self._layer_contents, _MOST_LAYER_STATES, self._next)
 
     def _number(self, thing: Any) -> Any:
@@ -210,6 +222,10 @@ class Fingerprints:
         return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
 
 
+def _form_of(tensor: Tensor) -> Any:
+    return type(tensor), tensor.requires_grad, tensor.dtype, tensor.dim()
+
+
 def _sizes(leaf: Tensor, own: Tensor) -> tuple[int, ...]:
     if isinstance(leaf, BatchTensor):
         at = leaf._layout.dim
@@ -227,11 +243,3 @@ def _number_of(state: Any, known: dict[Any, int], contents: dict[int, Any], most
         number = known[state] = next(counter)
         contents[number] = state
     return number
-
-
-def _without_numbers(content: Any) -> Any:
-    if type(content) is not tuple:
-        return content
-    if len(content) > 1 and (content[-2] is int or content[-2] is float):
-        return content[:-1]
-    return tuple(map(_without_numbers, content))

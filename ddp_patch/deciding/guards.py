@@ -8,13 +8,23 @@ script's own code is followed as far as it goes, that of installed packages one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import types
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from torch import nn
 
+from .standing import Standing
 from .walk import OF_TORCH, PLAIN, Walk
 
+CHANGES_OUTSIDE = (
+    "its forward changes what it may branch on, outside of its attributes",
+    "Keep that in attributes of the module",
+)
+MORE_THAN_WATCHED = (
+    "its code and attributes reach more objects than are watched for changes",
+    "Hold them in tensors, or in one long list",
+)
 _PASSES = 4  # in which names are gathered: a function that is found may name further attributes
 
 
@@ -32,6 +42,7 @@ class Guards:
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
         self.content: Any = None
+        self.outside = Standing()  # what the code reaches beside what the layers hold
         self._read()
 
     def changed(self, layers_did: bool = False) -> bool:
@@ -40,7 +51,7 @@ class Guards:
         Args:
             layers_did: attributes of layers were set.
         """
-        if not layers_did and self._last.standing.is_as_found():
+        if not layers_did and self.outside.is_as_found() and self._last.standing.is_as_found():
             return False
         before = self.content
         self._read()
@@ -49,11 +60,17 @@ class Guards:
     @property
     def generators(self) -> list[Any]:
         """Those of the script's own that were found."""
-        return self._last.standing.generators
+        return self.outside.generators + self._last.standing.generators
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether there is more than is watched."""
+        return self._last.is_truncated
 
     def of_argument(self, value: Any) -> Any:
         """What an argument of a call holds, now."""
-        return self._walk().over(value, 0)
+        walk = self._walk()
+        return walk.over(value, 0), *walk.deeper()
 
     def _walk(self) -> Walk:
         return Walk(self._layers, self._number, self._names)
@@ -67,7 +84,13 @@ class Guards:
 
     def _read_once(self) -> None:
         walk = self._walk()
+        # Code first: what it names is looked at whatever else the layers hold.
         content: list[Any] = []
+        for layer in self._layers:
+            content += walk.kinds(layer, 0)
+            content += [walk.over(value, 0) for value in _functions_among(vars(layer))]  # of which no copy is made
+        content += walk.deeper()
+        self.outside, walk.standing = walk.standing, Standing()
         for layer in self._layers:
             for name, value in vars(layer).items():
                 if name not in OF_TORCH and type(value) not in PLAIN:
@@ -75,6 +98,12 @@ class Guards:
             for buffer in layer._buffers.values():
                 if buffer is not None:
                     walk.standing.flag(buffer)
-            content += walk.kinds(layer, 0)
+        content += walk.deeper()
         self._last = walk  # which keeps what it met alive
         self.content = tuple(filter(None, content))
+
+
+def _functions_among(held: dict[str, Any]) -> Iterator[types.FunctionType]:
+    for value in held.values():
+        some = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
+        yield from (one for one in some if isinstance(one, types.FunctionType))

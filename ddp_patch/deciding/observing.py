@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,15 +22,19 @@ from ..calling.calls import Call
 from ..calling.comparison import Dims
 from ..calling.compiled import stance
 from ..calling.entry import Entry
+from ..calling.how import How
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..gradients.loss_scale import leaves_below
 from ..structure import leaves
 from .generic import where_rows_lie
-from .probe import DRAW_OUTSIDE, OWN_DRAWS, is_of_machine
+from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
+from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
+from .standing import Standing
 from .walk import OF_TORCH
 
+OTHER_ROWS = "its outputs have other rows than the batch"
 _MOST_NODES = 100_000  # of a graph that are looked at once
 
 
@@ -92,6 +97,22 @@ class _Attributes:
             (thing.extend if isinstance(thing, (list, deque)) else thing.update)(content)
 
 
+@contextmanager
+def untouched(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Surround trials of copies: what calls the module itself is no copy, as a function that stands for its forward.
+
+    Args:
+        layers: of the module, itself the first.
+    """
+    held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
+    try:
+        yield
+    finally:
+        _put_back(layers[0], held)
+        for its in attributes:
+            its.put_back()
+
+
 class Work(TorchDispatchMode):
     """Counts the numbers that a call computes on this rank."""
 
@@ -117,17 +138,19 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 
 
 @contextmanager
-def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any]) -> Iterator[None]:
-    """Put generators, buffers and attributes back if a call fails that may do on rows.
+def restored_if_it_fails(
+    layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any], outside: Standing
+) -> Iterator[None]:
+    """Put generators, buffers, attributes and containers back if a call fails that may do on rows.
 
     Args:
         layers: of the module that is called, itself the first.
         seen: is told of draws from generators of the script's own.
         generators: these.
+        outside: what its code reaches.
     """
-    module = layers[0]
-    held, stood = _buffers(module), [state_of(generator) for generator in generators]
-    attributes = [_Attributes(layer) for layer in layers]
+    stood = [state_of(generator) for generator in generators]
+    held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
     with same_draws(generators) as draw_again:
         try:
             yield
@@ -135,9 +158,10 @@ def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generat
             if not is_of_batches(error, seen):
                 raise
             draw_again()
-            _put_back(module, held)
+            _put_back(layers[0], held)
             for its in attributes:
                 its.put_back()
+            outside.put_back()
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
         seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
@@ -148,6 +172,40 @@ def _leaves_of(values: Any) -> Iterator[Tensor]:
     for _, leaf in leaves(values):
         if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
             yield from [leaf] if leaf.grad_fn is None else leaves_below([leaf.grad_fn])
+
+
+def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observation) -> SplitDecision:
+    """Complete a decision on rows by what a call on batches gave.
+
+    Args:
+        result: of the call.
+        entry: of the call.
+        decision: of its trial.
+        seen: of the call.
+    """
+    if decision.how is not How.ROWS:
+        return decision
+    dims = dims_of(result, entry, decision.dims)
+    if dims is None:
+        return SplitDecision(How.BATCHES, OTHER_ROWS)
+    return dataclasses.replace(decision, dims=dims, losses=tuple(seen.reductions))
+
+
+def of_few_rows(decision: SplitDecision, guards: Guards, instead: How) -> SplitDecision:
+    """Complete the decision of a trial on a few rows.
+
+    Args:
+        decision: of the trial.
+        guards: of the module.
+        instead: how calls are carried out if not on rows.
+    """
+    if guards.outside.was_written_to() or guards.is_truncated:
+        guards.outside.put_back()
+        why = MORE_THAN_WATCHED if guards.is_truncated else CHANGES_OUTSIDE
+        return SplitDecision(instead, ". ".join(why))
+    if any(where is not None and where[1] != 1 for where in decision.dims.values()):
+        return SplitDecision(instead, OTHER_ROWS)
+    return dataclasses.replace(decision, how=How.ROWS if decision.how is How.ROWS else instead)
 
 
 def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:

@@ -28,7 +28,7 @@ from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves
-from .copies import trial_copy
+from .copies import trial_copy, varied_alike
 from .trial import Refused, Trial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -77,6 +77,7 @@ def decide(
         return SplitDecision(
             otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps"
         )
+    whole, rows = varied_alike(whole, rows)
     first = Trial(module)
     try:
         with undisturbed(generators) as of_whole, first:
@@ -106,7 +107,7 @@ def decide(
     if drew:
         why = "its forward draws from Python's or NumPy's generator, and may branch on what it draws"
         return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
-    if drew_own:
+    if drew_own or trial.drew_own:
         return SplitDecision(How.BATCHES, f"{OWN_DRAWS}. {DRAW_OUTSIDE}")
     beside = trial.drew_beside(first)
     if beside:

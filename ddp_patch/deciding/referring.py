@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..calling.own import is_own_file
 from .standing import MISSING
 
 if TYPE_CHECKING:
@@ -43,8 +45,22 @@ def _wrapped(walk: Walk, thing: Any, depth: int) -> Any:
     return walk.over(next(getattr(thing, name) for name in names if hasattr(thing, name)), depth)
 
 
+def _file(walk: Walk, thing: types.ModuleType, depth: int) -> Any:
+    if not is_own_file(getattr(thing, "__file__", None) or ""):
+        return walk.number(thing)
+    walk.standing.size(vars(thing))  # a name may come later
+    return tuple((name, walk.held(vars(thing), name, depth)) for name in [*vars(thing)] if name in walk.names)
+
+
+def used_up(walk: Walk, thing: Iterator[Any]) -> Any:
+    """Tell how far an iterator has come, if that can be told."""
+    walk.standing.is_endless = True
+    return repr(thing) if isinstance(thing, itertools.count) else object()
+
+
 # kinds -> how one of them is walked
 WALKS: tuple[tuple[Any, Callable[[Walk, Any, int], Any]], ...] = (
+    (types.ModuleType, _file),
     (types.MethodType, _bound),
     (types.BuiltinMethodType, _of_c),
     (functools.partial, _partial),

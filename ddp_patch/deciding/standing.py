@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from torch import Tensor
 
 MISSING = object()
+_SAMPLED = 2**16  # bytes of an array above which some of its entries stand for all
+_SAMPLES = 1024
 
 
 class Standing:
@@ -23,6 +26,7 @@ class Standing:
         self._containers: list[tuple[Any, Any]] = []
         self._numbers: list[tuple[Any, bytes]] = []
         self._flags: list[tuple[Tensor, bool]] = []
+        self._versions: list[tuple[Tensor, int]] = []
 
     def place(self, get: Callable[..., Any], name: Any, value: Any) -> None:
         """Note what ``get(name, MISSING)`` gives."""
@@ -44,10 +48,26 @@ class Standing:
         """Note whether a tensor wants a gradient."""
         self._flags.append((tensor, tensor.requires_grad))
 
+    def note_versions(self) -> None:
+        """Note how often each tensor was written to."""
+        self._versions = [(tensor, tensor._version) for tensor, _ in self._flags if not tensor.is_inference()]
+
+    def was_written_to(self) -> bool:
+        """Tell whether a call since then has written to a tensor, or put another thing somewhere."""
+        return not self._stands() or any(tensor._version != version for tensor, version in self._versions)
+
+    def put_back(self) -> None:
+        """Give containers what they held."""
+        for thing, copy in self._containers:
+            if not _holds(thing, copy):
+                thing.clear()
+                (thing.extend if isinstance(thing, (list, collections.deque, bytearray)) else thing.update)(copy)
+
     def is_as_found(self) -> bool:
         """Tell whether all of it still stands where it stood."""
-        if self.is_endless:
-            return False
+        return not self.is_endless and self._stands()
+
+    def _stands(self) -> bool:
         for get, name, seen in self._places:
             if get(name, MISSING) is not seen:
                 return False
@@ -60,7 +80,15 @@ class Standing:
         for tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 return False
-        return all(array.tobytes() == seen for array, seen in self._numbers)
+        return all(sample_of(array) == seen for array, seen in self._numbers)
+
+
+def sample_of(array: Any) -> bytes:
+    """Give the content of an array of NumPy or Python; of a large one, some of it."""
+    size = getattr(array, "size", None)
+    if size is None or array.nbytes <= _SAMPLED or array.dtype.hasobject:
+        return bytes(array.tobytes())
+    return bytes(array.flat[:: max(1, size // _SAMPLES)].tobytes())
 
 
 def _holds(thing: Any, copy: Any) -> bool:

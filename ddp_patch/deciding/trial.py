@@ -54,6 +54,7 @@ class Trial(TorchDispatchMode):
         self._draws: dict[tuple[Any, ...], str] = {}  # what was drawn, in which shape: the line that did
         self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
         self.hooked = ""  # activations: the line that did
+        self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
         # What a tensor was computed from, by storage, whose address a weak reference keeps from being used again.
         self._constants: set[StorageWeakRef] = set()  # nothing that the forward did not make itself
@@ -88,6 +89,7 @@ class Trial(TorchDispatchMode):
         rests = name == "native_dropout"
         result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
         seeded = torch.Tag.nondeterministic_seeded in func.tags and not rests
+        self.drew_own |= kwargs.get("generator") not in (None, torch.default_generator)
         drawn = seeded and any(draw in name for draw in self._DRAWS)
         if seeded or rests:
             draw = name, *(tensor.shape for tensor in (*_tensors(result), *written))

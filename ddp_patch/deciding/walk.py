@@ -7,7 +7,6 @@ import collections
 import enum
 import functools
 import hashlib
-import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -21,13 +20,14 @@ from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
 from . import referring
-from .code import content_of, is_empty, is_own_function, names_in, resolved, slots_of
-from .standing import MISSING, Standing
+from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
+from .standing import MISSING, Standing, sample_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
-_MOST = 4096  # things that are looked at
-_DEPTH = 12
+_MOST = 16_384  # things that are looked at
+_MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
+_DEPTH = 40  # what lies deeper is walked afterwards: Python's stack is bounded
 _USED_UP = ("builtins", "itertools")  # iterators of these modules
 
 
@@ -44,10 +44,12 @@ class Walk:
         """
         self.standing = Standing()
         self._layers = layers
-        self._number = number
-        self._names = names
+        self.number = number
+        self.names = names
         self.generators = generators.kinds()  # of random numbers
-        self._found: dict[int, Any] = {}  # what was walked, and stays alive
+        self.is_truncated = False  # there is more than is looked at
+        self._found: dict[int, tuple[int, Any]] = {}  # what was walked, in which order, and stays alive
+        self._deeper: list[Any] = []  # what is still to be walked
 
     def over(self, thing: Any, depth: int) -> Any:
         """Watch something, and give what it holds."""
@@ -57,22 +59,29 @@ class Walk:
             return type(thing).__qualname__, thing.name, thing.value if type(thing.value) in PLAIN else None
         if isinstance(thing, Tensor):  # of which its values do not count
             return self._tensor(thing)
+        if type(thing) in (tuple, frozenset) and all(type(item) in PLAIN for item in thing):
+            return type(thing), tuple((type(item), item) for item in thing)
         if id(thing) in self._found:
-            return self._number(thing)
-        if depth > _DEPTH or len(self._found) > _MOST:
-            return self._number(thing)
-        self._found[id(thing)] = thing
+            number = self.number(thing)  # its class's name, where it is in no table: then its place tells it
+            return (number, self._found[id(thing)][0]) if isinstance(number, str) else number
+        if len(self._found) > _MOST:
+            self.is_truncated = True
+            return self.number(thing)
+        if depth > _DEPTH:
+            self._deeper.append(thing)
+            return self.number(thing)
+        self._found[id(thing)] = len(self._found), thing
         if isinstance(thing, self.generators):
             self.standing.generators.append(thing)
-            return self._number(thing)
+            return self.number(thing)
         for kinds, walk in _WALKS:
             if isinstance(thing, kinds):
                 return walk(self, thing, depth + 1)
         if isinstance(thing, Iterator) and type(thing).__module__ in _USED_UP:
-            return self._used_up(thing)
+            return referring.used_up(self, thing)
         kind = getattr(thing, "dtype", getattr(thing, "typecode", None))
         if kind is not None and hasattr(thing, "tobytes"):  # NumPy's, and an array of Python's
-            seen = thing.tobytes()
+            seen = sample_of(thing)
             self.standing.number(thing, seen)
             return str(kind), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
         return self.instance(thing, depth + 1)
@@ -85,16 +94,16 @@ class Walk:
 
     def _module(self, thing: nn.Module, depth: int) -> Any:
         if any(thing is layer for layer in self._layers):
-            return self._number(thing)
+            return self.number(thing)
         held = []
         for layer in thing.modules():
-            held.append(self._number(layer))
+            held.append(self.number(layer))
             self.standing.size(vars(layer))
             if isinstance(layer._modules, dict):  # a ScriptModule's is torch's own
                 self.standing.container(layer._modules, dict(layer._modules))
-            held += [(n, self._held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
+            held += [(n, self.held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
-                held += [(n, self._held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
+                held += [(n, self.held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
             held += self.kinds(layer, depth)
         return tuple(held)
 
@@ -106,20 +115,27 @@ class Walk:
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
             self.standing.container(thing, set(thing) if isinstance(thing, set) else list(thing))
+        walked = self._item(thing)
         items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
-        held = type(thing).__name__, tuple(self.over(item, depth) for item in items)
+        held = type(thing).__name__, tuple(walked(item, depth) for item in items)
         return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
         self.standing.container(thing, dict(thing))
-        held = tuple((self.over(key, depth), self.over(item, depth)) for key, item in thing.items())
+        walked = self._item(thing)
+        held = tuple((walked(key, depth), walked(item, depth)) for key, item in thing.items())
         if isinstance(thing, collections.defaultdict):
             held = (*held, self.over(thing.default_factory, depth))
         return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
-    def _used_up(self, thing: Iterator[Any]) -> Any:
-        self.standing.is_endless = True
-        return repr(thing) if isinstance(thing, itertools.count) else object()
+    def _item(self, container: Any) -> Callable[[Any, int], Any]:
+        """Give what walks the items of a container: those of a long one, as a lexicon, are told by identity."""
+        return self.over if len(container) <= _MOST_ITEMS else lambda item, _: (type(item), _identity(item))
+
+    def deeper(self) -> Iterator[Any]:
+        """Walk what lay too deep, once the rest was walked."""
+        while self._deeper:
+            yield self.over(self._deeper.pop(0), 0)
 
     def _function(self, thing: types.FunctionType, depth: int) -> Any:
         compiled = vars(thing).get("_torchdynamo_orig_callable")  # torch 2.13, and what stands for it here
@@ -129,15 +145,15 @@ class Walk:
         if code.co_filename.startswith(OURS):
             return None
         names = names_in(code)
-        held = [self._number(code)]
+        held = [self.number(code)]
         own = is_own_file(code.co_filename)
         if own:
-            self._names |= names.mentioned
+            self.names |= names.mentioned
         for name in names.looked_up:
             if name in thing.__globals__ or (own and not hasattr(builtins, name)):  # it may be there later
-                held.append((name, self._held(thing.__globals__, name, depth, own)))
+                held.append((name, self.held(thing.__globals__, name, depth, own)))
         for name in names.imported if own else ():
-            held.append((name, self._held(sys.modules, resolved(name, thing), depth)))
+            held.append((name, self.held(sys.modules, resolved(name, thing), depth)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
             self.standing.place(functools.partial(content_of, cell), name, value)
@@ -156,9 +172,10 @@ class Walk:
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
         namespace = vars(thing)
         self.standing.size(namespace)
-        return tuple((name, self._held(namespace, name, depth)) for name in [*namespace] if name in self._names)
+        return tuple((name, self.held(namespace, name, depth)) for name in [*namespace] if name in self.names)
 
-    def _held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
+    def held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
+        """Watch what stands under a name, and give what that holds; of what is not followed, if it is plain."""
         value = namespace.get(name, MISSING)
         self.standing.place(namespace.get, name, value)
         return self._followed(value, depth, follow)
@@ -170,7 +187,7 @@ class Walk:
 
     def _class(self, thing: type, depth: int) -> Any:
         if thing in _WRITTEN_IN_C or thing.__module__.startswith(("torch.", "builtins")):
-            return self._number(thing)
+            return self.number(thing)
         own = is_own(thing)
         namespace = vars(thing)
         self.standing.size(namespace)
@@ -181,34 +198,28 @@ class Walk:
             if isinstance(value, types.FunctionType) and not own:
                 held.append(self.over(value, depth))
             elif own or type(value) in PLAIN:
-                held.append((name, self._held(namespace, name, depth)))
+                held.append((name, self.held(namespace, name, depth)))
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
         above = [self.over(base, depth) for base in (*bases, *([type(thing)] if is_own(type(thing)) else ()))]
         return (*(content for content in held if not is_empty(content)), *above)
 
-    def _file(self, thing: types.ModuleType, depth: int) -> Any:
-        if not is_own_file(getattr(thing, "__file__", None) or ""):
-            return self._number(thing)
-        self.standing.size(vars(thing))  # a name may come later
-        return tuple((name, self._held(vars(thing), name, depth)) for name in [*vars(thing)] if name in self._names)
-
     def instance(self, thing: Any, depth: int) -> Any:
         """Walk what a thing of some class holds."""
         kind = type(thing)
         if kind.__module__ == "builtins" or (kind.__module__ in sys.stdlib_module_names and kind not in NAMESPACES):
-            return self._number(thing)
+            return self.number(thing)
         own = is_own(kind)
         held: list[Any] = [kind.__qualname__]
         if hasattr(thing, "__dict__"):
             namespace = vars(thing)
             self.standing.size(namespace)
             for name in [*namespace]:
-                if own and name in self._names:
-                    held.append((name, self._held(namespace, name, depth)))
+                if own and (name in self.names or ANY in self.names):
+                    held.append((name, self.held(namespace, name, depth)))
                 elif not own and name[:2] != "__":
-                    held.append((name, self._held(namespace, name, depth, follow=False)))
+                    held.append((name, self.held(namespace, name, depth, follow=False)))
         for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)
@@ -224,8 +235,13 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     ((collections.UserDict, collections.UserList), lambda walk, thing, depth: walk.over(thing.data, depth)),
     (types.FunctionType, Walk._function),
     (type, Walk._class),
-    (types.ModuleType, Walk._file),
     *referring.WALKS,
 ]
 _FORMS = types.MappingProxyType
+
+
+def _identity(item: Any) -> Any:
+    return item if type(item) in PLAIN else id(item)
+
+
 _WRITTEN_IN_C = (object, type, nn.Module)

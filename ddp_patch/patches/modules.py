@@ -14,13 +14,18 @@ def _set_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Ar
     before = _held(instance, args[0])
     wrapped(*args, **kwargs)
     session.replicas.census.noted(args[0])
-    session.replicas.decisions.fingerprints.noted(instance, args[0], before, args[1])
+    _noted(session, instance, args[0], before, args[1])
 
 
 def _delete_attribute(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
     before = _held(instance, args[0])
     wrapped(*args, **kwargs)
-    session.replicas.decisions.fingerprints.noted(instance, args[0], before, None)
+    _noted(session, instance, args[0], before, None)
+
+
+def _noted(session: Session, module: nn.Module, name: str, before: Any, value: Any) -> None:
+    replicas = session.replicas
+    replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
 
 
 def _held(module: nn.Module, name: str) -> Any:

@@ -18,6 +18,7 @@ from parity import (
     later_habits,
     loader_habits,
     model_habits,
+    watched_habits,
 )
 
 import ddp_patch
@@ -32,6 +33,7 @@ MODULES = {
     "loader_habits": loader_habits,
     "compiled_habits": compiled_habits,
     "detection_habits": detection_habits,
+    "watched_habits": watched_habits,
 }
 HELPERS = ("mlp", "model_of")
 

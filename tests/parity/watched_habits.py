@@ -1,0 +1,300 @@
+"""What a forward may branch on, write to or be replaced by, in places where a watcher may look away."""
+
+import dataclasses
+import types
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import everything
+from parity.later_habits import Net, centred, fit
+
+STEPS = torch.zeros(())
+LOSSES = {}
+SEEN = []
+
+
+def after(start, change):
+    """Change the model before a step."""
+    return lambda model, step: change(model) if step == start else None
+
+
+# --- more than is looked at -------------------------------------------------------------------------------------------
+
+FLAGS = {"centre": False}
+
+
+def a_flag_beside_many_things():
+    class Boxes(Net):
+        def __init__(self):
+            super().__init__()
+            self.edges = [(i, [i + 1]) for i in range(5000)]
+
+        def forward(self, x):
+            z = self.last(self.first(x))
+            return centred(z) if FLAGS["centre"] else z
+
+    FLAGS["centre"] = False
+    return fit(Boxes(), before=after(3, lambda model: FLAGS.update(centre=True)))
+
+
+def chain_of(length):
+    def last(z):
+        return deep(z)
+
+    for _ in range(length):
+
+        def step(z, last=last):
+            return last(z)
+
+        last = step
+    return last
+
+
+def deep(z):
+    return centred(z) if FLAGS["deep"] else z
+
+
+def a_flag_at_the_end_of_a_long_chain():
+    FLAGS["deep"] = False
+    chain = chain_of(14)
+    net = Net(lambda net, z: deep(chain(z)) if FLAGS["deep"] is None else chain(z))
+    return fit(net, before=after(3, lambda model: FLAGS.update(deep=True)))
+
+
+# --- forwards that are replaced ---------------------------------------------------------------------------------------
+
+
+def a_forward_replaced_by_a_closure_around_a_norm():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    plain = model.forward
+    model.calls = 0
+
+    def forward(x):
+        model.calls += 1
+        return plain(x) / 2
+
+    model.forward = forward
+    said = fit(model)
+    return [*said, model.calls, model[1].num_batches_tracked.item(), *everything(model[1])]
+
+
+def a_forward_under_a_decorator():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    model.forward = torch.no_grad()(model.forward) if model.training is None else torch.enable_grad()(model.forward)
+    return [*fit(model), model[1].num_batches_tracked.item(), *everything(model[1])]
+
+
+# --- what a forward writes to -----------------------------------------------------------------------------------------
+
+
+def a_counter_in_a_tensor_of_the_module_s_file():
+    STEPS.zero_()
+
+    def mix(net, z):
+        STEPS.add_(1)
+        return z / STEPS.sqrt()
+
+    return [*fit(Net(mix)), STEPS.item()]
+
+
+def a_loss_left_in_a_registry():
+    class Penalised(Net):
+        def forward(self, x):
+            LOSSES["l2"] = self.last.weight.pow(2).sum()
+            return super().forward(x)
+
+    LOSSES.clear()
+    return fit(Penalised(), loss=lambda model, x, y: F.cross_entropy(model(x), y) + 1e-2 * LOSSES["l2"])
+
+
+def a_list_of_what_was_seen_by_a_forward_under_vmap():
+    class Mapped(Net):
+        def forward(self, x):
+            SEEN.append(len(x))
+            return self.last(torch.func.vmap(self.first)(x))
+
+    SEEN.clear()
+    return [*fit(Mapped()), *SEEN]
+
+
+# --- tensors that are zero at first -----------------------------------------------------------------------------------
+
+
+def a_weight_that_is_a_tensor_and_begins_at_zero():
+    class Vae(Net):
+        def forward(self, x, beta):
+            z = self.first(x)
+            return self.last(z), beta * z.pow(2).sum(1) / len(x)
+
+    weights = iter(range(1000))
+
+    def loss(model, x, y):
+        out, penalty = model(x, torch.tensor(min(1.0, next(weights) / 4)))
+        return F.cross_entropy(out, y) + penalty.sum()
+
+    return fit(Vae(), loss=loss)
+
+
+def a_weight_on_the_module_that_begins_at_zero():
+    class Vae(Net):
+        def forward(self, x):
+            z = self.first(x)
+            return self.last(z), self.beta * z.pow(2).sum(1) / len(x)
+
+    def loss(model, x, y):
+        out, penalty = model(x)
+        return F.cross_entropy(out, y) + penalty.sum()
+
+    def before(model, step):
+        model.beta = torch.tensor(min(1.0, step / 4))
+
+    return fit(Vae(), loss=loss, before=before)
+
+
+# --- one of several settings ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Phase:
+    centre: bool
+
+
+def a_phase_of_several():
+    class Phased(Net):
+        def __init__(self):
+            super().__init__()
+            self.phases = [Phase(False), Phase(True)]
+            self.phase = self.phases[0]
+
+        def forward(self, x):
+            z = self.last(self.first(x))
+            return centred(z) if self.phase.centre else z
+
+    return fit(Phased(), before=after(3, lambda model: setattr(model, "phase", model.phases[1])))
+
+
+def a_stage_of_several():
+    class Staged(Net):
+        def __init__(self):
+            super().__init__()
+            self.stages = [{"centre": False}, {"centre": True}]
+            self.cfg = self.stages[0]
+
+        def forward(self, x):
+            z = self.last(self.first(x))
+            return centred(z) if self.cfg["centre"] else z
+
+    return fit(Staged(), before=after(3, lambda model: setattr(model, "cfg", model.stages[1])))
+
+
+# --- tensors that are replaced ----------------------------------------------------------------------------------------
+
+
+def a_bank_that_is_filled_later():
+    class Banked(Net):
+        def __init__(self):
+            super().__init__()
+            self.bank = torch.zeros(0, 3)
+
+        def forward(self, x):
+            z = self.last(self.first(x))
+            return z if len(self.bank) == 0 else z - torch.cat([self.bank, z]).mean(0)
+
+    return fit(Banked(), before=after(3, lambda model: setattr(model, "bank", torch.ones(4, 3))))
+
+
+def a_weight_of_each_row_later():
+    class Weighted(Net):
+        def __init__(self):
+            super().__init__()
+            self.rows = torch.ones(1)
+
+        def forward(self, x):
+            return self.last(self.first(x)) * self.rows
+
+    steps = iter(range(1000))
+
+    def loss(model, x, y):
+        if next(steps) >= 3:
+            model.rows = 1 + x[:, :1].abs()
+        return F.cross_entropy(model(x), y)
+
+    return fit(Weighted(), loss=loss)
+
+
+# --- names that are not written as attributes -------------------------------------------------------------------------
+
+CFG = types.SimpleNamespace(centre=False, double=False)
+USES = types.SimpleNamespace(use_centre=False)
+OPS = {"centre": centred, "double": lambda z: 2 * z}
+
+
+def names_in_a_tuple():
+    def mix(net, z):
+        for name in ("centre", "double"):
+            if getattr(CFG, name):
+                z = OPS[name](z)
+        return z
+
+    CFG.centre = False
+    return fit(Net(mix), before=after(3, lambda model: setattr(CFG, "centre", True)))
+
+
+def settings_unpacked():
+    def tail(z, centre=False, **_):
+        return centred(z) if centre else z
+
+    CFG.centre = False
+    return fit(Net(lambda net, z: tail(z, **vars(CFG))), before=after(3, lambda model: setattr(CFG, "centre", True)))
+
+
+def settings_as_a_dict():
+    phase = Phase(False)
+    net = Net(lambda net, z: centred(z) if next(iter(dataclasses.asdict(phase).values())) else z)
+    return fit(net, before=after(3, lambda model: setattr(phase, "centre", True)))
+
+
+def a_name_that_is_put_together():
+    USES.use_centre = False
+    kinds = ["centre"]
+    net = Net(lambda net, z: centred(z) if getattr(USES, f"use_{kinds[0]}") else z)
+    return fit(net, before=after(3, lambda model: setattr(USES, "use_centre", True)))
+
+
+def a_setting_that_is_matched():
+    phase = Phase(False)
+
+    def mix(net, z):
+        match phase:
+            case Phase(centre=True):
+                return centred(z)
+        return z
+
+    return fit(Net(mix), before=after(3, lambda model: setattr(phase, "centre", True)))
+
+
+# --- what is made in a forward ----------------------------------------------------------------------------------------
+
+
+def noise_of_a_generator_made_in_forward():
+    def mix(net, z):
+        generator = torch.Generator().manual_seed(0)
+        return z + torch.randn(z.shape, generator=generator)
+
+    return fit(Net(mix))
+
+
+def a_distribution_of_what_cannot_be_observed():
+    class Encoder(Net):
+        def forward(self, x):
+            mean = torch.func.vmap(self.first)(x)
+            return torch.distributions.Normal(mean, 1.0, validate_args=False), self.last(mean)
+
+    standard = torch.distributions.Normal(0.0, 1.0)
+
+    def loss(model, x, y):
+        given, out = model(x)
+        return F.cross_entropy(out, y) + torch.distributions.kl_divergence(given, standard).mean()
+
+    return fit(Encoder(), loss=loss)
