@@ -204,13 +204,15 @@ class SplitDecisions:
             rows: size of the batch the script is working on, as far as it is known.
             instead: how it is carried out if not on rows.
         """
+        held = self._census.of(call.module)
 
         def decided(entry: Entry) -> SplitDecision:
             most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
             given = as_batches(call.args, call.kwargs, entry)
+            self.fingerprints.of(call.module, held)  # as the call has left it that failed
             guards = self.fingerprints.guards(call.module)
             guards.outside.note_versions()
-            with muted(self._world), untouched(self._census.of(call.module).layers):
+            with muted(self._world), untouched(held.layers):
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
                 span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
                 decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
@@ -222,7 +224,7 @@ class SplitDecisions:
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
             entry, decision = again, decided(again)
-        form = self.form(call, entry, self._census.of(call.module))
+        form = self.form(call, entry, held)
         self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
         if decision.how is not How.ROWS:
             self._not_split(call.module, decision)
