@@ -360,6 +360,26 @@ def test_a_script_may_go_on_to_its_end(train, capfd):
     assert not (train.parent / "the end").exists()  # it was written in a copy of the folder
 
 
+FOLDS = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+for fold in range(10):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(32, 4)), 4):
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_makes_an_optimizer_for_each_fold_is_measured(train, capfd):
+    train.write_text(FOLDS)
+    assert command(["train.py", "--nproc", "1", "--warmup", "5", "--steps", "20", "--no-plot"]) == 0
+    assert "5 parameters" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [("raise SystemExit(3)", "failed (exit code 3)"), (TRAIN.replace("int(sys.argv[1])", "9"), "ended after 10 steps")],

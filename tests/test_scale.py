@@ -339,3 +339,33 @@ def test_the_profile_names_what_plan_reads(tmp_path):
     assert found["batch_rows"] == 32
     assert [(its.ranks, its.rows) for its in found["runs"]] == [(1, 32), (2, 32), (4, 32), (4, 128)]
     assert found["network"]["within"]["bandwidth_bytes_per_second"] == pytest.approx(1e9)
+
+
+CHUNKS = """\
+import torch
+from torch.utils.data import DataLoader
+
+class Chunks(torch.utils.data.Dataset):
+    def __len__(self):
+        return 30
+    def __getitem__(self, i):
+        return torch.ones(6, 8)
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(Chunks(), batch_size=None):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_batches_that_cannot_grow_are_said_and_the_rest_is_measured(train, capsys):
+    train.write_text(CHUNKS)
+    given = ["train.py", "--ranks", "2", "--warmup", "2", "--steps", "5", "--no-plot"]
+    assert command(given) == 0
+    out = capsys.readouterr().out
+    assert "Nothing was measured with a batch that grows (--scaling strong leaves that out): " in out
+    assert "cannot let batches grow that the dataset makes" in out
+    (train.parent / "again").mkdir()
+    assert command([*given, "--scaling", "weak"]) == 1

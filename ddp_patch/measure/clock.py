@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,7 @@ from .told import told
 from .tracer import Tracer
 from .wanted import PROFILED, Wanted
 
+_MOST_OTHERS = 10  # steps of other optimizers between two of the leading one, as of a critic's
 _engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13
 
 
@@ -35,7 +37,8 @@ class Clock:
     """Counts steps, and writes down what each of them took.
 
     A step lasts from one step of an optimizer to its next, and the optimizer is the one that steps first: where a
-    script trains two networks in turn, one step is a step of each.
+    script trains two networks in turn, one step is a step of each. Where it is gone, or has done its part, as in a
+    script that makes one for each fold, the next one takes its place.
     """
 
     def __init__(self, record: Record, wanted: Wanted) -> None:
@@ -50,8 +53,9 @@ class Clock:
         self._pace: Pace | None = None
         self._rows = Rows(is_alone=os.environ.get("WORLD_SIZE", "1") == "1")
         self._tracer = Tracer(Path(wanted.record) / f"trace.{record.rank}.json")
-        self._optimizers: dict[int, Optimizer] = {}
-        self._leading = self._stepping = 0
+        self._optimizers: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
+        self._leading = self._stepping = 0  # identities
+        self._others = 0  # steps of others since the last one of the leading one
         self._count = 0  # steps that are over
         self._sums = dict.fromkeys(("total", *KINDS), 0.0)
         self._backward = 0.0
@@ -127,11 +131,19 @@ class Clock:
         if self._pace is None or (session is not None and session.ledger.pace is not self._pace):  # enabled once more
             self._pace = Pace() if session is None else session.ledger.pace
             self._pace.heard = self._took
-        self._leading = self._leading or id(optimizer)
-        self._optimizers.setdefault(id(optimizer), optimizer)
+        self._lead(optimizer)
         has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))  # of forwards and backwards
         if (session is None or _is_local()) and not has_closure:  # in the global view ddp_patch's own hook does it
             self._pace.steps()
+
+    def _lead(self, optimizer: Optimizer) -> None:
+        self._others += 1
+        if self._leading not in self._optimizers or self._others > _MOST_OTHERS:
+            self._leading = id(optimizer)
+            self._sums, self._backward = dict.fromkeys(self._sums, 0.0), 0.0
+        if self._leading == id(optimizer):
+            self._others = 0
+        self._optimizers[id(optimizer)] = optimizer
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._stepping = id(optimizer)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..job.hosts import accelerator_count
 from ..measure.busy import Cores
-from ..measure.runs import Measured, Spec, perform
+from ..measure.runs import Measured, MeasureError, Spec, perform
 from ..measure.session import guarded, scratch
 from ..verify import progress
 from .arguments import USAGE, Request, parse
@@ -32,7 +32,7 @@ def _scale(argv: Sequence[str]) -> int:
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // max(request.ranks)))
     clock = Cores.look()
     with scratch() as root:
-        runs = measured(request, root, int(threads) if threads.isdigit() else 1)
+        runs, refused = measured(request, root, int(threads) if threads.isdigit() else 1)
     busy = clock.share()
     found = points(runs)
     base = runs[0].facts
@@ -50,6 +50,10 @@ def _scale(argv: Sequence[str]) -> int:
             busy=busy,
         )
     )
+    if refused:
+        sys.stdout.write(
+            f"\nNothing was measured with a batch that grows (--scaling strong leaves that out): {refused}\n"
+        )
     request.out.mkdir(parents=True, exist_ok=True)
     path = request.out / "scale.json"
     path.write_text(json.dumps(profile, indent=2) + "\n", encoding="utf-8")
@@ -64,19 +68,30 @@ def _scale(argv: Sequence[str]) -> int:
     return 0
 
 
-def measured(request: Request, root: Path, threads: int) -> list[Measured]:
+def measured(request: Request, root: Path, threads: int) -> tuple[list[Measured], str]:
     """Run all that is asked for, in turn: one rank first, then others, and again.
+
+    Where batches that stay are measured as well, those that grow may fail: a dataset that makes them has none.
 
     Args:
         request: what is asked.
         root: an empty folder.
         threads: of each rank.
+
+    Returns:
+        what was measured, and why no batch could grow, if none could.
+
+    Raises:
+        MeasureError: if the script cannot be measured.
     """
     kinds = [(1, False)]
     kinds += [(ranks, name == "weak") for name in request.scalings for ranks in request.ranks if ranks > 1]
-    found = []
+    found: list[Measured] = []
+    refused = ""
     for turn in range(request.repeat):
         for ranks, grows in kinds:
+            if grows and refused:
+                continue
             spec = Spec(
                 script=request.script,
                 args=request.args,
@@ -88,6 +103,11 @@ def measured(request: Request, root: Path, threads: int) -> list[Measured]:
             )
             folder = root / f"{turn}-{ranks}-{grows}"
             folder.mkdir()
-            with progress.running(spec.name):
-                found.append(perform(spec, folder, Path.cwd(), request.timeout, threads))
-    return found
+            try:
+                with progress.running(spec.name):
+                    found.append(perform(spec, folder, Path.cwd(), request.timeout, threads))
+            except MeasureError as error:
+                if not grows or len(request.scalings) == 1:
+                    raise
+                refused = str(error)
+    return [run for run in found if not (run.spec.grows and refused)], refused

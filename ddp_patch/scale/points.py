@@ -16,8 +16,9 @@ from ..measure.runs import Measured, Spec
 _TURNED = {
     True: 'The batch grew also where it was to stay: the script or DDP_PATCH_BATCH says batch="per_device", or the '
     "script multiplies its batch by the number of devices. Leave that out to see what a batch that stays takes.",
-    False: 'The batch stayed also where it was to grow, as the script says batch="global". Write '
-    'ddp_patch.enable(batch="per_device"), or enable() alone, to see what a batch that grows takes.',
+    False: 'The batch stayed also where it was to grow, as the script says batch="global", or has no DataLoader, whose '
+    'batches alone grow. Write ddp_patch.enable(batch="per_device"), or enable() alone, to see what a batch that grows '
+    "takes.",
 }
 
 
