@@ -48,7 +48,7 @@ collections: .venv/with-test
 kills: .venv/with-test
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_killed.py
 
-# Has one rank of three fail in 31 ways, each at ten random moments, about 20 minutes.
+# Has one rank of three fail in 31 ways, each at ten random moments, about 50 minutes.
 failures: .venv/with-test
 	FAILURES=10 $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/test_failures.py
 
@@ -97,13 +97,13 @@ DEBIAN := openmpi-bin mpich slurmctld slurmd slurm-client munge iproute2
 
 .venv/with-launchers: .venv/with-test
 	$(INSTALL) --editable '.[launchers]'
-	dpkg -s $(DEBIAN) > /dev/null 2>&1 || apt-get install --yes --no-install-recommends $(DEBIAN)
+	dpkg -s $(DEBIAN) > /dev/null 2>&1 || { apt-get update; apt-get install --yes --no-install-recommends $(DEBIAN); }
 	touch $@
 
 # The real mpirun of Open MPI and MPICH, srun and Ray Train, on 2 and 3 ranks, and two hosts that this machine plays, for
 # which it takes root with CAP_SYS_ADMIN and CAP_NET_ADMIN. Debian's packages are installed as root.
 launchers: .venv/with-launchers
-	$(BIN)/python -m pytest -q tests/launchers
+	$(BIN)/python -m pytest -q tests/launchers $(ONLY)
 
 format: .venv/with-check
 	$(BIN)/ruff check --fix .

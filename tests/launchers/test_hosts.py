@@ -87,6 +87,7 @@ use_cpu: false
 
 
 @pytest.mark.parametrize("by", ["the file", "an option"])
+@pytest.mark.sample
 def test_accelerate_launch_on_two_hosts_with_a_config_file_of_each_and_machine_ranks(tmp_path, by):
     with hosts(tmp_path, "alpha", "beta") as made:
         started = []
@@ -312,6 +313,7 @@ MPIRUN = pytest.mark.parametrize(
 
 
 @MPIRUN
+@pytest.mark.sample
 def test_mpiruns_ranks_on_two_hosts_do_what_one_process_does_and_write_once(tmp_path, mpirun_, where):
     wanted = alone(tmp_path / "alone", "trains")
     with hosts(tmp_path, "alpha", "beta") as made:
@@ -431,6 +433,7 @@ def by_hand(host, *ranks):
     return [it.stderr.splitlines()[-1] for it in done]
 
 
+@pytest.mark.sample
 def test_hosts_that_come_name_the_ranks_that_do_not(tmp_path):
     with hosts(tmp_path, "alpha", "beta") as made:
         for line in by_hand(made[0], 0, 1):

@@ -37,6 +37,7 @@ def test_a_script_prints_what_it_prints_alone(ranks, tmp_path, mpirun, nproc, sc
     assert notes() == []
 
 
+@pytest.mark.sample
 def test_the_line_joins_mpiruns_ranks_and_hides_them(tmp_path, mpirun):
     (tmp_path / "train.py").write_text(ANSWERS)
     done = run(*mpirun, 2, *python("train.py"), cwd=tmp_path, DDP_PATCH_QUIET="0")
@@ -109,6 +110,7 @@ def test_a_port_in_use_is_named_by_rank_0_and_the_others_do_not_hang(tmp_path, m
     )
 
 
+@pytest.mark.sample
 def test_env_shows_one_table_of_all_ranks(mpirun):
     done = run(*mpirun, 2, *python("-m", "ddp_patch", "env"))
     assert done.returncode == 0, done.stderr

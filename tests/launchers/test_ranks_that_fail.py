@@ -62,6 +62,7 @@ ddp_patch.enable()
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("start", [["srun", "-n"], OPEN_MPI, MPICH], ids=["srun", "Open MPI", "MPICH"])
+@pytest.mark.sample
 def test_a_rank_that_ends_before_it_comes_ends_the_others(tmp_path, slurm, start, rank, code):
     (tmp_path / "train.py").write_text(ENDS_BEFORE)
     done = run(*start, 3, *python("train.py", code, rank), cwd=tmp_path, **slurm)
@@ -120,6 +121,7 @@ def test_a_signal_of_the_queue_is_handled_once_by_every_task_after_the_same_step
 
 
 @pytest.mark.parametrize("mpirun", [OPEN_MPI, MPICH], ids=["Open MPI", "MPICH"])
+@pytest.mark.sample
 def test_a_signal_that_mpirun_hands_on_is_handled_once_by_every_rank_after_the_same_step(tmp_path, mpirun):
     said = handled(tmp_path, mpirun, "SIGUSR1", lambda job: job.send_signal(signal.SIGUSR1))
     assert_handled_once(said, "SIGUSR1")

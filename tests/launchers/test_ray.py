@@ -148,6 +148,7 @@ Path("tried.json").write_text(json.dumps([tried(1, False), tried(2, True), tried
 """
 
 
+@pytest.mark.sample
 def test_helpers_reports_and_checkpoints_are_those_of_one_worker(tmp_path):
     lines = told(drive(tmp_path, GUIDE))
     wanted, *others = json.loads((tmp_path / "tried.json").read_text())

@@ -31,6 +31,7 @@ def test_a_script_prints_what_it_prints_alone(ranks, tmp_path, slurm, nproc, scr
 
 
 @pytest.mark.parametrize("options", [[], ["--mpi=pmi2"]], ids=["plain", "pmi2"])
+@pytest.mark.sample
 def test_the_line_joins_the_tasks_of_a_step(tmp_path, slurm, options):
     (tmp_path / "train.py").write_text(ANSWERS)
     done = run("srun", "-n", 2, *options, *python("train.py"), cwd=tmp_path, **slurm, DDP_PATCH_QUIET="0")
@@ -70,6 +71,7 @@ def test_a_batch_script_is_one_process_and_its_steps_are_ranks(tmp_path, slurm):
     )
 
 
+@pytest.mark.sample
 def test_the_batch_script_of_the_documents_runs(tmp_path, slurm):
     """On this one node, for two tasks without accelerators."""
     (script,) = re.findall(r"^```text\n(#!/bin/bash\n.*?)^```$", LAUNCHERS.read_text(), re.DOTALL | re.MULTILINE)
