@@ -8,7 +8,7 @@ from typing import Any
 from . import losses
 from .along import einsum, mixed, mixes_rows, number
 from .iterated import Iterated
-from .library import LIBRARIES, MAKING, NO_LINE, PACKING, PASSING, SPLITTING
+from .library import LIBRARIES, LINEAR, MAKING, NO_LINE, PACKING, PASSING, SPLITTING
 from .tree import Function, dotted, keyword, tail
 from .values import (
     ALL_ROWS,
@@ -16,6 +16,7 @@ from .values import (
     COUNT,
     ELSEWHERE,
     IN_BATCH,
+    MIXED,
     PACKED,
     ROWS,
     SAME,
@@ -138,7 +139,8 @@ class Calls(Iterated):
             function = {"a": add, "s": add, "m": multiply, "d": divide}[name[0]]
             return function(owner, values[0])
         if not rows:
-            return Value(owner.kind, owner.reason, owner.listed) if name not in NO_LINE else other("is not linear")
+            straight = name in LINEAR or owner.listed or owner.kind is Kind.OTHER
+            return Value(owner.kind, owner.reason, owner.listed) if straight else other("is not linear")
         if name in ("t", "unsqueeze", "transpose", "permute", "view", "reshape") and owner.kind is Kind.ROWS:
             numbers = [number(a) for a in node.args]
             turned = name == "t" or (name == "unsqueeze" and numbers == [0]) or (name == "transpose" and 0 in numbers)
@@ -166,6 +168,8 @@ class Calls(Iterated):
         first = values[0] if values else worst
         if name == "len":
             return SAME if first.listed else COUNT
+        if dotted(node.func) == "sum" and first.kind is Kind.ROWS and not first.listed and not _is_tensor(node.args[0]):
+            return first  # Python's, over the rows of a tensor, or over losses that another file put together
         if name in ("mean", "sum", "fsum", "average"):
             return self._reduced(node, "sum" if "sum" in name else "mean", first, node.args[1:])
         if name in ("mm", "matmul") and len(values) == 2:
@@ -201,6 +205,12 @@ class Calls(Iterated):
         return worst if worst.kind in (Kind.ROWS, Kind.COLS) else other(f"is made by {tail(node)}(), {ELSEWHERE}")
 
 
+def _is_tensor(summed: ast.expr) -> bool:
+    """Tell whether what Python sums up is a tensor's rows, as it is compared or turned into numbers."""
+    each = summed.elt if isinstance(summed, (ast.GeneratorExp, ast.ListComp)) else summed
+    return any(isinstance(n, ast.Compare) or tail(n) in ("eq", "tolist", "numpy") for n in ast.walk(each))
+
+
 def _of_size(value: Value) -> Value:
     """Take what a shape makes for rows: as many of them."""
     return Value(value.kind) if value.reason == SHAPE else value
@@ -208,6 +218,8 @@ def _of_size(value: Value) -> Value:
 
 def _worst(values: list[Value]) -> Value | None:
     """Find what no loss makes a mean over samples of."""
+    if any(v.kind in (Kind.MEAN, Kind.SUM) for v in values):
+        return other(MIXED)
     if any(v.reason == PACKED and v.kind is Kind.ROWS for v in values):
         return other(TOKENS)
     return next((v for v in values if v.kind is Kind.OTHER), None)

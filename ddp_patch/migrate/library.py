@@ -34,7 +34,6 @@ PASSING = {
     *(
         "float",
         "int",
-        "abs",
         "as_tensor",
         "tensor",
         "asarray",
@@ -65,5 +64,8 @@ MAKING = {
     "arange",
 }
 MAKING |= {"Tensor", "FloatTensor", "LongTensor", "random", "random_sample", "choice", "normal_", "fill_"}
-NO_LINE = {"exp", "log", "sqrt", "log2", "log10", "sigmoid", "tanh", "pow", "square"}
+LINEAR = (PASSING - {"round", "int"}) | {  # methods of a mean, a sum, or a dictionary of them
+    *("neg", "view", "reshape", "unsqueeze", "expand", "flatten", "bfloat16", "values", "items", "keys", "get", "pop"),
+}
+NO_LINE = {"abs", "exp", "log", "sqrt", "log2", "log10", "sigmoid", "tanh", "pow", "square"}
 PACKING = {"pack_padded_sequence", "pack_sequence", "masked_select"}

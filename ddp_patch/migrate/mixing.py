@@ -9,7 +9,7 @@ from .bindings import Bindings
 from .expressions import Expressions
 from .script import Script
 from .tree import dotted, tail
-from .values import ALL_ROWS, ELSEWHERE, IN_BATCH, SORTED, WEIGHTED, WHOLE, Kind, Value
+from .values import ALL_ROWS, ELSEWHERE, IN_BATCH, MIXED, SORTED, WEIGHTED, WHOLE, Kind, Value
 
 
 class Mixing(Expressions):
@@ -44,7 +44,7 @@ class Mixing(Expressions):
 
     def _is_of_batch(self, node: ast.Call, found: Value) -> bool:
         """Tell whether a call gives what one process has only if it gets the rows of all ranks."""
-        mixes = found.reason in (IN_BATCH, ALL_ROWS, WEIGHTED) or (
+        mixes = found.reason in (IN_BATCH, ALL_ROWS, MIXED, WEIGHTED) or (
             found.reason.startswith("is worked out by") and found.reason.endswith(ELSEWHERE)
         )
         keeps = isinstance(self.script.parents[node], ast.Expr) and self.bindings.is_local(node.func)

@@ -48,6 +48,8 @@ ELSEWHERE = "which is not in this file"
 WHOLE = "of the whole batch"  # alike on every rank, with a gradient for each rank's rows
 ALL_ROWS = "looks at all rows of a batch"
 IN_BATCH = "compares the rows of a batch with each other, and a rank has only its own"
+MIXED = "combines rows with what is made of all of them"
+_MADE_OF_ALL = {Kind.MEAN, Kind.SUM, Kind.COUNT, Kind.PER}
 
 
 def other(reason: str) -> Value:
@@ -71,11 +73,8 @@ def join(a: Value, b: Value) -> Value:
 def add(a: Value, b: Value, zero: bool = False) -> Value:
     """Tell what a sum or difference is; ``zero``: the one that is alike everywhere is 0."""
     kinds = {a.kind, b.kind}
-    for kind in (Kind.OTHER, Kind.COLS, Kind.ROWS):
-        if kind in kinds:
-            if kind is Kind.COLS and Kind.ROWS in kinds:
-                return other(IN_BATCH)
-            return a if a.kind is kind else b
+    if (found := _with_rows(a, b)) is not None:
+        return found
     if kinds == {Kind.SAME}:
         return a if a.reason == WHOLE else Value(Kind.SAME, b.reason)
     if Kind.SAME in kinds:
@@ -91,11 +90,8 @@ def multiply(a: Value, b: Value) -> Value:
     kinds = {a.kind, b.kind}
     if WHOLE in (a.reason, b.reason):
         return _of_whole(a, b)
-    for kind in (Kind.OTHER, Kind.COLS, Kind.ROWS):
-        if kind in kinds:
-            if kind is Kind.COLS and Kind.ROWS in kinds:
-                return other(IN_BATCH)
-            return a if a.kind is kind else b
+    if (found := _with_rows(a, b)) is not None:
+        return found
     if Kind.SAME in kinds:
         return Value((a if a.of_rows else b).kind) if kinds != {Kind.SAME} else SAME
     if kinds == {Kind.MEAN, Kind.COUNT}:
@@ -118,6 +114,19 @@ def divide(a: Value, b: Value) -> Value:
     if a.kind is Kind.SAME and b.kind is not Kind.OTHER:
         return other(f"is not linear in {b.kind.value}")
     return b if b.kind is Kind.OTHER else other(f"divides {a.kind.value} by {b.kind.value}")
+
+
+def _with_rows(a: Value, b: Value) -> Value | None:
+    """Tell what rows are together with something else; nothing where neither has rows, and each can be reduced."""
+    kinds = {a.kind, b.kind}
+    for kind in (Kind.OTHER, Kind.COLS, Kind.ROWS):
+        if kind in kinds:
+            if kind is Kind.COLS and Kind.ROWS in kinds:
+                return other(IN_BATCH)
+            if kind is not Kind.OTHER and kinds & _MADE_OF_ALL:
+                return other(MIXED)
+            return a if a.kind is kind else b
+    return None
 
 
 def _of_whole(a: Value, b: Value) -> Value:
