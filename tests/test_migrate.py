@@ -343,6 +343,30 @@ def test_the_order_changes_from_epoch_to_epoch():
     assert "    loader.sampler.set_epoch(epoch)  # another order in every epoch\n    for x, y in loader:" in ddp(TRAIN)
 
 
+PHASES = """\
+for epoch in range(3):
+    for phase in ("train", "val"):
+        each = loader if phase == "train" else test_loader
+        for x, y in each:
+            with torch.set_grad_enabled(phase == "train"):
+                loss = criterion(model(x), y)
+            if phase == "train":
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+"""
+
+
+def test_a_phase_is_no_number_of_an_epoch():
+    after = ddp(TRAIN[: TRAIN.index("for epoch")] + PHASES)
+    assert "each.sampler.set_epoch(epoch)" in after
+    assert ["write a loop for each of the two" in reason for _, reason in left(after)] == [True]
+    two = ddp(TRAIN[: TRAIN.index("for epoch")] + PHASES.replace("else test_loader", "else loader"))
+    assert left(two) == []
+    unnumbered = PHASES.replace("for epoch in range(3):", "for name in names:")
+    assert any("set_epoch" in reason for _, reason in left(ddp(TRAIN[: TRAIN.index("for epoch")] + unnumbered)))
+
+
 def test_a_list_that_goes_on_keeps_what_all_ranks_made():
     text = (
         "kept = []\n"

@@ -63,9 +63,22 @@ def test():
             kept.extend(out.argmax(1).tolist())
             texts.append(out[:, 0].sum().item())
     print(f"means {means / batches:.12f} {means / (i + 1):.12f} {means / len(test_loader):.12f}")
+    print(f"numbered {mean_from_one(1):.12f} {mean_from_one(first=1):.12f}")
     print("rows", round(rows / len(test_set), 12), "hits", int(hits), hits / len(test_loader.dataset))
     print("kept", kept, [round(t, 10) for t in texts])
     return means
+
+
+def mean_from_one(first):
+    total, number = 0.0, 0
+    with torch.no_grad():
+        for number, (x, y) in enumerate(test_loader, 1):
+            total += criterion(model(x), y).item()
+    mean, total = total / number, 0.0
+    with torch.no_grad():
+        for k, (x, y) in enumerate(test_loader, start=first + 2):
+            total += criterion(model(x), y).item()
+    return mean + total / (k - 2)
 
 
 print("right", train() / len(loader.dataset))
@@ -94,6 +107,13 @@ def test_more_ranks_than_batches_evaluate_the_same(launcher):
 def test_a_batch_that_ranks_cannot_share_is_refused(launcher):
     with pytest.raises(AssertionError, match="a batch of 12 rows cannot be shared evenly by 5 ranks"):
         launcher.run(rewrite(UNEVEN, "ddp", "five.py"), "five.py", 5)
+
+
+def test_an_evaluation_that_goes_on_from_another_is_whole_on_every_rank():
+    loop = "for x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\n"
+    whole = "# every rank takes all of it: hits "
+    assert whole in ddp(f"{TRAIN}hits = 0\n{loop}{loop}print(hits)\n")
+    assert whole not in ddp(f"{TRAIN}hits = 0\n{loop}print(hits)\nhits = 0\n{loop}print(hits)\n")
 
 
 EVALUATION = (

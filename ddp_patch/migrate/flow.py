@@ -85,7 +85,7 @@ class Flow(Mixing):
 
     def _statement(self, node: ast.stmt, env: Env) -> None:
         match node:
-            case ast.Assign() if _is_sum_onto(node):
+            case ast.Assign() if is_sum_onto(node):
                 assert isinstance(node.value, ast.BinOp)
                 self.value(node.value, env)
                 added = ast.AugAssign(node.targets[0], node.value.op, node.value.right)  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ class Flow(Mixing):
         self.bind(node.target, element, env)
 
 
-def _is_sum_onto(node: ast.Assign) -> bool:
+def is_sum_onto(node: ast.Assign) -> bool:
     """Tell whether an assignment adds to what a name holds: ``total = total + x``."""
     value, target = node.value, node.targets[0]
     adds = isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from .bindings import Bindings
-from .flow import Accumulation
+from .flow import Accumulation, is_sum_onto
 from .script import Script
-from .tree import dotted, tail
+from .tree import dotted, keyword, tail
 from .values import Kind
 
 
@@ -39,13 +39,25 @@ def begins_here(script: Script, loop: ast.For, name: str) -> bool:
     for outer in script.above(loop):
         for body in (getattr(outer, part, None) for part in ("body", "orelse", "finalbody")):
             if isinstance(body, list) and node in body:
-                earlier = body[: body.index(node)]
-                if any(name in stored_in(s) for s in earlier):
-                    return True
+                for earlier in reversed(body[: body.index(node)]):
+                    if _adds_to(earlier, name):
+                        return False
+                    if name in stored_in(earlier):
+                        return True
         if isinstance(outer, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
             return False
         node = outer
     return False
+
+
+def _adds_to(statement: ast.stmt, name: str) -> bool:
+    """Tell whether a statement adds to what a name holds, as an earlier loop does."""
+    return any(
+        (isinstance(n, ast.AugAssign) and dotted(n.target) == name)
+        or (isinstance(n, ast.Assign) and is_sum_onto(n) and dotted(n.targets[0]) == name)
+        or (isinstance(n, ast.Call) and tail(n) in ("append", "extend") and dotted(n.func).rpartition(".")[0] == name)
+        for n in ast.walk(statement)
+    )
 
 
 def is_after(script: Script, node: ast.Name | ast.Attribute, loop: ast.For) -> bool:
@@ -63,10 +75,17 @@ def is_after(script: Script, node: ast.Name | ast.Attribute, loop: ast.For) -> b
     )
 
 
-def left_over(script: Script, loop: ast.For) -> str:
+def number_of_batch(loop: ast.For) -> tuple[str, ast.expr | None]:
+    """Find the name that ``enumerate`` numbers batches by, and what it starts from; no name where it does not."""
+    if not (isinstance(loop.iter, ast.Call) and tail(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)):
+        return "", None
+    name = loop.target.elts[0]
+    return (name.id if isinstance(name, ast.Name) else ""), keyword(loop.iter, "start", 1)
+
+
+def left_over(script: Script, loop: ast.For, over: ast.expr) -> str:
     """Find a name that a loop sets, and that is read after it: a rank that has no batch does not have it."""
-    counted = isinstance(loop.iter, ast.Call) and tail(loop.iter) == "enumerate" and isinstance(loop.target, ast.Tuple)
-    number = dotted(loop.target.elts[0]) if counted else ""  # type: ignore[attr-defined]
+    number = number_of_batch(loop)[0] if dotted(over) else ""  # it is written anew, by the loader's name
     stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - {number}
     for node in script.all(ast.Name):
         if node.id not in stored or not is_after(script, node, loop):

@@ -17,6 +17,10 @@ _EARLY = (
     "this may end early, and takes batches of a training and of a test loader, of which ranks have other ones than one "
     "process: write a loop for each of the two"
 )
+_BOTH = (
+    "this trains on batches of one loader and evaluates those of another, of which ranks take some rows twice, to have "
+    "as many: write a loop for each of the two"
+)
 _QUIET = {
     *("print", "write", "writerow", "info", "debug", "warning", "log", "set_postfix", "set_description", "append"),
     *("extend", "update", "to", "cuda", "add_scalar", "add_image", "add_images", "add_figure", "save_image", "savefig"),
@@ -27,6 +31,10 @@ _QUIET = {
 
 def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast.expr, Loader]) -> bool:
     """Find evaluations whose rows cannot be dealt: every rank takes all of those; tells whether there are any."""
+    for loop in flow.loader_loops:
+        feeding = [loader for loader in loaders.values() if loop in loader.loops]
+        if len(feeding) > 1 and all(loader.pads for loader in feeding) and _trains_at_times(script, loop):
+            script.todo(loop, _BOTH)
     for loader in loaders.values():
         if loader.trains:
             continue
@@ -77,7 +85,7 @@ def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> st
             return f"{owner} is fed with its rows"
         if writes(script, flow, node, loop):
             return "its rows are written to files"
-    if name := left_over(script, loop):
+    if name := left_over(script, loop, flow.loader_loops[loop]):
         return f"{name} is read after it"
     return next(
         (
@@ -86,6 +94,19 @@ def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> st
             if found.loop is loop and (reason := unshared(script, bindings, found))
         ),
         "",
+    )
+
+
+def _trains_at_times(script: Script, loop: ast.For) -> bool:
+    """Tell whether a test that is not of the batch decides if a loop trains: ``if phase == "train":``."""
+    inside = set(ast.walk(loop))
+    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    backwards = [n for n in inside if tail(n) == "backward" and isinstance(n, ast.Call)]
+    tests = [n for call in backwards for n in script.above(call) if n in inside and isinstance(n, ast.If)]
+    return any(
+        stored.isdisjoint(n.id for n in ast.walk(test.test) if isinstance(n, ast.Name))
+        and not all(any(call in ast.walk(s) for s in body for call in backwards) for body in (test.body, test.orelse))
+        for test in tests
     )
 
 

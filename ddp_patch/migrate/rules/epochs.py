@@ -10,6 +10,8 @@ from ..tree import dotted, keyword, tail
 
 _CALL = "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
 
+_EPOCHS = ("epoch", "ep", "i_epoch", "epoch_i")
+
 
 def apply(plan: Plan, loader: Loader) -> None:
     """Call ``set_epoch`` before each epoch of a loader's training, or say that it has to be."""
@@ -53,6 +55,15 @@ def _below_a_bar(plan: Plan, loop: ast.For, over: ast.expr) -> ast.expr:
     return over
 
 
+def _numbers(loop: ast.For) -> bool:
+    """Tell whether a loop sets a number, as an epoch's is, where ``for phase in ("train", "val")`` has a text."""
+    over = loop.iter
+    while isinstance(over, ast.Call) and tail(over) == "tqdm" and over.args:
+        over = over.args[0]
+    counts = isinstance(over, ast.Call) and tail(over) in ("range", "trange", "count")
+    return isinstance(loop.target, ast.Name) and (counts or loop.target.id in _EPOCHS)
+
+
 def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
     """Write ``set_epoch`` where both the loader and a number of the epoch have names."""
     script = plan.script
@@ -61,11 +72,11 @@ def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
     for outer in script.above(node):
         if outer is function:
             break
-        if isinstance(outer, ast.For) and outer not in plan.flow.loader_loops and isinstance(outer.target, ast.Name):
-            epoch = outer.target.id
+        if isinstance(outer, ast.For) and outer not in plan.flow.loader_loops and _numbers(outer):
+            epoch = dotted(outer.target)
             break
     if epoch is None and function is not None:
-        epoch = next((a.arg for a in function.args.args if a.arg in ("epoch", "ep", "i_epoch", "epoch_i")), None)
+        epoch = next((a.arg for a in function.args.args if a.arg in _EPOCHS), None)
     if epoch is not None:
         line = f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch"
         if (node, line) not in plan.epochs:

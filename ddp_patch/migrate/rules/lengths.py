@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..gathering import is_after
+from ..gathering import is_after, number_of_batch
 from ..plan import Plan
 from ..tree import dotted, tail
 
@@ -108,17 +108,17 @@ def _batches(plan: Plan) -> None:
         if measured is not None and dotted(measured) and plan.flow.loader_calls(measured) & dealt:
             written[call] = f"{plan.use('batches_of')}({plan.script.code(call.args[0])})"
     for loop, over in plan.flow.loader_loops.items():
-        counted = isinstance(loop.iter, ast.Call) and tail(loop.iter) == "enumerate" and len(loop.iter.args) == 1
-        if not (counted and isinstance(loop.target, ast.Tuple) and isinstance(loop.target.elts[0], ast.Name)):
-            continue
-        if plan.flow.loader_calls(over) & dealt and dotted(over) and not plan.trains(loop):
-            number = loop.target.elts[0].id
+        number, start = number_of_batch(loop)
+        if number and plan.flow.loader_calls(over) & dealt and dotted(over) and not plan.trains(loop):
+            first = plan.script.code(start) if start is not None else "0"
             for node in plan.script.all(ast.Name):
                 if node.id == number and is_after(plan.script, node, loop):
                     parent = plan.script.parents[node]
                     batches = f"{plan.use('batches_of')}({plan.script.code(over)})"
-                    if isinstance(parent, ast.BinOp) and ast.unparse(parent) == f"{number} + 1":
+                    if first == "1":
+                        written[node] = batches
+                    elif first == "0" and isinstance(parent, ast.BinOp) and ast.unparse(parent) == f"{number} + 1":
                         written[parent] = batches
                     else:
-                        written[node] = f"({batches} - 1)"
+                        written[node] = f"({batches} - 1)" if first == "0" else f"({batches} - 1 + {first})"
     plan.script.substitute(written)
