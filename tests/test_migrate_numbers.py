@@ -109,6 +109,60 @@ def test_a_batch_that_ranks_cannot_share_is_refused(launcher):
         launcher.run(rewrite(UNEVEN, "ddp", "five.py"), "five.py", 5)
 
 
+TRAINER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+torch.manual_seed(0)
+x = torch.arange(400.0).double().reshape(100, 4) / 400
+dataset = TensorDataset(x, x.sum(1, keepdim=True))
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4, 1).double()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        train, val = random_split(dataset, [80, 20])
+        self.train_loader = DataLoader(train, 4, shuffle=True)
+        self.val_loader = DataLoader(val, 4)
+
+    def fit(self):
+        \"""Train.\"""
+        for epoch in range(2):
+            self.epoch()
+            total = 0.0
+            with torch.no_grad():
+                for x, y in self.val_loader:
+                    total += x.sum().item()
+            print(f"epoch {epoch}: {total:.8f}")
+
+    def epoch(self):
+        for x, y in self.train_loader:
+            loss = nn.functional.mse_loss(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+Trainer().fit()
+"""
+
+
+@pytest.mark.parametrize("begun", ["Trainer().fit()", "trainer = Trainer()\ntrainer.fit()"])
+@pytest.mark.parametrize("seed", ["torch.manual_seed(0)\n", ""])
+def test_a_class_that_trains_splits_alike_on_every_rank(launcher, seed, begun):
+    text = TRAINER.replace("Trainer().fit()", begun)
+    after = rewrite(text.replace("torch.manual_seed(0)\n", seed), "ddp", "trainer.py")
+    assert left(after) == []
+    own = "torch.manual_seed(torch.initial_seed() + 1 + ddp_rank)"
+    where = after[: after.index(own)].rstrip().splitlines()[-1].strip()
+    assert where == ('"""Train."""' if "().fit" in begun else "trainer = Trainer()")
+    wanted, _ = launcher.run(text, "trainer.py", 1)
+    out, _ = launcher.run(after, "trainer.py", 2)
+    assert out == [wanted[0], ""]
+
+
 def test_an_evaluation_that_goes_on_from_another_is_whole_on_every_rank():
     loop = "for x, y in test_loader:\n    hits += (model(x).argmax(1) == y).sum().item()\n"
     whole = "# every rank takes all of it: hits "

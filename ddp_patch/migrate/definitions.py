@@ -54,7 +54,7 @@ class Definitions:
             if isinstance(owner, ast.Name) and owner.id == "self":
                 inside = self.class_of(call)
                 return self.method(inside, call.func.attr) if inside is not None else None
-            made = self.class_made(owner)
+            made = self.class_called(owner) if isinstance(owner, ast.Call) else self.class_made(owner)
             if made is not None:
                 return self.method(made, call.func.attr)
         return None

@@ -7,7 +7,7 @@ import sys
 
 from ..parts import Part
 from ..plan import Plan
-from ..tree import dotted, tail
+from ..tree import Function, dotted, tail
 
 _OWN_STREAMS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generator"}
 _LIBRARIES = {"torch", "numpy", "torchvision", "torchaudio", "sklearn", "scipy", "pandas", "matplotlib", "tqdm", "PIL"}
@@ -48,17 +48,49 @@ def apply(plan: Plan) -> None:
     if any(plan.loop_of(c) is None and any(plan.trains(f) for f in [plan.script.function(c)] if f) for c in calls):
         return  # the script draws an order of its own while it trains, which must be alike
     after, behind = plan.wraps[-1]
+    training = _training(plan, after)
     lines = [f"torch.manual_seed(torch.initial_seed() + 1 + {plan.dialect.rank})  # {OWN_DRAWS}"]
     for library in _STREAMS:
         if _is_seeded_by_hand(plan, library) or library in _unseeded(plan):
             lines.append(f"{_seed(plan, library, plan.script.part(after))}(torch.initial_seed() % 2**32)")
-    block = plan.script.block(after)
-    later = block[block.index(after) + 1 :] if after in block else []
-    training = next((s for s in later if not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and plan.trains(s)), None)
     if training is not None:  # behind all that is made with random numbers
         plan.script.before(training, *lines)
     else:
         behind += lines
+
+
+def _training(plan: Plan, after: ast.stmt) -> ast.stmt | None:
+    """Find what trains a model that is wrapped here, in this block or in one that runs later: ``trainer.fit()``."""
+    script, part, above = plan.script, plan.script.part(after), set()
+    while after not in above:
+        above.add(after)
+        block = script.block(after)
+        later = block[block.index(after) + 1 :]
+        training = (s for s in later if not isinstance(s, (ast.FunctionDef, ast.ClassDef)) and plan.trains(s))
+        if (found := next(training, None)) is not None:
+            return found
+        function = script.function(after)
+        callers = plan.bindings.callers.get(function, ()) if function is not None else ()
+        if function is None or len(callers) != 1 or script.part(callers[0]) is not part:
+            break
+        after = script.statement(callers[0])
+        if plan.trains(after):  # `Trainer().fit()`
+            break
+    first = [
+        f
+        for f in script.all(ast.FunctionDef)
+        if plan.trains(f)
+        and script.part(f) is part
+        and f.body[0].lineno > f.lineno
+        and not _is_called_to_train(plan, f)
+    ]
+    return first[0].body[ast.get_docstring(first[0]) is not None] if len(first) == 1 else None
+
+
+def _is_called_to_train(plan: Plan, function: Function) -> bool:
+    """Tell whether a function that trains calls this one, maybe in each of its epochs."""
+    around = map(plan.script.function, plan.bindings.callers.get(function, ()))
+    return any(outer is not None and plan.trains(outer) for outer in around)
 
 
 def alike(plan: Plan, part: Part) -> list[str]:
@@ -159,12 +191,16 @@ def needs_seed(plan: Plan) -> bool:
     if is_seeded(plan):
         return False
     return not plan.is_fed or any(
-        tail(c) in _MAKES_DATA
-        and _is_random(dotted(c.func))
-        and plan.loop_of(c) is None
-        and not plan.bindings.class_of(c)
+        tail(c) in _MAKES_DATA and _is_random(dotted(c.func)) and plan.loop_of(c) is None and not _is_of_rows(plan, c)
         for c in plan.script.calls()
     )
+
+
+def _is_of_rows(plan: Plan, call: ast.Call) -> bool:
+    """Tell whether a model draws, whose weights DDP makes alike, or a dataset for one of its rows."""
+    owner, function = plan.bindings.class_of(call), plan.script.function(call)
+    bases = {tail(base) for base in owner.bases} if owner is not None else set()
+    return "Module" in bases or ("Dataset" in bases and function is not None and function.name != "__init__")
 
 
 def _is_random(name: str) -> bool:
