@@ -207,6 +207,7 @@ def test_the_collection_is_migrated_but_for_what_no_tool_can_know(target):
         ("abs(criterion(model(x), y) - 0.1) + 0.1", "not linear"),
         ("(criterion(model(x), y) - 0.1).abs() + 0.1", "not linear"),
         ("sum(part for part in model(x, y).values())", "whether this loss is a mean"),
+        ("sum(part * 2 for name, part in model(x, y).items())", "whether this loss is a mean"),
         ("sum(model(x, y))", "whether this loss is a mean"),
         ("model(x)", "whether this loss is a mean"),
     ],
@@ -365,6 +366,16 @@ def test_a_phase_is_no_number_of_an_epoch():
     assert left(two) == []
     unnumbered = PHASES.replace("for epoch in range(3):", "for name in names:")
     assert any("set_epoch" in reason for _, reason in left(ddp(TRAIN[: TRAIN.index("for epoch")] + unnumbered)))
+
+
+def test_rows_that_python_sums_up_are_of_all_ranks():
+    for summed in (
+        "y",
+        "y == model(x).argmax(1)",
+        "model(x).argmax(1).tolist()",
+        "a == b for a, b in zip(model(x), y)",
+    ):
+        assert " = all_sum(sum(" in ddp(changed("total += loss.item()", f"print(sum({summed}))"))
 
 
 def test_a_list_that_goes_on_keeps_what_all_ranks_made():

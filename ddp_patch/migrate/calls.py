@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from typing import Any
 
 from . import losses
@@ -168,8 +169,8 @@ class Calls(Iterated):
         first = values[0] if values else worst
         if name == "len":
             return SAME if first.listed else COUNT
-        if dotted(node.func) == "sum" and first.kind is Kind.ROWS and not first.listed and not _is_tensor(node.args[0]):
-            return first  # Python's, over the rows of a tensor, or over losses that another file put together
+        if dotted(node.func) == "sum" and first.kind is Kind.ROWS and self._may_be_losses(node.args[0]):
+            return first
         if name in ("mean", "sum", "fsum", "average"):
             return self._reduced(node, "sum" if "sum" in name else "mean", first, node.args[1:])
         if name in ("mm", "matmul") and len(values) == 2:
@@ -192,6 +193,19 @@ class Calls(Iterated):
         root = dotted(node.func).split(".")[0]
         return worst if root in LIBRARIES or root == "self" else self._unknown(node, worst)
 
+    def _may_be_losses(self, summed: ast.expr) -> bool:
+        """Tell whether Python's ``sum`` may get losses that another file put together, where it else gets rows."""
+        each = summed.generators[0].iter if isinstance(summed, (ast.GeneratorExp, ast.ListComp)) else summed
+        each = each.value if isinstance(each, ast.Subscript) else each
+        if tail(each) in ("values", "items", "keys") and isinstance(each, ast.Call):
+            return True
+        return any(
+            self.bindings.callee(made) is None
+            and dotted(made.func).split(".")[0] not in LIBRARIES | set(dir(builtins))
+            and not (isinstance(made.func, ast.Attribute) and self.kind(made.func.value).of_rows)
+            for made in ([each] if isinstance(each, ast.Call) else self.bindings.origins(each))
+        )
+
     def _unknown(self, node: ast.Call, worst: Value) -> Value:
         """Tell what a function gives that is not in this file: rows, unless its name says it sums up."""
         name = tail(node).lower()
@@ -203,12 +217,6 @@ class Calls(Iterated):
         if summing:
             return other(f"is worked out by {tail(node)}(), {ELSEWHERE}")
         return worst if worst.kind in (Kind.ROWS, Kind.COLS) else other(f"is made by {tail(node)}(), {ELSEWHERE}")
-
-
-def _is_tensor(summed: ast.expr) -> bool:
-    """Tell whether what Python sums up is a tensor's rows, as it is compared or turned into numbers."""
-    each = summed.elt if isinstance(summed, (ast.GeneratorExp, ast.ListComp)) else summed
-    return any(isinstance(n, ast.Compare) or tail(n) in ("eq", "tolist", "numpy") for n in ast.walk(each))
 
 
 def _of_size(value: Value) -> Value:
