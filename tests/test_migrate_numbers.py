@@ -109,6 +109,54 @@ def test_a_batch_that_ranks_cannot_share_is_refused(launcher):
         launcher.run(rewrite(UNEVEN, "ddp", "five.py"), "five.py", 5)
 
 
+LOGGED = """\
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+
+torch.manual_seed(0)
+x = torch.randn(40, 4).double()
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+model = nn.Linear(4, 1).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(writer=None):
+    for step, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if writer:
+            writer.add_scalar("loss", loss.item(), step)
+            print(f"{loss.item():.10f}")
+
+
+writer = None
+if loader:
+    writer = SummaryWriter("logs")
+train(writer)
+if writer is not None:
+    torch.save(model.state_dict(), os.path.join(writer.log_dir, "model.pt"))
+other = SummaryWriter(log_dir="more") if loader else None
+if other is not None:
+    print(other.get_logdir())
+"""
+
+
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_a_writer_is_there_on_every_rank(launcher, target):
+    after = rewrite(LOGGED, target, "logged.py")
+    assert left(after) == []
+    assert rewrite(after, "patch", "logged.py").count("Silent") == 0
+    wanted, files = launcher.run(LOGGED, "logged.py", 1)
+    out, written = launcher.run(after, "logged.py", 2)
+    assert out == [wanted[0], ""]
+    assert written == files == {"logs/model.pt"}
+
+
 TRAINER = """\
 import torch
 from torch import nn

@@ -61,7 +61,7 @@ def distribute(
         plan.script.todo(plan.backwards[0], "no model was found to wrap: wrap what this trains, where it is made")
     tops_of = setup.apply(plan, name)
     script = _again(plan.script)
-    effects.apply(script, dialect)
+    effects.apply(plan, script)
     script = _again(script)
     tops.apply(plan, script, tops_of)
     return script.result(), script.todos
@@ -73,7 +73,7 @@ def quiet(text: str, target: str, reads: bool, folder: Path) -> str:
     plan = Plan(Script(text), dialect, folder=folder)
     checkpoints.apply(plan, reads, loads=False)
     script = _again(plan.script)
-    effects.apply(script, dialect)
+    effects.apply(plan, script)
     if script.result() == text:
         return text
     script = _again(script)

@@ -74,6 +74,19 @@ def save_once(state, path, **options):
         torch.save(state, f"{{path}}.tmp", **options)
         os.replace(f"{{path}}.tmp", path)
 ''',
+    "SilentWriter": '''\
+class SilentWriter:
+    """A writer of the ranks that log nothing: it has a folder, and takes every call."""
+
+    def __init__(self, log_dir="runs"):
+        self.log_dir = log_dir
+
+    def get_logdir(self):
+        return self.log_dir
+
+    def __getattr__(self, name):
+        return lambda *values, **options: None
+''',
     "plain_keys": '''\
 def plain_keys(state):
     """Name weights as the bare model does, whether or not they were saved from a wrapper."""

@@ -79,7 +79,7 @@ OWN_FUNCTIONS = {
         "rank_share",
         "rank_rows",
     ),
-    *("rows_of", "batches_of", "alike", "rank_loader", "in_order", "whole_batch", "RowsOfAll"),
+    *("rows_of", "batches_of", "alike", "rank_loader", "in_order", "whole_batch", "RowsOfAll", "SilentWriter"),
 }
 # Lines that a migration wrote.
 OWN_LINES = (

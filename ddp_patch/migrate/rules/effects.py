@@ -6,8 +6,8 @@ import ast
 from collections.abc import Collection
 
 from ..bindings import Bindings
-from ..dialects import Dialect
 from ..for_rows import for_rows
+from ..plan import Plan
 from ..script import Script
 from ..tree import dotted, keyword, tail
 
@@ -80,10 +80,10 @@ _METHODS = {
 _TRACKERS = {"SummaryWriter", "Logger"}
 
 
-def apply(script: Script, dialect: Dialect) -> None:
+def apply(plan: Plan, script: Script) -> None:
     """Guard every statement that has an effect outside, and open files for nothing on the other ranks."""
     bindings = Bindings(script)
-    master = dialect.master
+    master = plan.dialect.master
     rows = for_rows(script)
     effects = {
         n
@@ -123,11 +123,11 @@ def apply(script: Script, dialect: Dialect) -> None:
             if tail(call) == "mkdir":
                 script.replace(call.func, "os.makedirs")
         elif rows.isdisjoint(script.above(call)):
-            _rewrite(script, call, master, bindings.classes)
+            _rewrite(plan, script, call, bindings.classes)
 
 
-def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) -> None:
-    name = tail(call)
+def _rewrite(plan: Plan, script: Script, call: ast.Call, own: Collection[str]) -> None:
+    name, master = tail(call), plan.dialect.master
     if isinstance(call.func, ast.Name) and name == "open" and call.args:
         mode = keyword(call, "mode", 1)
         if isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x"):
@@ -156,11 +156,15 @@ def _rewrite(script: Script, call: ast.Call, master: str, own: Collection[str]) 
         parent = script.parents[call]
         if isinstance(parent, ast.Assign) and dotted(parent.targets[0]).startswith("sys."):
             script.guard(parent, parent, master)
-        elif isinstance(parent, ast.Assign):
-            end = script.span(call)[1]
-            script.put(end, end, f" if {master} else None")
         elif isinstance(parent, ast.withitem):
             script.todo(call, "one rank alone should write this log: it is opened on all")
+        elif not isinstance(parent, ast.Expr):
+            start, end = script.span(call)
+            opened, closed = ("", "") if isinstance(parent, ast.Assign) else ("(", ")")
+            folder = keyword(call, "log_dir", 0) or keyword(call, "logdir")
+            silent = f"{plan.use('SilentWriter')}({script.code(folder) if folder is not None else ''})"
+            script.put(start, start, opened)  # `if writer is not None:` is entered by all ranks
+            script.put(end, end, f" if {master} else {silent}{closed}")
 
 
 def _is_dumped(script: Script, call: ast.Call) -> bool:
