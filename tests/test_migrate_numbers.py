@@ -325,3 +325,34 @@ def test_what_is_summed_keeps_its_type(value, doubled):
     assert type(found) is type(doubled)
     assert (found == doubled) if not hasattr(found, "all") else (found == doubled).all()
     assert str(names["all_sum"](value, parts=2)) == str(value)
+
+
+PICKED = """\
+losses, hits = [], []
+for x, y in test_loader:
+    losses.append(criterion(model(x), y).item())
+    hits.extend(model(x).argmax(1).tolist())
+print(sum(losses) / len(losses), hits)
+"""
+
+
+@pytest.mark.parametrize("sampler", ["SubsetRandomSampler(rows)", "RandomSampler(test_set)"])
+def test_an_evaluation_of_drawn_rows_is_alike_on_every_rank(sampler):
+    drawn = sampler.replace(")", ", generator=alike())")
+    for made, given in ((f"picks = {sampler}\n", "picks"), ("", sampler)):
+        text = changed("test_loader =", f"{made}test_loader =")
+        text = changed("test_set, batch_size=64)", f"test_set, batch_size=64, sampler={given})", text) + PICKED
+        after = ddp(text)
+        assert left(after) == []
+        assert f"picks = {drawn}\n" in after if made else f"sampler={drawn})" in after
+        assert "losses = all_mean(losses)\n" in after
+        back = rewrite(after, "patch", "train.py").split()
+        assert back == f"import ddp_patch; ddp_patch.enable()\n{text}".split()
+
+
+def test_a_sampler_that_draws_by_itself_is_said():
+    sampler = "class Mine(Sampler):\n    def __iter__(self):\n        return iter({})\n\n\n"
+    text = changed("test_set, batch_size=64)", "test_set, batch_size=64, sampler=Mine())") + PICKED
+    for drawn, said in (("torch.randperm(9).tolist()", 1), ("torch.randperm(9, generator=g)", 0), ("range(9)", 0)):
+        found = left(ddp(text.replace("train_set,", f"{sampler.format(drawn)}train_set,", 1)))
+        assert ["may decide differently" in reason for _, reason in found] == [True] * said

@@ -13,7 +13,7 @@ from .flow import Flow
 from .loaders import Loader, find
 from .script import Script
 from .tree import Function, dotted, tail
-from .undealt import take_whole
+from .undealt import repeat_lists, take_whole
 
 _OPTIMIZERS = {
     *("SGD", "Adam", "AdamW", "RMSprop", "LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"),
@@ -36,6 +36,7 @@ class Plan:
     wraps: list[tuple[ast.stmt, list[str]]] = field(default_factory=list)  # lines that wrap, and the statement above
     used_in: dict[ast.For | None, list[str]] = field(default_factory=dict)  # wrappers that a loop trains
     samplers: set[tuple[ast.stmt, str]] = field(default_factory=set)  # names above the statements that use them
+    alike: set[ast.Call] = field(default_factory=set)  # what draws the same on every rank
     epochs: set[tuple[ast.AST, str]] = field(default_factory=set)  # lines that set them, and the statement below
     has_unused: bool = False  # weights of a wrapped model get no gradient
     draws_alike: bool = False  # a loader that feeds the training is left to a person: it gives all ranks the same
@@ -49,7 +50,8 @@ class Plan:
         self.loaders = find(self.script, self.bindings, self.flow, self.trains)
         if take_whole(self.script, self.bindings, self.flow, self.loaders):
             whole = {call for call, loader in self.loaders.items() if loader.whole}
-            self.flow = Flow(self.script, self.bindings, self.trains, whole)
+            dealt, self.flow = self.flow, Flow(self.script, self.bindings, self.trains, whole)
+            repeat_lists(dealt, self.flow)
 
     def use(self, helper: str) -> str:
         """Ask for a helper at the top of the script; gives its name."""

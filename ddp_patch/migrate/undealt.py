@@ -10,6 +10,7 @@ from .gathering import left_over, unshared
 from .loaders import Loader, own_sampler
 from .script import Script
 from .tree import dotted, keyword, tail
+from .values import Kind
 
 _WRITES = {"save_image", "save_images", "imsave", "imwrite", "savefig", "write", "writerow", "writerows", "save"}
 _DECIDES = (ast.Break, ast.Return)
@@ -52,6 +53,16 @@ def take_whole(script: Script, bindings: Bindings, flow: Flow, loaders: dict[ast
             if other.whole and not loader.trains and set(other.loops) & set(loader.loops):
                 loader.whole = loader.whole or other.whole
     return any(loader.whole for loader in loaders.values())
+
+
+def repeat_lists(dealt: Flow, flow: Flow) -> None:
+    """Note what lists every rank makes of the same rows, where they are of numbers: ``losses.append(loss.item())``."""
+    for (loop, name), found in dealt.accumulated.items():
+        calls = [s.value for s in found.statements if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+        given = [tail(call.args[0]) for call in calls if call.args]
+        means = found.value.listed and found.value.kind is Kind.MEAN and set(given) <= {"item", "float"}
+        if means and len(given) == len(found.statements) and flow.is_whole(flow.loader_loops[loop]):
+            flow.repeated[loop, name] = None
 
 
 def _form(script: Script, loader: Loader) -> str:

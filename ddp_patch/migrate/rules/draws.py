@@ -24,12 +24,13 @@ def apply(plan: Plan) -> None:
     reached = _reached(plan)
     for call in plan.script.calls():
         function = plan.script.function(call)
-        if function not in done and _is_draw(plan, call) and (_trains(plan, call) or function in reached):
+        if function not in done and is_draw(plan, call) and (_trains(plan, call) or function in reached):
             done.add(function)
             plan.script.note(plan.script.statement(call), DRAWN)
 
 
-def _is_draw(plan: Plan, call: ast.Call) -> bool:
+def is_draw(plan: Plan, call: ast.Call) -> bool:
+    """Tell whether a call draws random numbers from a generator that all share."""
     head, _, name = dotted(call.func).rpartition(".")
     if head == "torch":
         return name in _TORCH and not any(k.arg == "generator" for k in call.keywords)

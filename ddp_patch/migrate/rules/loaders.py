@@ -10,12 +10,10 @@ from ..loaders import Loader, own_sampler
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
 from ..undealt import writes
-from . import batches, epochs
+from . import batches, epochs, whole_alike
 from .draws import SAMPLED
 
-_SAMPLERS = {"WeightedRandomSampler", "RandomSampler", "SubsetRandomSampler"}  # they take a generator
 _WRITTEN = "these are this rank's rows only, since a training takes them of the same loader"
-WHOLE = "# every rank takes all of it"
 
 
 def apply(plan: Plan) -> None:
@@ -49,7 +47,7 @@ class _Deal:
 
     def rewrite(self) -> None:
         if self.loader.whole:
-            self._whole()
+            whole_alike.apply(self.plan, self.loader)
             return
         if self.loader.foreign:
             name = self.script.code(self.loader.node)
@@ -88,15 +86,6 @@ class _Deal:
         else:
             self._distributed(data)
         self._share()
-
-    def _whole(self) -> None:
-        """Let every rank take all rows, in an order that is alike."""
-        self.script.note(self.script.statement(self.call), f"{WHOLE}: {self.loader.whole}")
-        shuffle = keyword(self.call, "shuffle", 2)
-        ordered = shuffle is None or (isinstance(shuffle, ast.Constant) and not shuffle.value)
-        if not ordered and not self.loader.foreign and keyword(self.call, "generator") is None:
-            end = self.script.span([*self.call.args, *self.call.keywords][-1])[1]
-            self.script.put(end, end, f", generator={self.plan.use('alike')}()")
 
     def _distributed(self, data: str) -> None:
         shuffle = keyword(self.call, "shuffle", 2)
@@ -139,7 +128,7 @@ class _Deal:
         sampler = own_sampler(self.script, call)
         if sampler is not None:
             made = {tail(c) for c in self.plan.bindings.origins(sampler)} | {tail(sampler)}
-            if not made & _SAMPLERS:
+            if not made & whole_alike.SAMPLERS:
                 todo(call, "a sampler of one's own: every rank must draw alike and take its share of what was drawn")
                 return True
         return False
