@@ -344,6 +344,57 @@ def test_the_order_changes_from_epoch_to_epoch():
     assert "    loader.sampler.set_epoch(epoch)  # another order in every epoch\n    for x, y in loader:" in ddp(TRAIN)
 
 
+HELD = [
+    ('logs = {"a": loss.item(), "b": 1}', "logs", "{key: all_mean(value) for key, value in logs.items()}"),
+    ("logs = dict(a=loss.item())", "logs", "{key: all_mean(value) for key, value in logs.items()}"),
+    ("parts = {1: loss}", "[v.item() for v in parts.values()]", "all_mean([v.item() for v in parts.values()])"),
+    ("row = (epoch, loss.item(), len(y))", "row", "(row[0], all_mean(row[1]), all_sum(row[2]))"),
+    ("parts = (loss, loss)", "sum(v.item() for v in parts)", "all_mean(sum((v.item() for v in parts)))"),
+]
+
+
+@pytest.mark.parametrize(("made", "shown", "reduced"), HELD)
+def test_what_is_shown_of_tuples_and_dictionaries_is_of_all_ranks(made, shown, reduced):
+    after = ddp(changed("total += loss.item()", f"{made}\n        print({shown})"))
+    assert re.search(rf"        (\w+) = {re.escape(reduced)}\n        print\(\1\)", after), after
+    assert left(after) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ('logs = {"a": (y == 1).sum().item(), "b": 1}', "logs"),
+        ("parts = {1: loss}", "', '.join(f'{v.item():.3f}' for v in parts.values())"),
+    ],
+)
+def test_what_cannot_be_reduced_as_one_is_said(made, shown):
+    assert len(left(ddp(changed("total += loss.item()", f"{made}\n        print({shown})")))) == 1
+
+
+def test_two_values_have_two_names():
+    ones, zeros = "(y == 1).sum().item()", "(y == 0).sum().item()"
+    after = ddp(changed("total += loss.item()", f"print({ones}, {zeros})\n        print({ones})"))
+    assert f"global_y, global_y_2 = all_sum({ones}, {zeros})\n        print(global_y, global_y_2)\n" in after
+    assert "        print(global_y)\n" in after
+
+
+LOSS = "nn.functional.mse_loss(model(x), y, reduction='sum')"
+BRANCHES = {
+    "match": f'match kind:\n            case "a":\n                loss = {LOSS}\n            case _:\n'
+    f"                loss = 2 * {LOSS}\n",
+    "with": f"with here as a, there as b:\n            loss = {LOSS}\n",
+    "try": f"try:\n            loss = {LOSS}\n        except ValueError:\n            raise\n",
+    "else": f"for a in ():\n            pass\n        else:\n            loss = {LOSS}\n",
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_loss_of_any_branch_is_seen(name):
+    after = ddp(changed("loss = criterion(model(x), y)\n", BRANCHES[name]))
+    assert "(loss * ddp_world_size).backward()" in after
+    assert "    total = all_sum(total)\n" in after
+
+
 PHASES = """\
 for epoch in range(3):
     for phase in ("train", "val"):

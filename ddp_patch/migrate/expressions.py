@@ -111,7 +111,7 @@ class Expressions(Calls):
             case ast.List() | ast.Set():
                 found = joined([self.value(e, env) for e in node.elts])
                 return Value(found.kind, found.reason, listed=bool(node.elts))
-            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
                 return self._comprehension(node, env)
             case ast.Dict():
                 return joined([self.value(v, env) for v in node.values])
@@ -128,8 +128,6 @@ class Expressions(Calls):
                 found = self.value(node.value, env)
                 self.bind(node.target, found, env)
                 return found
-            case ast.DictComp():
-                return SAME
         return SAME
 
     def _attribute(self, node: ast.Attribute, env: dict[str, Value]) -> Value:
@@ -198,6 +196,8 @@ class Expressions(Calls):
             iterated = self.value(clause.iter, inner)
             listed = listed or iterated.listed
             self.bind(clause.target, Value(iterated.kind, iterated.reason), inner)
+        if isinstance(node, ast.DictComp):
+            return self.value(node.value, inner)
         found = self.value(node.elt, inner)
         return Value(found.kind, found.reason, listed=listed or found.kind not in (Kind.ROWS, Kind.COLS))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from .bindings import Bindings
 from .mixing import Mixing
 from .script import Script
+from .statements import bodies, is_any, is_sum_onto, is_text
 from .tree import Function, dotted, tail
 from .values import (
     COUNT,
@@ -116,19 +117,31 @@ class Flow(Mixing):
             case ast.While():
                 self.value(node.test, env)
                 self.block(node.body, env)
-            case ast.With():
+            case ast.Match():
+                self._match(node, env)
+            case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     self.value(item.context_expr, env)
                 self.block(node.body, env)
-            case ast.Try():
-                for body in (node.body, *(h.body for h in node.handlers), node.orelse, node.finalbody):
-                    self.block(body, env)
             case ast.FunctionDef():
                 self.closures[node.name] = (node, env)
                 if node not in self._calls and self._calls:
                     self._run(node, dict(env))
             case ast.Assert():
                 self.value(node.test, env)
+            case _ if not isinstance(node, (ast.ClassDef, ast.AsyncFunctionDef)):
+                for body in bodies(node):
+                    self.block(body, env)
+
+    def _match(self, node: ast.Match, env: Env) -> None:
+        self.value(node.subject, env)
+        found = [] if any(is_any(case) for case in node.cases) else [dict(env)]
+        for case in node.cases:
+            found.append(dict(env))
+            self.value(case.guard, found[-1])
+            self.block(case.body, found[-1])
+        for name in {name for branch in found for name in branch}:
+            env[name] = join_all(branch.get(name, SAME) for branch in found)
 
     def _augment(self, node: ast.AugAssign, env: Env, written: ast.Assign | None = None) -> None:
         name = dotted(node.target)
@@ -149,12 +162,12 @@ class Flow(Mixing):
             statement = written or node
             if new.of_rows and isinstance(node.op, (ast.Add, ast.Sub)):
                 self._accumulate(statement, name, value)
-            elif self._alone and isinstance(node.op, (ast.Add, ast.Sub)) and not _is_text(node.value):
+            elif self._alone and isinstance(node.op, (ast.Add, ast.Sub)) and not is_text(node.value):
                 self.repeated[self._alone[-1], name] = None
             elif (
                 isinstance(node.op, ast.Add) and self._loops and (self._inside or not self._trains(self._loops[-1]))
             ):  # of rows, or of batches: ranks train on as many each, and evaluate one more or less
-                kind = other("is a text of its batches") if _is_text(node.value) else COUNT if self._inside else MEAN
+                kind = other("is a text of its batches") if is_text(node.value) else COUNT if self._inside else MEAN
                 self._accumulate(statement, name, kind)
 
     def _accumulate(self, statement: ast.stmt, name: str, value: Value) -> None:
@@ -225,21 +238,6 @@ class Flow(Mixing):
             self.bind(node.target.elts[1], element, env)
             return
         self.bind(node.target, element, env)
-
-
-def is_sum_onto(node: ast.Assign) -> bool:
-    """Tell whether an assignment adds to what a name holds: ``total = total + x``."""
-    value, target = node.value, node.targets[0]
-    adds = isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub))
-    return adds and bool(dotted(target)) and dotted(value.left) == dotted(target)  # type: ignore[attr-defined]
-
-
-def _is_text(node: ast.expr) -> bool:
-    if isinstance(node, ast.BinOp):
-        return _is_text(node.left) or _is_text(node.right)
-    if isinstance(node, ast.Call):
-        return tail(node) in ("str", "repr", "format", "join")
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def join_all(values: object) -> Value:

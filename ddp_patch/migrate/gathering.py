@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from .bindings import Bindings
-from .flow import Accumulation, is_sum_onto
+from .flow import Accumulation
 from .script import Script
+from .statements import is_sum_onto
 from .tree import dotted, keyword, tail
 from .values import Kind
 

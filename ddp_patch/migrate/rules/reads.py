@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
+from itertools import count
 
 from ..plan import Plan
 from ..tree import dotted, tail
 from ..values import Kind
+from .containers import COMPREHENSIONS, REDUCED, reduced
 from .gathered import LOCAL
 
 ROWS = "# of rank 0's rows"
@@ -55,7 +57,6 @@ _SILENT = {  # calls for their effect on tensors, gradients and lists
         "retain_grad",
     ),
 }
-_REDUCED = {Kind.MEAN: "all_mean", Kind.SUM: "all_sum", Kind.COUNT: "all_sum"}
 
 
 def apply(plan: Plan, early: set[ast.stmt]) -> None:
@@ -69,6 +70,7 @@ class _Reads:
     def __init__(self, plan: Plan, early: set[ast.stmt]) -> None:
         self.plan, self.script, self.early = plan, plan.script, early
         self.hoisted: dict[tuple[ast.AST, str], tuple[ast.stmt, str]] = {}
+        self.names: dict[ast.AST, dict[str, str]] = {}  # of each block: what they are for
 
     def rewrite(self) -> None:
         for node in self.script.all(ast.Expr, ast.AugAssign, ast.Assign, ast.If, ast.While):
@@ -122,7 +124,7 @@ class _Reads:
             for target in node.targets
             if isinstance(target, ast.Attribute)
             and dotted(target.value) == "self"
-            and self.plan.flow.kind(target).kind in (*_REDUCED, Kind.OTHER)
+            and self.plan.flow.kind(target).kind in (*REDUCED, Kind.OTHER)
         }
 
     def _read(self, node: ast.stmt) -> ast.expr | None:
@@ -157,11 +159,19 @@ class _Reads:
     def _collect(self, node: ast.AST, leaves: list[ast.expr]) -> None:
         if isinstance(node, ast.expr):
             found = self.plan.flow.kind(node)
-            reducible = found.kind in _REDUCED or (found.kind is Kind.OTHER and found.reason in self.plan.reasons)
+            if dotted(node) and found.items and all(i.kind in (Kind.SAME, *REDUCED) for i in found.items):
+                if found.of_rows:
+                    leaves.append(node)
+                return
+            if isinstance(node, COMPREHENSIONS) and not isinstance(node, ast.GeneratorExp) and found.kind in REDUCED:
+                leaves.append(node)
+                return
+            reducible = found.kind in REDUCED or (found.kind is Kind.OTHER and found.reason in self.plan.reasons)
             if reducible and not found.items:
                 inner = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
                 kinds = {self.plan.flow.kind(c).kind for c in inner}
-                if dotted(node) or not kinds & {*_REDUCED, Kind.OTHER} or isinstance(node, ast.Subscript):
+                each = any(isinstance(c, ast.GeneratorExp) for c in inner)
+                if dotted(node) or each or not kinds & {*REDUCED, Kind.OTHER} or isinstance(node, ast.Subscript):
                     leaves.append(node)
                     return
             elif found.kind is Kind.OTHER and not isinstance(
@@ -180,21 +190,29 @@ class _Reads:
             return
         names: dict[ast.AST, str] = {}
         fresh: dict[str, list[tuple[str, str]]] = {}
+        lines: list[str] = []
+        given = self.names.setdefault(self.script.parents[place], {})
         for leaf in leaves:
             code = ast.unparse(leaf)
+            if any(isinstance(outer, COMPREHENSIONS) for outer in self.script.above(leaf)):  # it is not there above
+                self.script.todo(node, f"{code} is of this rank's rows: reduce it over the ranks, above")
+                continue
             if (known := self._known(place, leaf, code)) is not None:
                 names[leaf] = known
                 continue
             kind = self.plan.flow.kind(leaf).kind
-            helper = self.plan.use(_REDUCED.get(kind, "all_mean"))
-            pair = (self._name(leaf), code)
-            if pair not in fresh.setdefault(helper, []):
+            helper = self.plan.use(REDUCED.get(kind, "all_mean"))
+            pair = (self._name(leaf, code, given), code)
+            if (whole := reduced(self.plan, leaf, code, helper)) is not None:
+                lines.append(f"{pair[0]} = {whole}")
+            elif pair not in fresh.setdefault(helper, []):
                 fresh[helper].append(pair)
             names[leaf] = pair[0]
             self.hoisted[self.script.parents[place], code] = (place, pair[0])
         for helper, pairs in fresh.items():
             left, right = ", ".join(n for n, _ in pairs), ", ".join(c for _, c in pairs)
-            self.script.before(node if self.script.is_split(node) else place, f"{left} = {helper}({right})")
+            lines.append(f"{left} = {helper}({right})")
+        self.script.before(node if self.script.is_split(node) else place, *dict.fromkeys(lines))
         self.script.substitute(names)
 
     def _known(self, place: ast.stmt, leaf: ast.expr, code: str) -> str | None:
@@ -210,12 +228,14 @@ class _Reads:
         }
         return None if used & changed or name in changed else name
 
-    def _name(self, leaf: ast.expr) -> str:
+    def _name(self, leaf: ast.expr, code: str, given: dict[str, str]) -> str:
+        """Name what is reduced, each value of a block by another name."""
         named = dotted(leaf).rsplit(".", 1)[-1]
         if not named:
             inner = [n.id for n in ast.walk(leaf) if isinstance(n, ast.Name) and self.plan.flow.kind(n).of_rows]
             named = "count" if self.plan.flow.kind(leaf).kind is Kind.COUNT else inner[0] if inner else "value"
-        return f"global_{named}"
+        names = (f"global_{named}" if n == 1 else f"global_{named}_{n}" for n in count(1))
+        return next(name for name in names if given.setdefault(name, code) == code)
 
     def _is_elif(self, node: ast.stmt) -> bool:
         parent = self.script.parents[node]
