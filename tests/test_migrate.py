@@ -652,6 +652,25 @@ def test_the_way_back_leaves_nothing_of_several_processes(path, target):
         ("y = data[rank::dist.get_world_size()]\n", "y = data\n"),
         ("dist.barrier()\nz = 1\n", "z = 1\n"),
         ("with model.no_sync():\n    step()\n", "step()\n"),
+        (
+            "with model.no_sync(), torch.autocast('cuda') as a, b as c:\n    step()\n",
+            "with torch.autocast('cuda') as a, b as c:\n    step()\n",
+        ),
+        (
+            "with (model.no_sync(), torch.autocast('cuda')):\n    step()\n",
+            "with (torch.autocast('cuda')):\n    step()\n",
+        ),
+        (
+            "with torch.autocast('cuda'), model.no_sync() if i else nullcontext():\n    step()\n",
+            "with torch.autocast('cuda'):\n    step()\n",
+        ),
+        ("with nullcontext() if i else model.no_sync():\n    step()\n", "step()\n"),
+        ("late = model.no_sync() if i else nullcontext()\n", "late = nullcontext()\n"),
+        (
+            "stack.enter_context(model.no_sync())\n",
+            "# TODO(ddp): model.no_sync is for several processes, and this script is now that of one: take it out\n"
+            "stack.enter_context(model.no_sync())\n",
+        ),
         ("torch.manual_seed(5 + rank)\n", "torch.manual_seed(5)\n"),
         ("v = a if rank == 0 else None\n", "v = a\n"),
         ("w = f'{rank}: {a / dist.get_world_size():.2f} of {b + rank}'\n", "w = f'{0}: {a:.2f} of {b}'\n"),

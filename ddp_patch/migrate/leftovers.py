@@ -12,6 +12,8 @@ from .taken import (
 )  # fmt: skip
 from .tree import dotted, lines_of, tail
 
+_ALONE = "{name} is for several processes, and this script is now that of one: take it out"
+
 
 def own_lines(text: str) -> str:
     """Take out what a migration wrote as comments."""
@@ -53,4 +55,8 @@ def left(script: Script) -> None:
     for call in script.calls():
         name = dotted(call.func)
         if name.startswith(("dist.", "torch.distributed.", "accelerator.")) or tail(call) == "Accelerator":
-            script.todo(call, f"{name}() is for several processes, and this script is now that of one: take it out")
+            script.todo(call, _ALONE.format(name=f"{name}()"))
+    own = any(function.name == "no_sync" for function in script.all(ast.FunctionDef))
+    for node in script.all(ast.Attribute):
+        if node.attr == "no_sync" and not own:
+            script.todo(node, _ALONE.format(name=script.code(node)))

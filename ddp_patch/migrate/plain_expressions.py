@@ -40,6 +40,8 @@ class Expressions(Pass):
                 script.replace(node, '"cuda"')
             else:
                 script.substitute(self._told(node))
+        elif isinstance(node, ast.IfExp) and self.is_no_sync(node):
+            script.replace(node, script.code(node.orelse if tail(node.body) == "no_sync" else node.body))
         elif isinstance(node, ast.IfExp) and self.constants.is_ranked(node.test):
             value = self.constants.value(node.test)
             if value is not UNKNOWN:

@@ -41,3 +41,9 @@ class Pass:
             return False
         owner = dotted(call.func).rpartition(".")[0]
         return owner in self.accelerators if owner else tail(call) in self._free
+
+    def is_no_sync(self, node: ast.expr) -> bool:
+        """Tell whether an expression is ``model.no_sync()``, or ``model.no_sync() if now else nullcontext()``."""
+        if isinstance(node, ast.IfExp):
+            return {tail(node.body), tail(node.orelse)} == {"no_sync", "nullcontext"}
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "no_sync"

@@ -51,8 +51,7 @@ class Statements(Pass):
                 if value == (0 if isinstance(node.op, (ast.Add, ast.Sub)) else 1):
                     self._delete(node)
             case ast.With():
-                if any(tail(i.context_expr) == "no_sync" for i in node.items):
-                    self._unindent(node, node.body)
+                self._with(node)
             case ast.FunctionDef() if node.name in OWN_FUNCTIONS:
                 if not [c for c in self.script.calls() if tail(c) == node.name and node not in self.script.above(c)]:
                     self.script.delete(node)
@@ -105,6 +104,19 @@ class Statements(Pass):
             self.script.put(start, end, text.replace("elif", "if", 1) if text.startswith("elif") else text)
         else:
             self._unindent(node, body)
+
+    def _with(self, node: ast.With) -> None:
+        """Leave out ``no_sync()``, which a bare model does not have, and keep what stands beside it."""
+        kept = [item for item in node.items if not self.is_no_sync(item.context_expr)]
+        if not kept:
+            self._unindent(node, node.body)
+        elif len(kept) < len(node.items):
+            start, end = self.script.span(node.items[0].context_expr)[0], self.script.span(_last(node.items[-1]))[1]
+            self.script.put(start, end, ", ".join(map(self._item, kept)))
+
+    def _item(self, item: ast.withitem) -> str:
+        name = f" as {self.script.code(item.optional_vars)}" if item.optional_vars is not None else ""
+        return self.script.code(item.context_expr) + name
 
     def _is_elif(self, node: ast.If) -> bool:
         parent = self.script.parents[node]
@@ -176,3 +188,7 @@ class Statements(Pass):
 
     def _uses_of(self, name: str) -> int:
         return sum(isinstance(n.ctx, ast.Load) and dotted(n) == name for n in self.script.all(ast.Name, ast.Attribute))
+
+
+def _last(item: ast.withitem) -> ast.expr:
+    return item.context_expr if item.optional_vars is None else item.optional_vars
