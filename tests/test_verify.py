@@ -29,6 +29,7 @@ from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _steps
 from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
+from ddp_patch.verify.order import Epoch, Order, judged
 from ddp_patch.verify.printed import Said, Varying, paired
 from ddp_patch.verify.process import MARK
 from ddp_patch.verify.tensors import tensors
@@ -143,15 +144,46 @@ def test_numbers_are_told_from_times(text, numbers):
         ("0.9", "0.8125", False),
         ("1.0", "0.9375", False),
         ("1e-05", "5e-06", False),
-        ("0.5", "0.499", True),
-        ("1", "0.999", True),
+        ("0.9", "0.8", False),
+        ("0.90", "0.91", False),
+        ("0.5", "0.499", False),
+        ("1", "0.999", False),
         ("0.12345679", "0.1234568", True),
-        ("0.90", "0.91", True),
+        ("0.999995", "1", True),
     ],
 )
 def test_a_number_of_few_digits_is_no_rounding_of_another(alone, ranks, is_same):
     told = lines([Said(f"accuracy {alone}")], [Said(f"accuracy {ranks}")], Tolerance("float32"), Varying())
     assert (not list(told)) is is_same
+
+
+@pytest.mark.parametrize(
+    ("sampler", "ranks", "said"),
+    [
+        ("RandomSampler", [[[0, 2], [4]], [[1, 3], [0]]], "ranks evaluate 1 of 5 rows twice"),
+        ("RandomSampler", [[[0, 2], [4]], [[1, 3]]], ""),
+        ("RandomSampler", [[[0, 1], [1]]] * 2, ""),
+        ("SequentialSampler", [[[0, 2], [4]], [[1, 3], [0]]], ""),  # its numbers tell
+    ],
+)
+def test_rows_of_an_evaluation_that_ranks_take_twice_are_told(sampler, ranks, said):
+    about = {"loader": 0, "sampler": sampler, "rows": 5, "batch": 2, "made": "new.py:3", "sampler_made": ""}
+    epoch = Epoch(about, ranks, ranks, (4, 4), is_whole=True)
+    found = list(judged(SimpleNamespace(notes={"epoch": [about]}), [], Order({0: [epoch]})))
+    assert [said in difference.said for difference in found] == [True] * bool(said)
+
+
+FEW_DIGITS = TRAIN.replace("loss {loss.item():.5f}", "acc {acc:.2f}")
+
+
+@pytest.mark.parametrize(("worse", "word"), [("0.01", "differs"), ("0.0", "same")])
+def test_an_evaluation_that_is_wrong_by_a_row_is_told_by_few_digits(verify, worse, word):
+    acc = f"acc = 0.9 - {worse} * (ddp_patch.world_size() > 1)"
+    code, said = verify(
+        "import ddp_patch; ddp_patch.enable()" + FEW_DIGITS.replace("    print", f"    {acc}\n    print")
+    )
+    assert code == (word == "differs"), said
+    assert word in said
 
 
 LOG = [Said(f"epoch {n}" if n % 5 == 0 else f"step {n} loss 0.5" if n % 2 else f"batch {n}") for n in range(50_000)]

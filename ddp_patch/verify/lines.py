@@ -9,6 +9,8 @@ from .difference import Difference
 from .printed import Said, Varying, digit, paired, value
 from .tolerance import SMALL, Tolerance
 
+_LAST = 2.0  # times the allowance: one in the last digit, which may be rounding
+
 
 def lines(
     ones: Sequence[Said], others: Sequence[Said], tolerance: Tolerance, varying: Varying, where: str = ""
@@ -60,7 +62,8 @@ def _printed(a: str, b: str, scale: float, tolerance: Tolerance, step: int, whol
     # Of numbers in their shortest form, the one with fewer digits has these and zeros.
     rounding = min(filter(None, (digit(a), digit(b)))) * 1.001
     if abs(x - y) <= rounding:
-        return 0.0
+        # Of few digits, one in the last is what a row less does as well: float64 tells.
+        return 0.0 if tolerance.exceeds(0.0, rounding, max(scale, abs(x), abs(y)), step) <= 1 else _LAST
     beyond = y - rounding if y > x else y + rounding
     return tolerance.exceeds(x, beyond, scale, step)
 

@@ -82,13 +82,17 @@ def batches_of(ranks: list[Observed]) -> Order:
 
 
 def judged(old: Observed, ranks: list[Observed], order: Order) -> Iterator[Difference]:
-    """Say where the ranks train on other rows than the old script."""
+    """Say where the ranks train, or evaluate, on other rows than the old script."""
     alone = {note["loader"]: note for note in old.notes.get("epoch", [])}
     for number, epochs in order.loaders.items():
         about = alone.get(number)
-        if about is None or not any(epoch.trains for epoch in epochs):
+        if about is None:
             continue
         shuffles = about["sampler"] == "RandomSampler"
+        if not any(epoch.trains for epoch in epochs):
+            if shuffles:  # the old script gets these batches, so that its numbers do not tell
+                yield from _twice(epochs[0])
+            continue
         yield from _stale(epochs, shuffles)
         first = next((epoch for epoch in epochs if epoch.trains), epochs[0])
         yield from _sizes(first, about)
@@ -102,6 +106,15 @@ def _stale(epochs: list[Epoch], shuffles: bool) -> Iterator[Difference]:
             said = "this epoch has the order of rows of the one before; alone each has another. Call sampler.set_epoch"
             yield Difference("rows", "order", epoch.steps[0], epoch.about["line"], said)
             return
+
+
+def _twice(epoch: Epoch) -> Iterator[Difference]:
+    rows = Counter(row for batch in epoch.together() for row in batch)
+    total = sum(rows.values())
+    if not epoch.is_shared and total > len(rows):
+        line = epoch.about["sampler_made"] or epoch.about["made"]
+        said = f"ranks evaluate {total - len(rows)} of {len(rows)} rows twice, which the script alone does not"
+        yield Difference("rows", "coverage", epoch.steps[0], line, said)
 
 
 def _sizes(epoch: Epoch, about: dict[str, Any]) -> Iterator[Difference]:

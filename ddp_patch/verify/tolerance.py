@@ -61,7 +61,7 @@ class Tolerance:
             f"optimizer step (or backward, if there are more), at most {_MOST:.0%}: {first:.1e} before the first step, "
             f"{last:.1e} after {steps}. "
             f"Numbers below {SMALL:.0%} of the largest in their place are relative to that. Printed numbers may also "
-            "differ by one in their last digit; whole ones have to be equal"
+            "differ by one in their last digit, where that is no more than this; whole ones have to be equal"
         )
 
 
