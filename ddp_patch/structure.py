@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -84,6 +85,14 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     _collect(value, path, found)
     return found
+
+
+def strided(tensor: Tensor) -> list[Tensor]:
+    """Give what a tensor holds as tensors that have memory: of a sparse one, its indices and its values."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    entries = tensor.to_sparse().coalesce()
+    return [entries.indices(), entries.values()]
 
 
 def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:

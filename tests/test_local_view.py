@@ -38,6 +38,7 @@ CASES = [
     "augmented_by_workers",
     "one_optimizer_for_two_models",
     "sparse_embedding",
+    "graph_in_a_sparse_buffer",
     "loaders_made_anew",
     "seeded_between_trainings",
     "gradient_penalty",

@@ -372,6 +372,9 @@ def parameters_that_agree(kind):
     nn.init.normal_(model.weight)
     if kind == "nan":
         nn.init.constant_(model.bias, float("nan") if rank else 0.0)
+    if kind == "sparse":
+        entries = torch.tensor([[0, 1], [2 + rank, 3 - rank]])
+        model.register_buffer("graph", torch.sparse_coo_tensor(entries, [1.0, 2.0], (4, 4)))
     if kind == "bit":
         with torch.no_grad():
             model.weight[7, 7] += rank * 1e-16 * model.weight[7, 7].abs().ceil() * 4
@@ -389,6 +392,7 @@ def parameters_that_agree(kind):
         ("complex", "agree"),
         ("nan", "'bias' of Linear differs"),
         ("bit", "'weight' of Linear differs"),
+        ("sparse", "'graph' of Linear differs"),
     ],
 )
 def test_ranks_compare_parameters_to_the_bit_however_they_sum(ranks, kind, said):

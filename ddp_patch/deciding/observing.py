@@ -27,7 +27,7 @@ from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..gradients.loss_scale import leaves_below
-from ..structure import leaves
+from ..structure import leaves, strided
 from .generic import where_rows_lie
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
@@ -73,7 +73,7 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
     for name, buffer in module.named_buffers():
         before = held.get(name, buffer)
-        if before.shape == buffer.shape and not torch.equal(before, buffer):
+        if before.shape == buffer.shape and not all(map(torch.equal, strided(before), strided(buffer))):
             buffer.data.copy_(before)  # counts no version: a graph may have saved the buffer as it was
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
+from ..structure import strided
 from .samples import differing, first_samples
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
@@ -142,8 +143,10 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
             )
 
 
-def _sum_of_bits(tensor: torch.Tensor) -> int:
+def _sum_of_bits(tensor: torch.Tensor) -> int | str:
     """Sum a tensor's entries as integers: a sum of floats depends on a rank's threads and its processor's kernels."""
+    if tensor.layout is not torch.strided:
+        return " ".join(map(_digest, strided(tensor)))
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return int(real.view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64))
 

@@ -57,8 +57,10 @@ class Wrapping:
             options: for DDP.
         """
         inner = _Called(module, class_, beside)
-        if without:
-            ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
+        ignored = [n for n, p in inner.named_parameters() if any(p is other for other in without)]
+        # c10d broadcasts no sparse ones (torch 2.13).
+        ignored += [n for n, b in inner.named_buffers() if b.layout is not torch.strided]
+        if ignored:
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ignored)
         self.is_under_way = True
         try:

@@ -17,7 +17,7 @@ import torch
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
-from ..structure import leaves
+from ..structure import leaves, strided
 
 _ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
 _ends = itertools.count(1)
@@ -118,7 +118,7 @@ def digest(held: Any) -> str:
     for path, leaf in leaves(held):
         if isinstance(leaf, torch.Tensor):
             if leaf.dtype != torch.uint8:  # states of generators, which are each rank's own
-                words.append(f"{path}={leaf.detach().flatten()[:_FIRST].tolist()}")
+                words += [f"{path}={part.flatten()[:_FIRST].tolist()}" for part in strided(leaf.detach())]
         elif isinstance(leaf, (bytes, bytearray)):
             words.append(f"{path}={zlib.crc32(leaf)}")
         elif isinstance(leaf, (int, float, str)):

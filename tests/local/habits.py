@@ -399,6 +399,27 @@ def sparse_embedding(hand):
     return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
 
 
+def graph_in_a_sparse_buffer(hand):
+    torch.manual_seed(7)
+
+    class Neighbours(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("graph", (torch.eye(30) + torch.rand(30, 30).gt(0.8)).double().to_sparse())
+            self.table = nn.Embedding(30, 2)
+
+        def forward(self, rows):
+            return torch.sparse.mm(self.graph, self.table.weight)[rows]
+
+    module = Neighbours().double()
+    if hand.is_used:  # DDP broadcasts no sparse buffers
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["graph"])
+    model = hand.model(module)
+    rows = torch.randint(30, (60,), generator=torch.Generator().manual_seed(1))
+    loader = hand.loader(TensorDataset(rows, rows % 2), 12, shuffle=True)
+    return trained(hand, model, loader, torch.optim.SGD(model.parameters(), 0.1))
+
+
 def gradient_penalty(hand):
     torch.manual_seed(8)
     tells = hand.model(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).double())

@@ -1098,6 +1098,33 @@ def sparse_gradients():
     return said + everything(model, sparse)
 
 
+class Neighbours(nn.Module):
+    """As LightGCN: its graph is a buffer."""
+
+    def __init__(self, graph):
+        super().__init__()
+        self.register_buffer("graph", graph)
+        self.table = nn.Embedding(20, 3)
+
+    def forward(self, rows):
+        return torch.sparse.mm(self.graph, self.table.weight)[rows]
+
+
+def trained_on(graph):
+    model = Neighbours(graph)
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        return descend(F.cross_entropy(model((x[:, 0].abs() * 7).long().clamp(max=19)), y), optimizer)
+
+    return loop(model, step)
+
+
+def graphs_in_sparse_buffers():
+    edges = torch.eye(20) + torch.rand(20, 20).gt(0.8)
+    return [*trained_on(edges.to_sparse()), *trained_on(edges.to_sparse_csr()), *trained_on(edges.to_sparse_csc())]
+
+
 def sparse_gradients_beside_dense_ones():
     """Of a weight that serves elsewhere as well, and by ``torch.autograd.grad``."""
     model = Bag()
