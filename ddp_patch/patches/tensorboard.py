@@ -73,6 +73,16 @@ def _add(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwar
         wrapped(*args, **kwargs)
 
 
+def _embedding(folder: str) -> Any:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+        if not session.rank_zero.mutes((args, kwargs)):
+            args, kwargs = map_leaves(_whole, (args, kwargs))
+            where = str(getattr(instance, folder))
+            session.checkpoints.save_folder("SummaryWriter.add_embedding", where, lambda: wrapped(*args, **kwargs))
+
+    return call
+
+
 def _numbers(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     # tensorboardX 2.6 looks for "torch" in the name of the type.
     return wrapped(*(arg.detach().cpu().numpy() if isinstance(arg, torch.Tensor) else arg for arg in args), **kwargs)
@@ -105,6 +115,7 @@ PATCHES = (
             ("FileWriter.add_event", _add, "adds nothing while a model is tried"),
             ("FileWriter.__init__", _open_file, "rank 0 writes"),
             ("SummaryWriter.__init__", _begin(folder), "all know rank 0's folder"),
+            ("SummaryWriter.add_embedding", _embedding(folder), "rank 0 writes its files"),
         )
     ),
     Patch(

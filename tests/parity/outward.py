@@ -345,12 +345,21 @@ def event_files():
                 writer.add_histogram("rows", rows, step)
             writer.add_text("text", "words")
             writer.add_graph(model, rows)
+            writer.add_embedding(torch.arange(600.0).view(300, 2), metadata=list(range(300)), tag="table")
+            writer.add_embedding(rows, rows[:, 0], tag="rows")
             writer.flush()
             seen.append(len([name for name in os.listdir(folder) if name.startswith("events")]))
         read = EventAccumulator(folder).Reload()
         seen.append([event.value for event in read.Scalars("sum")])
         seen.append([event.histogram_value.sum for event in read.Histograms("rows")])
         seen.append(len(read.Graph().node) > 1)
+        parts = (
+            "00000/table/tensors.tsv",
+            "00000/table/metadata.tsv",
+            "00000/rows/tensors.tsv",
+            "00000/rows/metadata.tsv",
+        )
+        seen += [Path(folder, part).read_text() for part in (*parts, "projector_config.pbtxt")]
     with SummaryWriter(comment="x") as writer:
         writer.add_scalar("a", 1, 0)
     seen.append(os.path.isdir(writer.log_dir))
