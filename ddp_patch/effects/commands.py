@@ -65,6 +65,23 @@ class Commands:
         if self._rank_zero.in_lockstep() and self._ownership.covers_calls(*through):
             self._rank_zero.call(what, lambda: None)
 
+    def ended(self, what: str, real: Callable[[], bool], when_ended: bool, wait: Callable[[], Any]) -> bool:
+        """Tell whether what a thread does for the script has ended: on rank 0, and then on this rank as well.
+
+        Args:
+            what: the script asks.
+            real: asks it of this rank's.
+            when_ended: the answer of one that has ended.
+            wait: for this rank's.
+        """
+        if not self._rank_zero.in_lockstep() or not self._ownership.covers_calls():
+            return real()
+        answer = bool(self._rank_zero.call(what, real))
+        if answer is when_ended and real() is not when_ended:
+            with self._rank_zero.alone():
+                wait()
+        return answer
+
     def lock(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Lock a file: rank 0 has the lock for all, which come to it and go on together."""
         if self._rank_zero.is_silent():

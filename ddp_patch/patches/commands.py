@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import ALL_COMPLETED
 from typing import Any
 
@@ -42,6 +44,13 @@ def _join(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     wrapped(*args, **kwargs)
     if not args and not kwargs:
         session.commands.joined("threading.Thread.join", "threading")
+
+
+def _ended(what: str, when_ended: bool, wait: Callable[[Any], Any]) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> bool:
+        return session.commands.ended(what, lambda: wrapped(*args, **kwargs), when_ended, lambda: wait(instance))
+
+    return call
 
 
 def _awaited(what: str, *through: str) -> Wrapper:
@@ -98,7 +107,14 @@ def _waitpid(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
 _EFFECT = "rank 0 runs the script's commands; all get what it got"
 _HELD = "one process, which all ranks hold"
 _DONE = "rank 0's is done as well"
-_THREAD, _PROCESS, _POOL = "concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool"
+_ANSWER = "asked by the script: whether rank 0's is"
+_ASKED = f"{_ANSWER}; if it has ended, this rank's is waited for"
+_FUTURES, _THREAD, _PROCESS, _POOL = (
+    "concurrent.futures._base",
+    "concurrent.futures.thread",
+    "concurrent.futures.process",
+    "multiprocessing.pool",
+)
 _ONCE = "of a command that all ranks hold: once"
 
 PATCHES = (
@@ -115,11 +131,21 @@ PATCHES = (
         Patch("fcntl", name, _lock(f"fcntl.{name}"), "rank 0 has the lock, for all (filelock's as well)")
         for name in _LOCKS
     ),
-    Patch("concurrent.futures._base", "Future.result", _awaited("Future.result", "concurrent"), _DONE),
-    Patch("concurrent.futures._base", "wait", _wait, _DONE),
+    Patch("threading", "Thread.is_alive", _ended("Thread.is_alive", False, lambda thread: thread.join()), _ASKED),
+    Patch(_FUTURES, "Future.done", _ended("Future.done", True, lambda future: futures.wait([future])), _ASKED),
+    Patch(_FUTURES, "Future.running", _ended("Future.running", False, lambda future: None), _ANSWER),
+    Patch(
+        _POOL,
+        "ApplyResult.ready",
+        _ended("AsyncResult.ready", True, lambda result: result.wait()),
+        _ASKED,
+        when_imported=_POOL,
+    ),
+    Patch(_FUTURES, "Future.result", _awaited("Future.result", "concurrent"), _DONE),
+    Patch(_FUTURES, "wait", _wait, _DONE),
     Patch("concurrent.futures.thread", "ThreadPoolExecutor.shutdown", _shut, _DONE, when_imported=_THREAD),
     Patch("concurrent.futures.process", "ProcessPoolExecutor.shutdown", _shut, _DONE, when_imported=_PROCESS),
-    Patch("multiprocessing.pool", "ApplyResult.wait", _ready, _DONE, when_imported=_POOL),
+    Patch(_POOL, "ApplyResult.wait", _ready, _DONE, when_imported=_POOL),
     Patch(
         "multiprocessing.pool",
         "IMapIterator.next",
@@ -128,7 +154,7 @@ PATCHES = (
         also=("multiprocessing.pool:IMapIterator.__next__",),
         when_imported=_POOL,
     ),
-    Patch("multiprocessing.pool", "Pool.join", _awaited("Pool.join", "multiprocessing"), _DONE, when_imported=_POOL),
+    Patch(_POOL, "Pool.join", _awaited("Pool.join", "multiprocessing"), _DONE, when_imported=_POOL),
     Patch("queue", "Queue.join", _awaited("Queue.join", "queue"), _DONE),
     Patch("threading", "Thread.join", _join, "rank 0's thread has ended as well"),
 )

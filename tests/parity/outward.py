@@ -621,6 +621,39 @@ def pools_of_threads():
     return [*seen, [os.path.getsize(name) for name in ("i", "j")]]
 
 
+def threads_that_are_asked_whether_they_are_done():
+    """The ranks' threads take other times: once rank 0's takes the longest, once rank 1's."""
+    seen = []
+    for slow in (0, 1):
+
+        def write(name, slow=slow):
+            time.sleep(0.4 * (ddp_patch.rank() == slow))
+            Path(name).write_text("x" * 1000)
+            return name
+
+        thread = threading.Thread(target=write, args=(f"a{slow}",))
+        seen.append(thread.is_alive())
+        thread.start()
+        time.sleep(0.1)
+        if thread.is_alive():
+            thread.join()
+        with ThreadPoolExecutor(1) as pool, multiprocessing.pool.ThreadPool(1) as threads:
+            future, result = pool.submit(write, f"b{slow}"), threads.apply_async(write, (f"c{slow}",))
+            time.sleep(0.1)
+            if not future.done():
+                seen.append(future.result())
+            else:
+                seen.append(future.result(0))
+            while not result.ready():
+                time.sleep(0.01)
+            again = pool.submit(write, f"d{slow}")
+            while again.running() or not again.done():
+                time.sleep(0.01)
+            seen += [result.successful(), result.get(0), again.result(0), again.done(), thread.is_alive()]
+        seen += [os.path.getsize(f"{name}{slow}") for name in "abcd"]
+    return seen
+
+
 def commands_that_are_handed_over():
     """To a thread, a pool or an exit stack, which call them themselves."""
     append = ["sh", "-c", "echo x >> log.txt"]
@@ -1089,6 +1122,7 @@ HABITS = [
     pictures,
     commands_of_threads,
     pools_of_threads,
+    threads_that_are_asked_whether_they_are_done,
     commands_that_are_handed_over,
     commands_that_write_to_temporary_places,
     pipes_read_by_others,
