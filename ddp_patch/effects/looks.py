@@ -52,7 +52,7 @@ class Looks:
             and not self._ownership.asks_itself()
             and self._disks.concerns(own, around=what != "os.chdir")
         )
-        if not is_elsewhere and not (what == "os.stat" and self._files.written.is_unfinished(own)):
+        if not is_elsewhere and not (what in _SIZES and self._files.written.is_unfinished(own)):
             return real(self._files.leaders(path), *args, **options)
         if what == "os.chdir":
             if not self._disks.sees(own):
@@ -61,3 +61,6 @@ class Looks:
         if what == "os.scandir":
             return Entries("." if path is None else path, self._rank_zero.call(what, lambda: listed(real, path), [own]))
         return self._rank_zero.call(what, lambda: real(path, *args, **options), [own])
+
+
+_SIZES = ("os.stat", "os.lstat")

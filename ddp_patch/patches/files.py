@@ -40,7 +40,10 @@ _ONE_FILE = (
 )
 
 PATCHES = (
-    *(Patch("os", name, _looking(f"os.{name}"), _BY_NAME) for name in ("listdir", "scandir", "chdir", "access")),
+    *(
+        Patch("os", name, _looking(f"os.{name}"), _BY_NAME)
+        for name in ("listdir", "scandir", "chdir", "access", "readlink")
+    ),
     Patch("io", "open", _open_file, _ONE_FILE, also=("builtins:open",)),
-    Patch("os", "stat", _looking("os.stat"), _VIEW),
+    *(Patch("os", name, _looking(f"os.{name}"), _VIEW) for name in ("stat", "lstat")),
 )

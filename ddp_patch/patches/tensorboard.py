@@ -5,6 +5,7 @@ Every rank summarises what it is given, which may gather batches or run the mode
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -37,11 +38,12 @@ def _open_file(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
         wrapped(*args, **kwargs)
         return str(instance.get_logdir())
 
+    folder = str((args or list(kwargs.values()))[0])
     if session.rank_zero.in_lockstep():
-        folder = session.rank_zero.barrier_call("SummaryWriter", act)
-    elif session.rank_zero.is_silent():
-        folder = str((args or list(kwargs.values()))[0])
-    else:
+        own = os.path.abspath(folder)  # may be named by this rank's clock
+        folder = session.rank_zero.barrier_call("SummaryWriter", act, [own])
+        session.files.changed(own)
+    elif not session.rank_zero.is_silent():
         act()
         return
     if not session.rank_zero.is_leader:

@@ -217,7 +217,7 @@ def temporary_files():
 
 def names_that_differ_between_ranks():
     """As with a clock or a process id in the name: rank 0's counts."""
-    folder = f"run-{os.environ.get('RANK', '0')}"
+    folder = f"run-{ddp_patch.rank()}"
     os.makedirs(f"{folder}/logs")
     with open(f"{folder}/logs/a.txt", "w") as stream:
         stream.write("text")
@@ -932,23 +932,50 @@ def what_threads_write():
 
 def names_by_the_clock():
     """Rank 1 is a second late: what it calls 201 may be what rank 0 called 200, or what it calls so now."""
-    late = int(os.environ.get("RANK", "0") == "1")
+    late = int(ddp_patch.rank() == 1)
     for second in (200, 201, 202):
         Path(f"g-{second + late}.txt").write_text(f"epoch {second}")
     folder = f"run-{300 + late}"
     os.makedirs(folder)
     Path(folder, "a.txt").write_text("a")
+    os.makedirs(f"{folder}/deep")
+    torch.save(1, f"{folder}/deep/last.pt")
+    os.symlink("a.txt", f"{folder}/link")
     seen = [Path(name).read_text() for name in sorted(glob.glob("g-*.txt"))]
-    return [*seen, os.listdir(folder), [path.name for path in Path(folder).iterdir()], os.access(folder, os.W_OK)]
+    seen += [
+        sorted(os.listdir(folder)),
+        sorted(path.name for path in Path(folder).iterdir()),
+        os.access(folder, os.W_OK),
+    ]
+    seen += [len(glob.glob(f"{folder}/{name}")) for name in ("*/last.pt", "a.txt", "none")]
+    seen += [os.path.lexists(folder), os.path.islink(f"{folder}/link"), os.readlink(f"{folder}/link")]
+    return [*seen, os.lstat(f"{folder}/a.txt").st_size, os.path.basename(os.path.realpath(f"{folder}/link"))]
+
+
+def event_files_named_by_the_clock():
+    from tensorboardX import SummaryWriter as OtherWriter
+    from torch.utils.tensorboard import SummaryWriter
+
+    seen = []
+    for kind in (SummaryWriter, OtherWriter):
+        folder = f"runs/{kind.__module__}-{300 + int(ddp_patch.rank() == 1)}"
+        writer = kind(folder)
+        if not os.path.exists(folder):
+            os.makedirs(folder)
+        torch.save(1, f"{folder}/last.pt")
+        seen.append(sorted(name for name in os.listdir(folder) if not name.startswith("events")))
+        writer.close()
+    shutil.rmtree("runs")
+    return seen
 
 
 def flushed_by_the_clock():
     """As progress bars do, through a file that takes what goes to the terminal."""
     with open("a.txt", "w") as stream:
-        for _ in range(3 + int(os.environ.get("RANK", "0"))):
+        for _ in range(3 + ddp_patch.rank()):
             stream.flush()
         stream.write("text")
-        for _ in range(4 - int(os.environ.get("RANK", "0"))):
+        for _ in range(4 - ddp_patch.rank()):
             stream.flush()
         os.makedirs("folder")
     return open("a.txt").read()
@@ -1115,6 +1142,7 @@ HABITS = [
     low_level_habits,
     what_threads_write,
     names_by_the_clock,
+    event_files_named_by_the_clock,
     flushed_by_the_clock,
     a_forward_that_writes,
     a_database,
