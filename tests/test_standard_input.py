@@ -1,5 +1,6 @@
 """Standard input is rank 0's, whichever way it is read."""
 
+import fcntl
 import fileinput
 import io
 import json
@@ -7,6 +8,8 @@ import os
 import pickle
 import pty
 import select
+import shutil
+import struct
 import sys
 import termios
 import tty
@@ -130,3 +133,32 @@ def test_a_key_is_read_without_enter(ranks):
     alone = ranks.call(single_keys, 1, timeout=60).ok().results
     assert alone == [["y", True, True]]
     assert ranks.call(single_keys, 2, timeout=60).ok().results == alone * 2
+
+
+def a_terminal_of_some_size():
+    """In which the job was started: descriptors 0 and 1 lead to it."""
+    _, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 132, 0, 0))
+    ddp_patch.disable()
+    before = os.dup(1)
+    os.dup2(theirs, 1)
+    given(theirs)
+    os.environ.pop("COLUMNS", None)
+    seen = [os.get_terminal_size().columns, os.get_terminal_size(0).lines, shutil.get_terminal_size().columns]
+    seen += [os.isatty(descriptor) for descriptor in (0, 1, 2)]
+    try:
+        os.get_terminal_size(2)
+    except OSError as error:
+        seen.append(error.errno)
+    with open("a.txt", "w") as stream:
+        seen.append(os.isatty(stream.fileno()))
+    ddp_patch.disable()
+    os.dup2(before, 1)
+    ddp_patch.enable()
+    return seen
+
+
+def test_the_terminal_of_rank_0_is_that_of_all(ranks):
+    alone = ranks.call(a_terminal_of_some_size, 1, timeout=60).ok().results
+    assert alone == [[132, 50, 132, True, True, False, 25, False]]
+    assert ranks.call(a_terminal_of_some_size, 2, timeout=60).ok().results == alone * 2

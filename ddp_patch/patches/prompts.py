@@ -39,12 +39,31 @@ def _on_terminal(what: str) -> Wrapper:
     return call
 
 
+def _stands_for_stream(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        descriptor = args[0] if args else kwargs.get("fd", 1)
+        if descriptor not in _STREAMS or not session.rank_zero.in_lockstep():
+            return wrapped(*args, **kwargs)
+        if not session.owners.covers_calls("shutil"):  # a library draws by the clock
+            return wrapped(*args, **kwargs)
+        return session.rank_zero.call(what, lambda: wrapped(*args, **kwargs))
+
+    return call
+
+
+_STREAMS = (0, 1, 2)
 _TERMINAL = ("tcgetattr", "tcsetattr", "tcflush") if os.name == "posix" else ()
 _TOOLKIT = "prompt_toolkit.shortcuts.prompt"  # which IPython asks with
 
 PATCHES = (
     Patch("builtins", "input", asked("input"), _EFFECT),
     Patch("os", "read", _read, "of standard input: as `input`"),
+    *(
+        Patch(
+            "os", name, _stands_for_stream(f"os.{name}"), "of descriptors 0 to 2, asked by the script: rank 0's answer"
+        )
+        for name in ("isatty", "get_terminal_size")
+    ),
     Patch("select", "select", _select, "whether there is standard input, rank 0 tells"),
     *(
         Patch("termios", name, _on_terminal(f"termios.{name}"), "of standard input: rank 0's terminal")
