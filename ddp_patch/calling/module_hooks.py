@@ -7,9 +7,10 @@ that torch itself registers (spectral and weight norm, pruning) compute weights 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -22,7 +23,7 @@ _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 class HookCensus:
-    """Remembers which modules have hooked modules inside, and asks anew when a hook was registered."""
+    """Puts calls between hooks, and remembers which modules have hooked modules inside."""
 
     def __init__(self) -> None:
         """Start without any hook seen."""
@@ -30,9 +31,53 @@ class HookCensus:
         # Modules without hooks inside, with what they held and the registrations when that was seen.
         self._clear: dict[int, tuple[Held, int]] = {}
         self._opened: dict[int, tuple[Held, int]] = {}  # the others
+        self._between: dict[int, _Parts] = {}  # of modules that are called now
+        self._calls_itself: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
+
+    def are_on(self, module: nn.Module) -> bool:
+        """Tell whether a module carries hooks of the script's, in place or aside."""
+        return has_own(module) or id(module) in self._between
+
+    def around(self, call: Call, inner: Callable[[Call], Any]) -> Any:
+        """Carry out a call so that the script's hooks see what goes in and out of ``inner``, which stands for forward.
+
+        Args:
+            call: of a module that carries hooks.
+            inner: computes what its forward would; the script's hooks are aside while it does.
+        """
+        with self.again(call.module):
+            outer, parts = self._between.get(id(call.module)), _Parts(call.module)
+            before = parts.forward  # torch asks for it before a hook may change it
+
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                with parts.placed(True, before):
+                    return inner(call.of(args, kwargs))
+
+            self._between[id(call.module)] = parts
+            try:
+                with parts.placed(False, forward):
+                    return call.as_written()
+            finally:
+                if outer is None:
+                    del self._between[id(call.module)]
+                else:
+                    self._between[id(call.module)] = outer
+
+    def again(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Surround a call of a module with all its hooks, if its own forward makes the call."""
+        if id(module) in self._between:
+            self._calls_itself[id(module)] = module
+        return self.whole(module)
+
+    def whole(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Surround what is to find all hooks of a module, though it may be called now."""
+        parts = self._between.get(id(module))
+        return nullcontext() if parts is None else parts.placed(None, None)
 
     def inside(self, module: nn.Module, held: Held) -> bool:
-        """Tell whether a module below this one carries a hook of the script's."""
+        """Tell whether a module within this one, or one that calls itself, carries a hook of the script's."""
+        if id(module) in self._between and id(module) in self._calls_itself:
+            return True
         seen = self._clear.get(id(module))
         if seen is not None and seen[0] is held and seen[1] == self.registered:
             return False
@@ -82,46 +127,41 @@ def drop_own(module: nn.Module) -> None:
     vars(module).update({kind: _only(vars(module)[kind], torchs=True) for kind in _KINDS})
 
 
-def around(call: Call, inner: Callable[[Call], Any]) -> Any:
-    """Carry out a call so that the script's hooks see what goes in and out of ``inner``, which stands for its forward.
+class _Parts:
+    """A module's hooks, some of them aside, and its forward. What the script changes meanwhile stays changed."""
 
-    Args:
-        call: of a module that carries hooks.
-        inner: computes what its forward would; the script's hooks are aside while it does.
-    """
-    module = call.module
-    held = {kind: vars(module)[kind] for kind in _KINDS}
-    own = {kind: _only(hooks, torchs=False) for kind, hooks in held.items()}
-    torchs = {kind: _only(hooks, torchs=True) for kind, hooks in held.items()}
-    before = vars(module).get("forward")  # on the instance, as torch.compile and Accelerate put it
+    def __init__(self, module: nn.Module) -> None:
+        self._module = vars(module)
+        self.forward = self._module.get("forward")  # on the instance, as torch.compile and Accelerate put it
+        self._now: tuple[bool | None, Any] = None, self.forward  # what is placed
+        # A handle takes its hook out of the dict that it was put in, so these keep all.
+        self._hooks = {kind: self._module[kind] for kind in _KINDS}
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with _with(module, torchs, before):
-            return inner(call.of(args, kwargs))
+    @contextmanager
+    def placed(self, torchs: bool | None, forward: Any) -> Iterator[None]:
+        """Surround what only a part of the hooks is for.
 
-    with _with(module, own, forward):
-        return call.as_written()
+        Args:
+            torchs: those of torch, or the script's; None for all, with the module's forward.
+            forward: what stands for the module's on the instance.
+        """
+        before = self._now
+        self._place(torchs, forward)
+        try:
+            yield
+        finally:
+            self._place(*before)
 
-
-@contextmanager
-def _with(module: nn.Module, hooks: dict[str, Any], forward: Any) -> Iterator[None]:
-    attributes = vars(module)
-    held = {kind: attributes[kind] for kind in _KINDS}
-    before = attributes.get("forward")
-    attributes.update(hooks)
-    _set_forward(attributes, forward)
-    try:
-        yield
-    finally:
-        attributes.update(held)
-        _set_forward(attributes, before)
-
-
-def _set_forward(attributes: dict[str, Any], forward: Any) -> None:
-    if forward is None:
-        attributes.pop("forward", None)
-    else:
-        attributes["forward"] = forward
+    def _place(self, torchs: bool | None, forward: Any) -> None:
+        if self._module.get("forward") is not self._now[1]:
+            self.forward = self._module.get("forward")
+        standing = self.forward if torchs is None else forward
+        self._now = torchs, standing
+        self._module.update(self._hooks if torchs is None else {k: _only(v, torchs) for k, v in self._hooks.items()})
+        if standing is None:
+            self._module.pop("forward", None)
+        else:
+            self._module["forward"] = standing
 
 
 def _only(hooks: Any, torchs: bool) -> Any:

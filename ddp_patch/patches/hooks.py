@@ -55,7 +55,8 @@ def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, 
     session.replicas.hooks.registered += 1
     # One on the way forward may make a leaf of an activation, as PEFT's do.
     session.world.may_assume = session.world.may_assume and is_torchs(_hook(args, kwargs))
-    return wrapped(*args, **kwargs)
+    with session.replicas.hooks.whole(instance):
+        return wrapped(*args, **kwargs)
 
 
 def _hook(args: Args, kwargs: Kwargs) -> Any:

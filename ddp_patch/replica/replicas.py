@@ -99,13 +99,11 @@ class Replicas:
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
             return False
         optimized = self._trained.ids()
-        found = any(id(parameter) in optimized for parameter in call.module.parameters())
-        return found and not is_rewritten()
+        return any(id(parameter) in optimized for parameter in call.module.parameters()) and not is_rewritten()
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""
-        busy = self.forwards.inside or self.forwards.opened > 0 or self.backwards.is_busy
-        return busy or self.recall.is_on or is_rewritten()
+        return self.forwards.running or self.backwards.is_busy or self.recall.is_on or is_rewritten()
 
     def call(self, call: Call) -> Any:
         """Carry out the call of a module."""
@@ -124,10 +122,11 @@ class Replicas:
                 self.rest()
 
     def _between_hooks(self, call: Call) -> Any:
-        if not module_hooks.has_own(call.module):
+        if not self.hooks.are_on(call.module):
             return self._call(call)
         self._world.may_assume = False
-        return module_hooks.around(call, self._call)
+        self._look_at(call.module)  # its forward may call it
+        return self.hooks.around(call, self._call)
 
     def _call(self, call: Call) -> Any:
         held = self.census.of(call.module)
@@ -233,7 +232,10 @@ class Replicas:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._world.one_thread.begins()  # before another thread takes this one's forward for its own
-        return run(*args, **kwargs) if self.forwards.inside else self.call(Call(module, run, args, kwargs))
+        if not self.forwards.inside:
+            return self.call(Call(module, run, args, kwargs))
+        with self.hooks.again(module):
+            return run(*args, **kwargs)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -244,7 +246,5 @@ class Replicas:
             settle: the script goes on, so its gradients are made global; no collective otherwise.
         """
         self.registry.close(settle)
-        self._redirects.close()
-        self.decisions.close()
-        self.census.close()
-        self.hooks.close()
+        for part in (self._redirects, self.decisions, self.census, self.hooks):
+            part.close()

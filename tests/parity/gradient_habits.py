@@ -613,6 +613,66 @@ def hook_on_the_model_itself():
     return said + loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1) + seen
 
 
+def hooks_that_hooks_set_up_and_take_away():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3)
+    seen, handles = [], []
+
+    def first(module, args):
+        handles.pop().remove()
+        once.remove()
+        handles.append(module.register_forward_hook(lambda module, args, out: seen.append(out.max().item())))
+        module.forward = lambda x: 2 * type(module).forward(module, x)
+
+    handles.append(model.register_forward_hook(lambda module, args, out: seen.append(-1.0)))
+    once = model.register_forward_pre_hook(first)
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    handles.pop().remove()
+    said += loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    return said + seen + [float(len(model._forward_hooks) + len(model._forward_pre_hooks))]
+
+
+def a_hook_that_a_forward_takes_away():
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(4, 3)
+
+        def forward(self, x):
+            while handles:
+                handles.pop().remove()
+            return self.net(x)
+
+    seen, handles = [], []
+    model = Hooked()
+    optimizer = SGD(model.parameters(), 0.3)
+    said = loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1)
+    model.register_forward_pre_hook(lambda module, args: seen.append(args[0].max().item()))
+    handles.append(model.register_forward_hook(lambda module, args, out: seen.append(out.max().item())))
+    return said + loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1) + seen
+
+
+def hooks_of_a_model_that_calls_itself():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x, depth=3):
+            return self.head(x) if depth == 0 else self(torch.tanh(self.body(x)), depth - 1)
+
+    def fitted(model, hooked):
+        seen = []
+        hooked.register_forward_pre_hook(lambda module, args: seen.append(args[0].max().item()))
+        hooked.register_forward_hook(lambda module, args, out: seen.append(out.mean().item()) or out * 1.5)
+        hooked.register_full_backward_hook(lambda module, into, out: seen.append(out[0].norm().item()))
+        optimizer = SGD(model.parameters(), 0.3)
+        return loop(model, lambda x, y: trained(model, optimizer, x, y), optimizer, epochs=1) + seen
+
+    model, inner = Deep(), Deep()
+    return fitted(model, model) + fitted(nn.Sequential(inner, nn.Tanh()), inner)
+
+
 def trained(model, optimizer, x, y):
     loss = F.cross_entropy(model(x), y)
     return descend(loss, optimizer)
