@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import wrapt
@@ -141,7 +141,7 @@ class Patcher:
 def _restore(done: _Done) -> str | None:
     found = held(done.owner, done.attribute)
     # torch.fx takes methods away for a while, and puts back what it got from the class: a binding of the wrapper.
-    if found is not done.planted and getattr(found, "_self_parent", None) is not done.planted:
+    if not _is(found, done.planted):
         if done.gives_way or _calls(found, done.planted):
             return None  # as trackers and TorchDynamo do, for good; ours passes by from now on
         return f"{getattr(done.owner, '__name__', done.owner)}.{done.attribute}"
@@ -152,14 +152,21 @@ def _restore(done: _Done) -> str | None:
     return None
 
 
+def _is(found: Any, planted: Any) -> bool:
+    # By its type: isinstance() asks proxies of the script's, which may stand for nothing yet.
+    return found is planted or (issubclass(type(found), wrapt.BoundFunctionWrapper) and found._self_parent is planted)
+
+
 def _calls(outer: Any, inner: Any) -> bool:
-    """Tell whether a function has another one at hand: in an attribute, in its closure, in the object it belongs to."""
+    """Tell whether a function has another one at hand: by a name, in an attribute, in the object it belongs to."""
     owner = getattr(outer, "__self__", None)
     found = [*getattr(outer, "__dict__", {}).values(), *getattr(owner, "__dict__", {}).values()]
     for cell in getattr(outer, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # a cell that is empty yet
             found.append(cell.cell_contents)
-    return any(value is inner for value in found)
+    if isinstance(outer, FunctionType):
+        found += [outer.__globals__.get(name) for name in outer.__code__.co_names]
+    return any(_is(value, inner) for value in found)
 
 
 def _raise_if_foreign(names: Sequence[str | None]) -> None:

@@ -351,6 +351,12 @@ def wrapped_by_closure(inner):
     return lambda *args: ("on top", inner(*args))
 
 
+def wrapped_by_a_name(inner):
+    namespace = {"inner": inner}
+    exec("def outer(*args):\n    return 'on top', inner(*args)", namespace)
+    return namespace["outer"]
+
+
 def wrapped_by_an_object(inner):
     class Hooks:
         def __init__(self):
@@ -401,7 +407,10 @@ def test_what_a_version_lacks_is_not_listed(library):
     assert patcher.applied == [row("function")]
 
 
-@pytest.mark.parametrize("wrapped", [wrapped_by_attribute, wrapped_by_closure, wrapped_by_an_object])
+WRAPPED = [wrapped_by_attribute, wrapped_by_closure, wrapped_by_a_name, wrapped_by_an_object]
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
 def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
     """As trackers do with ``sys.exit``, and TorchDynamo with ``Module.__call__``."""
     patcher = Patcher()
@@ -411,6 +420,17 @@ def test_what_somebody_put_on_top_stays_and_ours_passes_by(library, wrapped):
     assert library.function is on_top
     assert "patched" not in str(library.function(1))
     assert library.other(1) == 3
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_what_somebody_put_on_top_of_a_method_stays(library, wrapped):
+    """A class gives a binding of the wrapper, not the wrapper."""
+    patcher = Patcher()
+    patcher.apply([row("Thing.method")])
+    library.Thing.method = on_top = wrapped(library.Thing.method)
+    patcher.undo()
+    assert vars(library.Thing)["method"] is on_top
+    assert "patched" not in str(library.Thing.method(library.Thing(), 1))
 
 
 def test_a_row_that_gives_way_leaves_the_name_to_whoever_took_it(library):

@@ -114,6 +114,7 @@ OTHERS = {
         "_default_metadata",
         "_unwatch",
         "_ddp_patch_rule",
+        "_self_parent",
         "_self_span",
         "_self_wrapper",
     ),

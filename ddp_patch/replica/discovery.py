@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..calling.calls import Call
-from ..patch import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..patcher import Patcher
 
 
@@ -31,25 +32,40 @@ class Discovery:
         """Start idle: there is nothing to find before an optimizer exists."""
         self._models = models
         self._patcher = patcher
+        self._planted: tuple[Patch, ...] = ()  # while module calls are watched
+        self._turn: object = None
         models.watch, models.rest = self.start, self._stop
 
     def start(self) -> None:
         """Watch module calls."""
         if not self._models.watching:
-            self._patcher.apply(PATCHES)
+            self._turn = object()
+            wrapper = self._of_turn(self._turn)
+            self._planted = tuple(dataclasses.replace(row, wrapper=wrapper) for row in PATCHES)
+            self._patcher.apply(self._planted)
             self._models.watching = True
 
     def taken(self, call: Call) -> Any:
         """Have a call carried out by whoever should."""
         return self._models.call(call) if self._models.found(call) else call.as_written()
 
+    def _of_turn(self, turn: object) -> Wrapper:
+        def wrapper(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+            # What the script put on top of it meanwhile keeps it there for good, below the one of the next turn.
+            if turn is not self._turn:
+                return wrapped(*args, **kwargs)
+            return _call(session, wrapped, instance, args, kwargs)
+
+        return wrapper
+
     def _stop(self) -> None:
-        self._patcher.remove(PATCHES)
-        self._models.watching = False
+        self._patcher.remove(self._planted)
+        self._models.watching, self._turn = False, None
 
 
 def _call(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     return session.discovery.taken(Call(instance, wrapped, args, kwargs))
 
 
-PATCHES = (Patch("torch.nn.modules.module", "Module.__call__", _call, "finds the model; put back once it is found"),)
+_EFFECT = "finds the model; put back once it is found"
+PATCHES = (Patch("torch.nn.modules.module", "Module.__call__", _call, _EFFECT, gives_way=True),)
