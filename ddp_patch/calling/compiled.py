@@ -20,6 +20,8 @@ from torch import nn
 
 from ..batch.rules.losses import LOSSES
 
+Stance = Literal["force_eager", "default"]
+
 
 class _Used:
     is_seen = False
@@ -52,7 +54,7 @@ def is_traced() -> bool:
     return proxies is not None and proxies.get_proxy_mode() is not None
 
 
-def stance(kind: Literal["force_eager", "default"]) -> AbstractContextManager[Any]:
+def stance(kind: Stance) -> AbstractContextManager[Any]:
     """Surround what is not to be compiled, or what is, inside that."""
     return torch.compiler.set_stance(kind) if is_used() else nullcontext()
 

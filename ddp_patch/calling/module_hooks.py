@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook on every module of the program
 
+from . import compiled
 from .calls import Call
 from .census import Held
 
@@ -38,24 +39,25 @@ class HookCensus:
         """Tell whether a module carries hooks of the script's, in place or aside."""
         return has_own(module) or id(module) in self._between
 
-    def around(self, call: Call, inner: Callable[[Call], Any]) -> Any:
+    def around(self, call: Call, inner: Callable[[Call], Any], stance: compiled.Stance) -> Any:
         """Carry out a call so that the script's hooks see what goes in and out of ``inner``, which stands for forward.
 
         Args:
             call: of a module that carries hooks.
             inner: computes what its forward would; the script's hooks are aside while it does.
+            stance: of ``torch.compile`` for that. Hooks see batches, so that they are never compiled.
         """
         with self.again(call.module):
             outer, parts = self._between.get(id(call.module)), _Parts(call.module)
             before = parts.forward  # torch asks for it before a hook may change it
 
             def forward(*args: Any, **kwargs: Any) -> Any:
-                with parts.placed(True, before):
+                with parts.placed(True, before), compiled.stance(stance):
                     return inner(call.of(args, kwargs))
 
             self._between[id(call.module)] = parts
             try:
-                with parts.placed(False, forward):
+                with parts.placed(False, forward), compiled.stance("force_eager"):
                     return call.as_written()
             finally:
                 if outer is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import wrapt
+from torch import nn
 
 from ..patch import Args, Kwargs, Patch
 from ..replica.functions import is_taken
@@ -29,6 +30,9 @@ def _compile(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     function = args[0] if args else given.pop("model", None)
     # Without a function it gives a decorator, which comes here again; told to compile nothing, it gives the function.
     if function is None or run is function or not is_taken(function):
+        return run
+    if isinstance(run, nn.Module):
+        run.forward = session.functions.taken(run.forward, given)
         return run
     return session.functions.taken(run, given)
 

@@ -77,9 +77,8 @@ class Functions:
 
 
 def is_taken(function: Any) -> bool:
-    """Tell functions, and methods of what is no module, that a script compiles."""
+    """Tell modules, functions, and methods of what is no optimizer, that a script compiles."""
     if isinstance(function, types.MethodType):
-        return isinstance(function.__func__, types.FunctionType) and not isinstance(
-            function.__self__, (nn.Module, torch.optim.Optimizer)
-        )
-    return isinstance(function, types.FunctionType)
+        own = function.__self__
+        return isinstance(function.__func__, types.FunctionType) and not isinstance(own, torch.optim.Optimizer)
+    return isinstance(function, (types.FunctionType, nn.Module))

@@ -126,7 +126,7 @@ class Replicas:
             return self._call(call)
         self._world.may_assume = False
         self._look_at(call.module)  # its forward may call it
-        return self.hooks.around(call, self._call)
+        return self.hooks.around(call, self._call, "force_eager" if self.forwards.opened else "default")
 
     def _call(self, call: Call) -> Any:
         held = self.census.of(call.module)

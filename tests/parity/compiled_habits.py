@@ -667,3 +667,99 @@ def compiled_transforms():
         said.append(rows(x).pow(2).sum().item())
         said.append(rows(torch.ones(4, 4, dtype=torch.float64)).sum().item())
     return said
+
+
+# --- modules, and methods of them, in one graph ------------------------------------------------------------------------
+
+
+def a_loss_module_in_one_graph():
+    torch.compiler.reset()
+    model = model_of()
+    optimizer = SGD(model.parameters(), 0.3)
+    criterion, _ = compiled(nn.CrossEntropyLoss(weights, label_smoothing=0.1), fullgraph=True)
+    return [descend(criterion(model(x), y), optimizer).item() for x, y in batches(5)]
+
+
+def a_teacher_in_one_graph():
+    class Teacher(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = model_of().requires_grad_(False)
+
+        def forward(self, x):
+            hidden = self.net(x)
+            return hidden - hidden.mean(0)
+
+    torch.compiler.reset()
+    model = model_of()
+    optimizer = SGD(model.parameters(), 0.3)
+    teacher, runs = compiled(Teacher(), fullgraph=True)
+    teacher.eval()
+    copied = copy.deepcopy(teacher)
+    said = [F.mse_loss(teacher(torch.ones(2, 4).double()), torch.zeros(2, 3)).item(), runs["graphs"]]
+    for x, _ in batches(5):
+        with torch.no_grad():
+            aim = teacher(x).softmax(1)
+        said.append(descend(F.cross_entropy(model(x), aim), optimizer).item())
+    return [*said, copied(torch.ones(1, 4).double()).sum().item(), isinstance(teacher, torch._dynamo.OptimizedModule)]
+
+
+def evaluation_in_one_graph():
+    torch.compiler.reset()
+    model, _ = compiled(model_of(), fullgraph=True)
+    model.eval()
+    with torch.no_grad():
+        return [(model(x).argmax(1) == y).float().mean().item() for x, y in batches(5)]
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.scale = model_of(), nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def loss(self, out, y):
+        return F.cross_entropy(out * self.scale, y)
+
+
+def a_method_of_a_model_in_one_graph():
+    torch.compiler.reset()
+    model = Scaled()
+    optimizer = SGD(model.parameters(), 0.3)
+    model.loss, _ = compiled(model.loss, fullgraph=True)
+    said = [descend(model.loss(model(x), y), optimizer).item() for x, y in batches(5)]
+    return [*said, model.scale.sum().item(), model.scale.grad.norm().item()]
+
+
+def a_forward_in_one_graph():
+    torch.compiler.reset()
+    model = model_of()
+    optimizer = SGD(model.parameters(), 0.3)
+    model.forward, runs = compiled(model.forward, fullgraph=True)
+    said = [descend(F.cross_entropy(model(x), y), optimizer).item() for x, y in batches(8)]
+    return [
+        *said,
+        F.cross_entropy(model.forward(torch.eye(4).double()), torch.arange(4) % 3).item(),
+        runs["graphs"] > 3,
+    ]
+
+
+def a_hooked_model_in_one_graph():
+    torch.compiler.reset()
+    seen, said, runs = {}, [], collections.Counter()
+    model = Scaled()
+
+    def backend(graph, inputs):
+        runs["graphs"] += 1
+        return graph
+
+    model.compile(backend=backend, fullgraph=True)
+    model.register_forward_hook(lambda module, args, out: seen.update(out=out.detach()))
+    model.register_forward_pre_hook(lambda module, args: (args[0] - args[0].mean(0),))
+    optimizer = SGD(model.parameters(), 0.3)
+    for x, y in batches(8):
+        said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+        said.append(seen["out"].max().item())
+    return [*said, runs["graphs"] > 0]
