@@ -6,11 +6,14 @@ The new class is made on the fly, looks like the old one, and pickles as the old
 from __future__ import annotations
 
 import functools
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 MARK = "_ddp_patch_original"  # in the new class, names the old one
+_HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
 
 
@@ -46,7 +49,27 @@ def redirect_calls(
         "__reduce_ex__": _reduce_as_original,
         MARK: original,
     }
-    _class.__set__(instance, type(original.__name__, (original,), attributes))
+    with _unheard(original):
+        twin = type(original.__name__, (original,), attributes)
+    _class.__set__(instance, twin)
+
+
+@contextmanager
+def _unheard(original: type) -> Iterator[None]:
+    """Surround the making of a class of which the author's ``__init_subclass__``, a registry say, is not told."""
+    if not isinstance(original.__init_subclass__, types.MethodType):  # object's, in C
+        yield
+        return
+    own = vars(original).get(_HEARS)
+    # It is looked for from the first base on, and a base in front of the author's would change the layout.
+    type.__setattr__(original, _HEARS, classmethod(lambda cls, **_: None))
+    try:
+        yield
+    finally:
+        if own is None:
+            type.__delattr__(original, _HEARS)
+        else:
+            type.__setattr__(original, _HEARS, own)
 
 
 def restore(instance: Any) -> None:

@@ -699,6 +699,40 @@ def calls_of_modules_that_are_timed():
         nn.Module.__call__ = original
 
 
+def a_model_of_a_registered_class():
+    """The registry hears of the author's classes, each once."""
+    kinds = {}
+
+    class Registered(nn.Module):
+        def __init_subclass__(cls, key, **kwargs):
+            super().__init_subclass__(**kwargs)
+            kinds[key] = [*kinds.get(key, []), cls]
+
+    class First(Registered, key="first"):
+        def __init__(self):
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x):
+            return self.net(x)
+
+    class Second(First, key="second"):
+        def __init_subclass__(cls, **kwargs):
+            raise TypeError("it is final")
+
+    said = []
+    for kind in (First, Second):
+        model = kind()
+        optimizer = SGD(model.parameters(), 0.3)
+        said += [trained(model, optimizer, x, y).item() for x, y in data(8)]
+        said += [isinstance(model, kind), model.__class__ is kind]
+
+    class Third(First, key="third"):
+        """Of a class that was looked at before."""
+
+    return [*said, kinds == {"first": [First], "second": [Second], "third": [Third]}]
+
+
 def trained(model, optimizer, x, y):
     loss = F.cross_entropy(model(x), y)
     return descend(loss, optimizer)
