@@ -125,8 +125,7 @@ class Rates:
 
     def _refuse_same_batches(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuse to scale the rates of batches that have not grown, where the step changes something."""
-        learns = any(parameter.grad is not None for group in groups for parameter in group["params"])
-        if learns and not (self._ledger.has_grown or isinstance(self._rule, (int, float))):
+        if _learns(groups) and not (self._ledger.has_grown or isinstance(self._rule, (int, float))):
             raise OptionError(
                 f"lr_scale='{self._rule}' scales learning rates as batches grow with the ranks, and before this step "
                 "none has grown: batch='per_device' grows those of a DataLoader. Read the rows by one, write the "
@@ -156,6 +155,8 @@ class Rates:
         if self._unit == "steps":
             return 1 / self._length
         loader, now = self._ledger.loader, self._ledger.epochs
+        if not loader and not _learns(optimizer.param_groups):
+            return 0.0
         if now is None:
             raise OptionError(
                 f"warmup='{self._length:g} epochs' needs a loader with a length, to know when an epoch is over. "
@@ -172,6 +173,10 @@ class Rates:
         why = "as lr_scale says" if isinstance(self._rule, (int, float)) else f"{rule}{self._size} ranks"
         warmup = f", reached after {self._length:g} {self._unit}" if self._length else ""
         self._ledger.note(f"learning rates of {type(optimizer).__name__} count {factor:.4g} times ({why}){warmup}")
+
+
+def _learns(groups: Sequence[dict[str, Any]]) -> bool:
+    return any(parameter.grad is not None for group in groups for parameter in group["params"])
 
 
 def _without_rate(optimizer: Any) -> OptionError:

@@ -68,12 +68,17 @@ BATCH_SHELL = {
         {"RANK": "0", "WORLD_SIZE": "1"},
         {"WORLD_SIZE": "1"},
         {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
-        # srun --ntasks 4 --pty bash
-        {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "1", "SLURM_PTY_PORT": "40123"},
     ],
 )
 def test_one_process_is_nobodys_rank(environ):
     assert launcher.detect(environ) is None
+
+
+@pytest.mark.parametrize("is_shell", [True, False])
+def test_the_shell_of_srun_pty_is_one_process_and_what_srun_starts_in_it_is_not(monkeypatch, is_shell):
+    monkeypatch.setattr(launcher, "has_terminal", lambda: is_shell)
+    told = launcher.detect({**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_PTY_PORT": "40123"})
+    assert told is None if is_shell else told.rank == 3
 
 
 def test_a_single_pod_starts_ranks_of_its_own(tmp_path):

@@ -52,6 +52,7 @@ class Forms:
         self.known: dict[Any, Form] = {}
         self.is_passed_over = False  # the form that was asked for last
         self.passing: SplitDecision | None = None  # on such forms
+        self.rebound: set[Any] = set()  # forms whose forward put other things somewhere, that are alike: once, perhaps
         self.fail_on_batches = False  # one of them did, and all are of one forward
         self._streak = 0
         self._kinds: dict[Any, int] = {}  # forms but for their numbers, and the step in which they came first

@@ -38,7 +38,7 @@ class Names(NamedTuple):
     mentioned: frozenset[str]  # of attributes, and any other
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=32_768)  # more than a walk meets
 def names_in(code: types.CodeType) -> Names:
     """Find the names in a function and those inside it.
 

@@ -23,7 +23,7 @@ def trial_copy(module: nn.Module) -> nn.Module:
     held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
     held |= {id(parameter): _varied(parameter) for parameter in module.parameters()}
     plain = (leaf for layer in module.modules() for leaf in vars(layer).values() if _is_zero(leaf))
-    held |= {id(leaf): _varied(leaf.detach().clone()) for leaf in plain}
+    held |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
     held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, held)
     for layer in twin.modules():
@@ -53,7 +53,7 @@ def varied_alike(whole: Any, rows: Any) -> tuple[Any, Any]:
     """
     theirs = dict(leaves(rows))
     zero = {
-        id(leaf): _varied(leaf)
+        id(leaf): _varied(leaf.detach()).requires_grad_(leaf.requires_grad)
         for path, leaf in leaves(whole)
         if _is_zero(leaf) and isinstance(theirs.get(path), Tensor) and theirs[path].shape == leaf.shape
     }

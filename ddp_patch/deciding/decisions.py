@@ -163,10 +163,13 @@ class SplitDecisions:
             why = "its forward writes to an argument, which is no batch of a loader"
             seen.tied(why, "Return a new tensor instead")
         changed = guards.outside.was_written_to()
-        if changed or self.fingerprints.of(call.module, self._census.of(call.module))[1] != form[0][1]:
+        is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
+        if changed or not is_alike:
             seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
         # On every rank or on none: a trial may need all of them.
-        mixing = next((given[0] for given in self._world.share([seen.mixing]) if given[0] is not None), None)
+        again = changed and is_alike and form not in forms.rebound
+        every = [given[0] for given in self._world.share([[seen.mixing, again]])]
+        mixing = next((its for its, _ in every if its is not None), None)
         if mixing is not None:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
@@ -188,6 +191,8 @@ class SplitDecisions:
             self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         if decision.how is not How.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
+        elif any(may for _, may in every):
+            forms.rebound.add(form)
         else:
             self._settle(call, form, decision, entry, seen)
         return First(True, result, entry, decision)

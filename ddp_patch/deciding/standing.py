@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor
 MISSING = object()
 _SAMPLED = 2**16  # bytes of an array above which some of its entries stand for all
 _SAMPLES = 1024
+_SMALL = 4096  # numbers of a tensor that is put back
 
 
 class Standing:
@@ -21,16 +24,16 @@ class Standing:
         """Start with nothing found."""
         self.is_endless = False  # something cannot be compared
         self.generators: list[Any] = []  # of the script's own
-        self._places: list[tuple[Callable[..., Any], Any, Any]] = []
+        self._places: list[tuple[Callable[..., Any], Any, Any, Callable[..., Any]]] = []
         self._sizes: list[tuple[Any, int]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._numbers: list[tuple[Any, bytes]] = []
         self._flags: list[tuple[Tensor, bool]] = []
-        self._versions: list[tuple[Tensor, int]] = []
+        self._versions: list[tuple[Tensor, int, Tensor | None]] = []
 
-    def place(self, get: Callable[..., Any], name: Any, value: Any) -> None:
-        """Note what ``get(name, MISSING)`` gives."""
-        self._places.append((get, name, value))
+    def place(self, get: Callable[..., Any], name: Any, value: Any, put: Callable[..., Any] | None = None) -> None:
+        """Note what ``get(name, MISSING)`` gives, and how it is put back, if not into the dictionary that is asked."""
+        self._places.append((get, name, value, put or functools.partial(_put, get)))
 
     def size(self, namespace: Any) -> None:
         """Note how many names there are."""
@@ -50,14 +53,25 @@ class Standing:
 
     def note_versions(self) -> None:
         """Note how often each tensor was written to."""
-        self._versions = [(tensor, tensor._version) for tensor, _ in self._flags if not tensor.is_inference()]
+        self._versions = [
+            (tensor, tensor._version, tensor.detach().clone() if tensor.numel() <= _SMALL else None)
+            for tensor, _ in self._flags
+            if not tensor.is_inference()
+        ]
 
     def was_written_to(self) -> bool:
         """Tell whether a call since then has written to a tensor, or put another thing somewhere."""
-        return not self._stands() or any(tensor._version != version for tensor, version in self._versions)
+        return not self._stands() or any(tensor._version != version for tensor, version, _ in self._versions)
 
     def put_back(self) -> None:
-        """Give containers what they held."""
+        """Give places, containers and small tensors what they held."""
+        for get, name, seen, put in self._places:
+            if get(name, MISSING) is not seen:
+                with contextlib.suppress(AttributeError, TypeError, KeyError):  # it takes none
+                    put(name, seen)
+        for tensor, version, held in self._versions:
+            if tensor._version != version and held is not None and held.shape == tensor.shape:
+                tensor.data.copy_(held)
         for thing, copy in self._containers:
             if not _holds(thing, copy):
                 thing.clear()
@@ -68,7 +82,7 @@ class Standing:
         return not self.is_endless and self._stands()
 
     def _stands(self) -> bool:
-        for get, name, seen in self._places:
+        for get, name, seen, _ in self._places:
             if get(name, MISSING) is not seen:
                 return False
         for thing, size in self._sizes:
@@ -81,6 +95,14 @@ class Standing:
             if tensor.requires_grad is not flag:
                 return False
         return all(sample_of(array) == seen for array, seen in self._numbers)
+
+
+def _put(get: Callable[..., Any], name: Any, value: Any) -> None:
+    namespace = getattr(get, "__self__", None)
+    if isinstance(namespace, dict) and value is not MISSING:
+        namespace[name] = value
+    elif isinstance(namespace, dict):
+        del namespace[name]
 
 
 def sample_of(array: Any) -> bytes:

@@ -156,11 +156,13 @@ class Walk:
             held.append((name, self.held(sys.modules, resolved(name, thing), depth)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
-            self.standing.place(functools.partial(content_of, cell), name, value)
+            get = functools.partial(content_of, cell)
+            self.standing.place(get, "cell_contents", value, functools.partial(_set, cell))
             held.append((name, self._followed(value, depth, own)))
         if own:
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
-                self.standing.place(functools.partial(getattr, thing), name, getattr(thing, name))
+                get, put = functools.partial(getattr, thing), functools.partial(_set, thing)
+                self.standing.place(get, name, getattr(thing, name), put)
             held.append(self.over(thing.__defaults__, depth))
             held.append(self.over(thing.__kwdefaults__, depth))
             held.append(self._own_attributes(thing, depth))
@@ -174,10 +176,10 @@ class Walk:
         self.standing.size(namespace)
         return tuple((name, self.held(namespace, name, depth)) for name in [*namespace] if name in self.names)
 
-    def held(self, namespace: Any, name: str, depth: int, follow: bool = True) -> Any:
+    def held(self, namespace: Any, name: str, depth: int, follow: bool = True, put: Any = None) -> Any:
         """Watch what stands under a name, and give what that holds; of what is not followed, if it is plain."""
         value = namespace.get(name, MISSING)
-        self.standing.place(namespace.get, name, value)
+        self.standing.place(namespace.get, name, value, put)
         return self._followed(value, depth, follow)
 
     def _followed(self, value: Any, depth: int, follow: bool) -> Any:
@@ -198,7 +200,7 @@ class Walk:
             if isinstance(value, types.FunctionType) and not own:
                 held.append(self.over(value, depth))
             elif own or type(value) in PLAIN:
-                held.append((name, self.held(namespace, name, depth)))
+                held.append((name, self.held(namespace, name, depth, put=functools.partial(_set, thing))))
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
@@ -223,7 +225,7 @@ class Walk:
         for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)
-            self.standing.place(get, name, value)
+            self.standing.place(get, name, value, functools.partial(_set, thing))
             held.append((name, self.over(value, depth)))
         return tuple(held), self.over(kind, depth) if own else None
 
@@ -238,6 +240,10 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     *referring.WALKS,
 ]
 _FORMS = types.MappingProxyType
+
+
+def _set(thing: Any, name: str, value: Any) -> None:
+    delattr(thing, name) if value is MISSING else setattr(thing, name, value)
 
 
 def _identity(item: Any) -> Any:

@@ -42,7 +42,14 @@ class Heeded:
         Args:
             rank: of this process.
         """
-        self._path = os.environ.get(_VARIABLE) if rank == 0 else None
+        self._agents = os.environ.get(_VARIABLE)
+        self._path = self._agents if rank == 0 else None
+
+    def ignored(self) -> list[int]:
+        """List the signals that nobody minded where the job was started, as ``nohup`` has it, nor the script since."""
+        with contextlib.suppress(OSError, ValueError):  # no agent, or it is gone
+            return list(json.loads(Path(self._agents or os.devnull).read_text())[3])
+        return []
 
     def write(self, runs: int, handled: Iterable[int], ignored: Iterable[int]) -> None:
         """Say how the script listens.
@@ -71,7 +78,7 @@ def passed_on() -> Iterator[None]:
         unheard: list[int] = []  # times that Ctrl-C came, each with the runs of handlers until then
 
         def come(number: int, frame: FrameType | None) -> None:
-            pid, runs, handled, ignored = json.loads(Path(mark.name).read_text() or "[0, 0, [], []]")
+            pid, runs, handled, ignored = json.loads(Path(mark.name).read_text())
             if number in ignored:
                 return
             if number not in handled and not (number in _OF_THE_SCRIPT and _catches(pid, number)):
@@ -85,9 +92,11 @@ def passed_on() -> Iterator[None]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-        for name in _PASSED_ON:
-            if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN:  # as nohup has it, for the ranks as well
-                signal.signal(signal.Signals[name], come)
+        numbers = [signal.Signals[name] for name in _PASSED_ON]
+        ignored = [int(number) for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+        Path(mark.name).write_text(json.dumps([0, 0, [], ignored]))
+        for number in numbers:
+            signal.signal(number, come)
         yield
 
 

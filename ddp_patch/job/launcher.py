@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import LaunchError
 from .table import LAUNCHERS, TORCH, Launcher
@@ -100,9 +101,17 @@ def _is_alone(row: Launcher, environ: Mapping[str, str]) -> bool:
     if row.ranks == TORCH:
         is_one = environ.get("WORLD_SIZE") == "1" and not _wants_several(environ)
         return is_one and (row.pods or row in (_HAND, _SIZED))
-    if row.shell and environ.get(row.shell):
+    if row.shell and environ.get(row.shell) and has_terminal():
         return True
     return environ.get(row.ranks[1]) in ("", "1", None) and not (row.pods and _wants_several(environ))
+
+
+def has_terminal() -> bool:
+    """Tell a process that a person's shell started from a task that srun started in it, with the same variables."""
+    try:
+        return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[4] != "0"  # tty_nr of proc(5)
+    except OSError:
+        return False
 
 
 def _wants_several(environ: Mapping[str, str]) -> bool:

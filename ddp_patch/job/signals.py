@@ -59,6 +59,9 @@ class Signals:
         self._as_it_is = as_it_is
         self._agreement.heed = self._heed
         if threading.current_thread() is threading.main_thread():
+            for number in self._heeded.ignored():  # a process that the agent started has them as they are by default
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                    signal.signal(number, signal.SIG_IGN)
             for number in HEEDED:
                 handler = signal.getsignal(number)
                 if callable(handler) or handler == signal.SIG_IGN:

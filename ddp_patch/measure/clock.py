@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +26,7 @@ from .told import told
 from .tracer import Tracer
 from .wanted import PROFILED, Wanted
 
-_MOST_OTHERS = 10  # steps of other optimizers between two of the leading one, as of a critic's
+_MOST_OTHERS = 3  # steps of one other optimizer between two of the leading one
 _engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13
 
 
@@ -37,8 +38,8 @@ class Clock:
     """Counts steps, and writes down what each of them took.
 
     A step lasts from one step of an optimizer to its next, and the optimizer is the one that steps first: where a
-    script trains two networks in turn, one step is a step of each. Where it is gone, or has done its part, as in a
-    script that makes one for each fold, the next one takes its place.
+    script trains two networks in turn, one step is a step of each. Where it has done its part, as in a script that
+    makes one for each fold, another one takes its place.
     """
 
     def __init__(self, record: Record, wanted: Wanted) -> None:
@@ -55,7 +56,7 @@ class Clock:
         self._tracer = Tracer(Path(wanted.record) / f"trace.{record.rank}.json")
         self._optimizers: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
         self._leading = self._stepping = 0  # identities
-        self._others = 0  # steps of others since the last one of the leading one
+        self._others: Counter[int] = Counter()  # steps of others since the last one of the leading one
         self._count = 0  # steps that are over
         self._sums = dict.fromkeys(("total", *KINDS), 0.0)
         self._backward = 0.0
@@ -137,12 +138,12 @@ class Clock:
             self._pace.steps()
 
     def _lead(self, optimizer: Optimizer) -> None:
-        self._others += 1
-        if self._leading not in self._optimizers or self._others > _MOST_OTHERS:
+        self._others[id(optimizer)] += 1
+        if not self._leading or self._others[id(optimizer)] > _MOST_OTHERS:  # alike on every rank
             self._leading = id(optimizer)
             self._sums, self._backward = dict.fromkeys(self._sums, 0.0), 0.0
         if self._leading == id(optimizer):
-            self._others = 0
+            self._others.clear()
         self._optimizers[id(optimizer)] = optimizer
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

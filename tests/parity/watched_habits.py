@@ -298,3 +298,61 @@ def a_distribution_of_what_cannot_be_observed():
         return F.cross_entropy(out, y) + torch.distributions.kl_divergence(given, standard).mean()
 
     return fit(Encoder(), loss=loss)
+
+
+# --- what was tried leaves nothing ------------------------------------------------------------------------------------
+
+WRITTEN = torch.zeros(2)
+COUNT = 0
+
+
+def counters_of_a_forward_that_cannot_be_observed():
+    """On the class, in the module's file, in a tensor, in a closure."""
+    global COUNT
+    COUNT, inside = 0, 0
+    WRITTEN.zero_()
+
+    class Counting(Net):
+        steps = 0
+
+        def forward(self, x):
+            global COUNT  # noqa: PLW0603
+            nonlocal inside
+            Counting.steps += 1
+            COUNT += 1
+            inside += 1
+            WRITTEN.add_(1)
+            scale = min(1.0, (Counting.steps + COUNT + inside + WRITTEN.sum()) / 50)
+            return self.last(torch.func.vmap(self.first)(x)) * scale
+
+    return [*fit(Counting()), Counting.steps, COUNT, inside, *WRITTEN.tolist()]
+
+
+def a_trained_tensor_of_zeros_beside_the_parameters():
+    class Gained(Net):
+        def __init__(self):
+            super().__init__()
+            self.gain = torch.zeros(3, requires_grad=True)
+
+        def forward(self, x):
+            return self.last(torch.func.vmap(self.first)(x)) + self.gain * x[:, :3]
+
+    model = Gained()
+    optimizer = torch.optim.SGD([*model.parameters(), model.gain], 0.3)
+    return [*fit(model, before=lambda model, step: (optimizer.step(), optimizer.zero_grad())), *model.gain.tolist()]
+
+
+MASK = torch.ones(1, 1)
+
+
+def a_mask_that_is_made_by_the_first_call():
+    global MASK  # noqa: PLW0603
+    MASK = torch.ones(1, 1)
+
+    def mix(net, z):
+        global MASK  # noqa: PLW0603
+        if MASK.size(0) < z.size(1):
+            MASK = torch.ones(z.size(1), z.size(1)).tril()
+        return z @ MASK
+
+    return fit(Net(mix))
