@@ -1,7 +1,9 @@
 """What a script compiles: models run compiled on rows, also inside of compiled steps, with the numbers of one process."""
 
 import collections
+import gc
 import os
+import weakref
 
 import pytest
 import torch
@@ -160,3 +162,39 @@ def test_a_model_with_batch_norm_is_compiled_around_it(ranks, backend, fullgraph
     for said, runs in ranks.call(normed, nproc, backend, fullgraph).ok().results:
         assert said == pytest.approx(wanted, rel=1e-9)
         assert runs >= (3 if fullgraph else 2 * 5)
+
+
+def models_of_trials():
+    """Train a few, one after the other, in one compiled step; how many of those that are over are still there."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 4), torch.arange(24) % 3
+    runs = collections.Counter()
+
+    def loss_of(model, x, y):
+        return F.cross_entropy(model(x), y)
+
+    loss_of = torch.compile(loss_of, backend=counted(runs, "loss", "eager"))
+    trials = []
+    for _ in range(4):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for a, b in DataLoader(TensorDataset(x, y), 8):
+            loss = loss_of(model, a, b)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        trials.append(weakref.ref(model))
+    del model, optimizer, loss
+    gc.collect()
+    return sum(trial() is not None for trial in trials[:-1]), runs["loss forward"]
+
+
+def test_models_of_trials_that_are_over_are_let_go_of(ranks):
+    ((left, runs),) = ranks.call(models_of_trials, 1).ok().results
+    assert (left, runs) == (0, 12)
+    for left, runs in ranks.call(models_of_trials, 2).ok().results:
+        assert left == 0
+        assert runs >= 8

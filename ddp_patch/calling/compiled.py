@@ -7,6 +7,7 @@ not compiled: it computes the same, but for what it calls on rows.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -93,9 +94,9 @@ def breaking_graphs(names: Sequence[str]) -> Iterator[None]:
             ids.remove(key)
 
 
-def _calls(module: nn.Module) -> Any:
+def _calls(kind: type[nn.Module]) -> Any:
     # By itself TorchDynamo passes the frame of torch's own modules over, such as nn.Sequential (torch 2.13).
-    called = sys.modules["torch._dynamo.external_utils"].wrap_inline(module._call_impl)
+    called = sys.modules["torch._dynamo.external_utils"].wrap_inline(kind._call_impl)
     # What is compiled is kept by code, and given up by code: not that of all functions that are wrapped so.
     called.__code__ = called.__code__.replace(co_firstlineno=called.__code__.co_firstlineno)
     return called
@@ -111,6 +112,7 @@ class Compiling:
             how: arguments of ``torch.compile``, but for ``fullgraph``: a replica is not part of the function's graph.
         """
         self._how = {name: value for name, value in how.items() if name in _FOR_MODELS}
+        # None holds its module, which is its first argument.
         self._forwards: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
     @contextmanager
@@ -121,8 +123,9 @@ class Compiling:
             yield
             return
         if module not in self._forwards:
-            self._forwards[module] = torch.compile(_calls(module), **self._how)
-        own["_compiled_call_impl"] = self._forwards[module]  # as Module.compile() has it (torch 2.13)
+            self._forwards[module] = torch.compile(_calls(type(module)), **self._how)
+        # As Module.compile() has it (torch 2.13).
+        own["_compiled_call_impl"] = functools.partial(self._forwards[module], module)
         try:
             with stance("default"):
                 yield
