@@ -414,7 +414,7 @@ for (x,) in DataLoader(TensorDataset(torch.randn(16, 3)), 8):
     optimizer.step()
     print(f"{{loss.item():.12f}}")
 """
-MODELS = ["Masked()", "torch.nn.DataParallel(Masked())"]
+MODELS = ["Masked()", "torch.nn.DataParallel(Masked())", "torch.compile(Masked(), backend='eager')"]
 CALLS = ["x, mask", "x, mask=mask"]
 
 
@@ -444,6 +444,16 @@ def test_the_batch_dims_option_settles_it(ranks, tmp_path, model, call):
     assert len(wanted) == 2
     assert losses(by_variable.stdout[0]) == pytest.approx(wanted, rel=1e-9)
     assert losses(by_command_line.stdout[0]) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_an_argument_without_a_name_is_named_by_its_number(ranks, tmp_path):
+    source = MASKED.replace("MODEL", "Masked()").replace("CALL", "x, mask").replace("x, mask=None", "*given")
+    script = write(tmp_path, source.replace("self.linear(x) * mask", "self.linear(given[0]) * given[1]"))
+    said = ended_once(ranks.script(script, 2), "BatchError")
+    assert "Write ddp_patch.enable(batch_dims={'argument 1': None}) if it is not a batch" in said
+    wanted = losses(ranks.script(script, 1).ok().stdout[0])
+    outcome = ranks.script(script, 2, env={"DDP_PATCH_BATCH_DIMS": "argument 1=none"}).ok()
+    assert losses(outcome.stdout[0]) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_batch_dims_argument_settles_it(ranks, tmp_path):

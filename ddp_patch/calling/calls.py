@@ -40,6 +40,12 @@ class Call:
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
 
+def written(module: nn.Module) -> nn.Module:
+    """The module that the script's author wrote, also where ``torch.compile(module)`` gave another one for it."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)  # torch 2.13
+    return inner
+
+
 def described(module: nn.Module) -> str:
     """Name a module in the report."""
     count = sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))

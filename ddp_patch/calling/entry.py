@@ -20,7 +20,7 @@ from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
-from .calls import Call
+from .calls import Call, written
 from .items import rows_of
 
 
@@ -139,7 +139,7 @@ def _unclear(name: str, leaf: Tensor, rows: int, dims: set[int], call: Call) -> 
     if len(fitting) < 2 or dims.isdisjoint(fitting):
         return ""
     return (
-        f"{type(call.module).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
+        f"{type(written(call.module)).__name__}: dimensions {' and '.join(map(str, fitting))} of {name!r}, shape "
         f"{tuple(leaf.shape)}, equal the batch size {rows}, so the batch dimension cannot be told. "
         f"Write ddp_patch.enable(batch_dims={{{name!r}: None}}) if it is not a batch, or its dimension if it is."
     )
@@ -226,7 +226,7 @@ def plain_targets(call: Call, entry: Entry) -> list[tuple[Tensor, Tensor]]:
 
 def argument_names(module: nn.Module, count: int) -> list[str]:
     """Names of a forward's positional arguments, as the script's author wrote them."""
-    forward = module.forward
+    forward = written(module).forward
     names = _positional(getattr(forward, "__func__", forward))
     names = names[1:] if hasattr(forward, "__func__") else names
     return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
