@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..structure import map_leaves
+from .descriptors import path_of
 from .files import Files
 from .ownership import Ownership
 from .pipes import Pipe
@@ -86,7 +87,7 @@ class Commands:
         """Lock a file: rank 0 has the lock for all, which come to it and go on together."""
         if self._rank_zero.is_silent():
             return None
-        if not self._rank_zero.in_lockstep() or not self._ownership.covers_locks():
+        if not self._rank_zero.in_lockstep() or not self._ownership.covers_locks(path_of(next(iter(args), None))):
             return real(*args, **kwargs)
         return self._rank_zero.barrier_call(what, lambda: real(*args, **kwargs))
 

@@ -20,7 +20,7 @@ from ..batch.world import World
 from ..errors import LockstepError
 from ..job import debugged
 from ..ledger import script_line
-from .ownership import frames, is_ours, kind
+from .callers import frames, is_ours, kind
 from .prompts import Prompts
 from .rank_zero import RankZero
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _SYSTEM = Path("/proc")
 
@@ -19,6 +20,13 @@ def is_written_to(path: str) -> bool:
     if not (_SYSTEM / "self/fd").is_dir():  # nobody can tell
         return True
     return any(_is(wanted, process, descriptor) for process in _family() for descriptor in _listed(process / "fd"))
+
+
+def path_of(file: Any) -> str | None:
+    """Give the path of an open file, or of its descriptor; None where nobody can tell."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.readlink(_SYSTEM / f"self/fd/{file if isinstance(file, int) else file.fileno()}")
+    return None
 
 
 def _family() -> Iterator[Path]:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_OWN = str(Path(__file__).parent.parent)
-_WRAPPERS = tuple(os.path.join(_OWN, room, "") for room in ("patches", "effects"))  # frames of what is patched
-_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
-# Python's own machinery: what it writes is of this process.
-_MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecache", "tokenize", "ctypes", "site")
-# Libraries that write what belongs to the process: compiled code, state of their own. What the script saves through
-# torch and the trackers has patches of its own.
-_OWN_WRITERS = (
-    *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate"),
-    *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
-    *("tensorboard", "tensorboardX"),
-)
-_ASKED = ("torch.onnx", "IPython.core.magics")  # parts of these that write what they are asked for
-# What these have other libraries write is theirs as well: rank 0 alone has them.
-_TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
+from .callers import OWN, TRACKERS, frames, is_ours, is_python, kind, top
+
+_WRAPPERS = tuple(os.path.join(OWN, room, "") for room in ("patches", "effects"))  # frames of what is patched
 # Trackers put themselves in front of these, to see what the script writes: on rank 0, and before its own code.
 _HOOKED = (
     *("matplotlib", "joblib", "sklearn", "xgboost", "lightgbm", "catboost", "fire", "hydra", "absl", "tensorflow"),
@@ -33,6 +20,7 @@ _HOOKED = (
 )
 # What these write, they were given by whoever called them.
 _CONTENT = ("numpy", "pandas", "PIL", "matplotlib", "imageio", "skimage", "yaml", "openpyxl", "h5py", "safetensors")
+_LOCKERS = ("filelock", "portalocker", "fasteners")  # what these lock, they were given by whoever called them
 _CALLERS = ("threading", "concurrent", "contextlib")  # these call what they were handed
 # These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
@@ -70,7 +58,7 @@ class Ownership:
         if (
             folder is None
             or not (is_made or os.path.isdir(folder))
-            or not self.covers(os.path.join(os.fsdecode(folder), "x"), passing="tempfile")
+            or not self.covers(os.path.join(os.fsdecode(folder), "x"), passing=("tempfile",))
         ):
             return folder
         return os.fsencode(self._scratch) if isinstance(folder, bytes) else self._scratch
@@ -80,12 +68,12 @@ class Ownership:
         own = _absolute(path)
         return bool(self._temporary) and any(part in self._temporary for part in (own, *above(own)))
 
-    def covers(self, *paths: Any, passing: str = "") -> bool:
+    def covers(self, *paths: Any, passing: Sequence[str] = ()) -> bool:
         """Tell whether an effect on one of these is the script's.
 
         Args:
             paths: of files or folders; an open descriptor is the rank's own.
-            passing: a module of Python's machinery that only passes on who calls it.
+            passing: modules that only pass on who calls them.
         """
         named = [_absolute(path) for path in paths if isinstance(path, (str, bytes, os.PathLike))]
         if not named:
@@ -104,7 +92,7 @@ class Ownership:
             through: modules of Python that it may call through.
         """
         frame = self._asking(through)
-        return frame is not None and (kind(frame) == "script" or _top(frame) in _COMMANDERS)
+        return frame is not None and (kind(frame) == "script" or top(frame) in _COMMANDERS)
 
     def covers_commands(self) -> bool:
         """Tell whether the script has a command run, itself or by what it handed it to: a thread, an exit stack."""
@@ -117,19 +105,25 @@ class Ownership:
         is_past = False  # the wrapper of what was called
         for frame in frames():
             is_past = is_past or not is_ours(frame)
-            if is_past and not _is_python(frame.f_code.co_filename):
+            if is_past and not is_python(frame.f_code.co_filename):
                 return is_ours(frame)
         return False
 
-    def covers_locks(self) -> bool:
-        """Tell whether the script locks, or a library right on its behalf: compilers lock their caches as they need."""
+    def covers_locks(self, path: str | None) -> bool:
+        """Tell whether the script locks, or a library on its behalf: not its cache, which every rank has.
+
+        Args:
+            path: of what is locked, if that is known.
+        """
         kinds = (kind(frame) for frame in frames())
-        return next((found for found in kinds if found in ("own", "script")), "") == "script"
+        if next((found for found in kinds if found in ("own", "script")), "") != "script":  # compilers, as they need
+            return False
+        return path is None or _writer(_LOCKERS) == "script" or not self._is_of_cache(path)
 
     def covers_seeds(self) -> bool:
         """Tell whether the script seeds a generator, or a library does for it; not Python or a tracker for itself."""
         frame = self._asking(("numpy",))
-        return frame is not None and (kind(frame) in ("script", "library") or _top(frame) == "accelerate")
+        return frame is not None and (kind(frame) in ("script", "library") or top(frame) == "accelerate")
 
     def caller(self, *through: str) -> str:
         """Tell who is calling: "script", "library", "own" or "between"; empty if nobody is, as at exit."""
@@ -141,32 +135,38 @@ class Ownership:
             if self._is_caller(frame, through):
                 return frame
             name = frame.f_code.co_filename
-            if name.startswith(_OWN) and not name.startswith(_WRAPPERS):
+            if name.startswith(OWN) and not name.startswith(_WRAPPERS):
                 return None
         return None
 
     @staticmethod
     def _is_caller(frame: FrameType, through: tuple[str, ...]) -> bool:
-        return not frame.f_code.co_filename.startswith(_OWN) and _top(frame) not in ("wrapt", *through)
+        return not frame.f_code.co_filename.startswith(OWN) and top(frame) not in ("wrapt", *through)
 
     def _is_left_alone(self, path: str, kind: str) -> bool:
         if self.is_temporary(path) or "__pycache__" in path:
             return True
-        # The working directory may be gone.
-        here = os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
         if path.startswith(_SYSTEM) and not path.startswith(_DISKS_IN_MEMORY):
             return True
         if kind == "script":
             return False
+        if self._is_of_cache(path):
+            return True
+        return kind == "library" and path.startswith(self._scratch) and not path.startswith(_here())
+
+    def _is_of_cache(self, path: str) -> bool:
         # The script may set the variables below the line.
         variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
         caches = tuple(os.path.join(_absolute(root), "") for root in (*self._cache_roots, *variables))
-        if path.startswith(caches) and not here.startswith(caches):
-            return True
-        return kind == "library" and path.startswith(self._scratch) and not path.startswith(here)
+        return os.path.join(path, "").startswith(caches) and not _here().startswith(caches)
 
 
-def _writer(passing: str) -> str:
+def _here() -> str:
+    """Give the working directory, which may be gone."""
+    return os.path.join(os.path.abspath("."), "") if os.path.isdir(".") else ""
+
+
+def _writer(passing: Sequence[str]) -> str:
     """Tell who is writing.
 
     Returns:
@@ -175,65 +175,14 @@ def _writer(passing: str) -> str:
     """
     writer, library = "", ""
     for frame in frames():
-        found = "between" if passing and _top(frame) == passing else kind(frame)
+        found = "between" if top(frame) in passing else kind(frame)
         if found == "library":
-            writer, library = found, _top(frame)
-        elif found == "own" and not (writer and (_top(frame) not in _TRACKERS or library in _HOOKED)):
+            writer, library = found, top(frame)
+        elif found == "own" and not (writer and (top(frame) not in TRACKERS or library in _HOOKED)):
             return found
         elif found == "script":
             return "content" if library in _CONTENT else writer or found
     return writer or "script"  # without any: what the script left to run at exit, or to a pool of threads
-
-
-def kind(frame: FrameType) -> str:
-    """Tell whose code this is; "between" for what passes on what others ask for."""
-    name = frame.f_code.co_filename
-    module = _top(frame)
-    if is_ours(frame):
-        return "between"
-    if _is_installed(name):
-        is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
-        if (module in _OWN_WRITERS or module in _TRACKERS) and not is_asked:
-            return "own"
-        return "script" if module == _program() else "library"
-    if _is_python(name):
-        if str(frame.f_globals.get("__name__")) == "concurrent.futures.thread":
-            return "between"
-        return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
-    return "script"
-
-
-def is_ours(frame: FrameType) -> bool:
-    """Tell whether this is code of this package, or what it patches with."""
-    # Methods that dataclasses make have a file of no name.
-    return frame.f_code.co_filename.startswith(_OWN) or _top(frame) in ("ddp_patch", "wrapt")
-
-
-def _is_installed(name: str) -> bool:
-    return "site-packages" in name or "dist-packages" in name
-
-
-def _is_python(name: str) -> bool:
-    """Tell a file of Python's own; packages are installed in a folder of its folder."""
-    return name.startswith(("<frozen", *_STANDARD)) and not _is_installed(name)
-
-
-def _top(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _program() -> str:
-    """Top package of a program that is installed, and run by ``-m``."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return str(spec.name).partition(".")[0] if spec is not None else ""
-
-
-def frames() -> Iterator[FrameType]:
-    """Give the frames that are running, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def above(path: str) -> Iterator[str]:

@@ -128,7 +128,12 @@ PATCHES = (
     *(Patch("os", name, _signal(f"os.{name}"), _ONCE) for name in ("kill", "killpg")),
     Patch("os", "waitpid", _waitpid, _ONCE),
     *(
-        Patch("fcntl", name, _lock(f"fcntl.{name}"), "rank 0 has the lock, for all (filelock's as well)")
+        Patch(
+            "fcntl",
+            name,
+            _lock(f"fcntl.{name}"),
+            "rank 0 has the lock, for all (filelock's as well); of a library's cache, each rank",
+        )
         for name in _LOCKS
     ),
     Patch("threading", "Thread.is_alive", _ended("Thread.is_alive", False, lambda thread: thread.join()), _ASKED),

@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-from ..effects.ownership import is_ours
+from ..effects.callers import is_ours
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 

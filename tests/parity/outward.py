@@ -883,6 +883,42 @@ def locks_and_waits():
     return seen
 
 
+_CACHING = """
+import os
+import shutil
+import time
+
+import filelock
+
+
+def prepared(folder):
+    with filelock.FileLock(f"{folder}.lock"):
+        if not os.path.isdir(folder):
+            os.makedirs(f"{folder}.incomplete")
+            time.sleep(0.1)
+            with open(f"{folder}.incomplete/rows.txt", "w") as stream:
+                stream.write("rows")
+            shutil.move(f"{folder}.incomplete", folder)
+    return open(f"{folder}/rows.txt").read()
+"""
+
+
+def a_library_that_locks_its_cache():
+    """As datasets does: every rank has the cache, so that each needs the lock."""
+    os.makedirs("site-packages")
+    os.makedirs("cache")
+    Path("site-packages", "caching.py").write_text(_CACHING)
+    sys.path.insert(0, os.path.abspath("site-packages"))
+    os.environ["XDG_CACHE_HOME"] = os.path.abspath("cache")
+    import caching
+
+    seen = [caching.prepared(os.path.abspath(f"cache/{name}")) for name in "abc"]
+    del os.environ["XDG_CACHE_HOME"], sys.path[0]
+    for folder in ("site-packages", "cache"):
+        shutil.rmtree(folder)
+    return seen
+
+
 def functions_are_copied():
     """Those that are patched, too."""
     layer = copy.deepcopy(Layer())
@@ -1158,6 +1194,7 @@ HABITS = [
     films,
     compiled,
     locks_and_waits,
+    a_library_that_locks_its_cache,
     results_elsewhere,
     trackers,
     experiments,

@@ -1,0 +1,77 @@
+"""Whose code is running: the script's, a library's, or Python's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+OWN = str(Path(__file__).parent.parent)
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
+# Python's own machinery: what it writes is of this process.
+_MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecache", "tokenize", "ctypes", "site")
+# Libraries that write what belongs to the process: compiled code, state of their own. What the script saves through
+# torch and the trackers has patches of its own.
+_OWN_WRITERS = (
+    *("torch", "torchgen", "triton", "numba", "llvmlite", "accelerate"),
+    *("IPython", "ipykernel", "debugpy", "coverage", "pytest", "_pytest", "execnet", "xdist"),
+    *("tensorboard", "tensorboardX"),
+)
+_ASKED = ("torch.onnx", "IPython.core.magics")  # parts of these that write what they are asked for
+# What these have other libraries write is theirs as well: rank 0 alone has them.
+TRACKERS = ("wandb", "mlflow", "comet_ml", "clearml", "visdom")
+
+
+def kind(frame: FrameType) -> str:
+    """Tell whose code this is; "between" for what passes on what others ask for."""
+    name = frame.f_code.co_filename
+    module = top(frame)
+    if is_ours(frame):
+        return "between"
+    if _is_installed(name):
+        is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
+        if (module in _OWN_WRITERS or module in TRACKERS) and not is_asked:
+            return "own"
+        return "script" if module == _program() else "library"
+    if is_python(name):
+        if str(frame.f_globals.get("__name__")) == "concurrent.futures.thread":
+            return "between"
+        return "own" if module in _MACHINERY or name.startswith("<frozen importlib") else "between"
+    return "script"
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Tell whether this is code of this package, or what it patches with."""
+    # Methods that dataclasses make have a file of no name.
+    return frame.f_code.co_filename.startswith(OWN) or top(frame) in ("ddp_patch", "wrapt")
+
+
+def _is_installed(name: str) -> bool:
+    return "site-packages" in name or "dist-packages" in name
+
+
+def is_python(name: str) -> bool:
+    """Tell a file of Python's own; packages are installed in a folder of its folder."""
+    return name.startswith(("<frozen", *_STANDARD)) and not _is_installed(name)
+
+
+def top(frame: FrameType) -> str:
+    """Give the package of a frame's code."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _program() -> str:
+    """Top package of a program that is installed, and run by ``-m``."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return str(spec.name).partition(".")[0] if spec is not None else ""
+
+
+def frames() -> Iterator[FrameType]:
+    """Give the frames that are running, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
