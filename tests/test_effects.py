@@ -133,6 +133,39 @@ def read_back():
     return [*answers, Path("held.txt").read_text()]
 
 
+def mapped_by_default():
+    """By ``np.memmap(path)``, which may write: once for every batch, as training data is."""
+    from ddp_patch.effects import null_file
+
+    np.arange(8, dtype=np.uint8).tofile("tokens.bin")
+    os.utime("tokens.bin", (1e9, 1e9))
+    with open("large.bin", "wb") as stream:
+        stream.truncate(2**30 + 8)
+    copied, copy = [], null_file.shutil.copyfileobj
+    null_file.shutil.copyfileobj = lambda source, *rest: copied.append(source.name) or copy(source, *rest)
+    seen = []
+    for _ in range(3):
+        seen.append(int(np.memmap("tokens.bin").sum()))
+        large = np.memmap("large.bin")
+        seen += [large.shape[0], int(large[:4].sum())]
+    first, second = np.memmap("tokens.bin"), np.memmap("tokens.bin")
+    first[0], large[5] = 9, 3
+    seen += [int(second[0]), int(large[5]), large.mode]
+    null_file.shutil.copyfileobj = copy
+    del first, second, large
+    seen += [int(np.fromfile("tokens.bin", np.uint8)[0]), int(np.memmap("large.bin", mode="r")[5])]
+    said = [note for note in ddp_patch.report().ledger.notes if "large.bin" in note]
+    return [seen, len(copied), len(said)]
+
+
+def test_a_file_that_is_mapped_by_default_is_copied_once_and_a_large_one_not_at_all(ranks):
+    alone = ranks.call(mapped_by_default, 1).ok().results[0]
+    (first, none, said), (second, once, said_too) = ranks.call(mapped_by_default, 2).ok().results
+    assert first == second == alone[0]
+    assert (none, once) == (0, 1)
+    assert said == said_too == 1
+
+
 def test_files_that_nobody_holds_any_more_are_read_as_they_are(ranks):
     first, turns, again, none, held, whole = ranks.call(read_back, 2).ok().results[0]
     assert first == again == [{"a": 1}, 0, [7] * 4]

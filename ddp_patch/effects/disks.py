@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from ..batch.world import World
-from .null_file import before
+from .null_file import Copies, before
 from .ownership import above
 from .rank_zero import RankZero
 
@@ -37,6 +37,7 @@ class Disks:
         self._rank_zero = rank_zero
         self._world = world
         self._are_one = are_one
+        self._copies = Copies()
         self._changed: set[str] = set()  # by rank 0's names
         self._above: set[str] = set()  # folders that these are in, at any depth
         self._apart: dict[str, bool] = {}  # folder -> some rank does not see rank 0's files there
@@ -140,7 +141,7 @@ class Disks:
         """What a file held before rank 0 opens it, as ``null_file.before``. Every rank asks; rank 0 needs nothing."""
         others = "w" if self._rank_zero.is_leader else mode
         if self._are_one or not ("a" in mode or "r" in mode) or not self.are_apart(path):
-            return before(path, others)
+            return self._copies.before(path, others)
         held: IO[bytes] | None = None
         with contextlib.suppress(OSError):  # rank 0 meets the error as well
             if "+" in mode:

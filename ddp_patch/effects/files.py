@@ -17,14 +17,13 @@ from typing import IO, Any
 
 from .disks import UNSEEN, Disks
 from .file_objects import Watched, in_step
-from .null_file import Open, before, null_file
+from .null_file import KEPT, Open, before, null_file
 from .ownership import Ownership
 from .rank_zero import RankZero
 from .scratch import make_scratch
 from .written import Written
 
 _PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
-_COPIED = 2**30  # bytes; the others of larger files read the file itself, which rank 0 may go on changing
 
 
 class Files:
@@ -200,9 +199,9 @@ class Files:
     def _read_mapped(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
         """Read a file that rank 0 writes to through memory: the other ranks copy it while rank 0 waits."""
         self._rank_zero.barrier_call("open", lambda: None, [own])
-        with before(own, "r+" if _size(own) < _COPIED else "w") as held:
+        with before(own, "r+" if _size(own) < KEPT else "w") as held:
             self._rank_zero.barrier_call("open", lambda: None, [own])
-            if self._rank_zero.is_leader or _size(own) >= _COPIED:
+            if self._rank_zero.is_leader or _size(own) >= KEPT:
                 return real(file, mode, **options)
             held.seek(0)
             return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(held.fileno())})

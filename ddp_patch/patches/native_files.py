@@ -11,7 +11,11 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from ..effects.null_file import KEPT
 from ..effects.shared import plain
+from ..ledger import script_line
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import map_leaves
@@ -21,10 +25,48 @@ _WRITTEN = "_ddp_patch_written"  # of h5py.File: it writes, together with those 
 
 
 def _memmap(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    array = wrapped(*args, **kwargs)
-    if array.mode in ("r+", "w+") and array.filename is not None:
-        session.files.mapped(array.filename)
-    return array
+    def bind(kind: Any, filename: Any, dtype: Any = np.uint8, mode: Any = "r+", *rest: Any, **options: Any) -> Any:
+        if mode in ("r+", "readwrite") and _is_too_large(session, filename):
+            path = session.files.leaders(filename)
+            array = _mapped(session, path, lambda mode: wrapped(kind, path, dtype, mode, *rest, **options))
+        else:
+            array = wrapped(*args, **kwargs)
+        if array.mode in ("r+", "w+") and array.filename is not None:
+            session.files.mapped(array.filename)
+        return array
+
+    return bind(*args, **kwargs)
+
+
+def _is_too_large(session: Session, path: Any) -> bool:
+    if not session.owners.covers(path):
+        return False
+    own = session.files.key(path)
+    if session.rank_zero.in_lockstep():
+        return bool(session.rank_zero.call("numpy.memmap", lambda: _size(own) > KEPT, [own]))
+    return session.rank_zero.is_silent() and _size(own) > KEPT
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def _mapped(session: Session, path: Any, real: Callable[[str], Any]) -> Any:
+    """Map a file that is too large for copies: what the other ranks write stays in their memory."""
+    session.ledger.note(
+        f"{script_line()}: numpy.memmap({os.fsdecode(path)!r}) may write to a file that is too large for copies: where "
+        "another rank reads what rank 0 has changed meanwhile, values differ. Write mode='r' if it is only read"
+    )
+    made: list[Any] = []
+    if session.rank_zero.in_lockstep():
+        own = os.path.abspath(os.fsdecode(path))
+        session.disks.refuse_apart("numpy.memmap", own)
+        session.rank_zero.barrier_call("numpy.memmap", lambda: made.append(real("r+")), [own], broadcast_result=False)
+    if not made:
+        with session.rank_zero.alone():
+            made.append(real("c"))
+        made[0].mode = "r+"
+    return made[0]
 
 
 def _twin(session: Session, connect: Callable[..., Any], path: str) -> str:
