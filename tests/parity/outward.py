@@ -416,6 +416,39 @@ def trackers():
     return seen
 
 
+def runs_that_are_asked_for():
+    """Through mlflow's functions: rank 0 alone has the experiment and the run."""
+    os.environ.update(MLFLOW_ALLOW_FILE_STORE="true", DO_NOT_TRACK="true")
+    import mlflow
+
+    where = f"file://{os.path.abspath('asked')}"  # mlflow keeps a store for each name
+    mlflow.set_tracking_uri(where)
+    mlflow.set_registry_uri(where)
+    mlflow.set_experiment("asked for")
+    with mlflow.start_run(run_name="r") as active:
+        operations = [mlflow.log_metric("sum", batch().sum(), step=i, synchronous=False) for i in range(2)]
+        for operation in operations:
+            operation.wait()
+        mlflow.flush_async_logging()
+        with open("a.txt", "w+b") as stream:
+            stream.write(b"text")
+            stream.seek(0)
+            mlflow.log_stream(stream, "a.txt")
+        mlflow.log_table({"x": [1, 2]}, "t.json")
+        mlflow.log_artifact("a.txt", "model")
+        where = mlflow.get_artifact_uri("model")
+    mlflow.set_experiment_tag("team", "a")
+    found = mlflow.search_runs()
+    seen = [len(found), float(found["metrics.sum"][0]), mlflow.get_experiment_by_name("asked for").tags["team"]]
+    seen.append(mlflow.load_table("t.json", run_ids=[active.info.run_id])["x"].tolist())
+    versions = [mlflow.register_model(where, "m").version for _ in range(2)]
+    seen += [list(map(int, versions)), len(mlflow.search_model_versions()), len(mlflow.search_registered_models())]
+    mlflow.delete_run(active.info.run_id)
+    seen.append(len(mlflow.search_runs()))
+    shutil.rmtree("asked")
+    return seen
+
+
 def experiments():
     import comet_ml
 
@@ -1197,6 +1230,7 @@ HABITS = [
     a_library_that_locks_its_cache,
     results_elsewhere,
     trackers,
+    runs_that_are_asked_for,
     experiments,
     tasks,
     windows,

@@ -15,7 +15,24 @@ _FUNCTIONS = (
     *("set_experiment", "create_experiment", "start_run", "end_run", "active_run", "last_active_run"),
     *("get_artifact_uri", "log_metric", "log_metrics", "log_param", "log_params", "log_artifact", "log_artifacts"),
     *("log_dict", "log_text", "log_figure", "log_image", "log_table", "log_input", "set_tag", "set_tags", "delete_tag"),
+    *(
+        "log_inputs",
+        "log_stream",
+        "load_table",
+        "get_run",
+        "get_parent_run",
+        "delete_run",
+        "restore_run",
+        "search_runs",
+    ),
+    *("get_experiment", "get_experiment_by_name", "search_experiments", "delete_experiment", "restore_experiment"),
+    *("set_experiment_tag", "set_experiment_tags", "delete_experiment_tag", "initialize_logged_model", "log_outputs"),
+    *("create_external_model", "log_model_params", "finalize_logged_model", "get_logged_model", "last_logged_model"),
+    *("search_logged_models", "set_logged_model_tags", "delete_logged_model_tag", "import_checkpoints"),
+    *("flush_async_logging", "flush_artifact_async_logging"),
 )
+_OF_REGISTRY = ("register_model", "search_registered_models", "search_model_versions", "set_model_version_tag")
+_UNDER_WAY = "mlflow.utils.async_logging.run_operations"  # what logs with synchronous=False gives
 _FLAVORS = ("mlflow.pytorch", "mlflow.pyfunc", "mlflow.transformers", "mlflow.sklearn")
 _CLIENTS = ("mlflow:MlflowClient", "mlflow.tracking:MlflowClient", "mlflow.client:MlflowClient")
 
@@ -29,19 +46,31 @@ def _once(what: str) -> Any:
             "mlflow"
         ):  # at exit, mlflow ends what rank 0 began
             return wrapped(*args, **kwargs)
-        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs))
+        results: list[Any] = []
+
+        def act() -> tuple[bool, Any]:
+            results.append(wrapped(*args, **kwargs))
+            is_under_way = type(results[0]).__module__ == _UNDER_WAY
+            return is_under_way, None if is_under_way else results[0]
+
+        is_under_way, result = session.rank_zero.barrier_call(what, act)
+        if is_under_way:  # which rank 0 alone can wait for
+            return session.shared(MLFLOW).call(what, lambda: results[0], (), {})
+        return result
 
     return call
 
 
-_FLUENT, _EFFECT = "mlflow.tracking.fluent", "rank 0 acts; all get what it got"
+_FLUENT, _REGISTRY = "mlflow.tracking.fluent", "mlflow.tracking._model_registry.fluent"
+_EFFECT = "rank 0 acts; all get what it got"
 
 PATCHES = (
     *(
         Patch(
-            _FLUENT, name, _once(f"mlflow.{name}"), _EFFECT, (f"mlflow:{name}",), when_imported="mlflow", optional=True
+            module, name, _once(f"mlflow.{name}"), _EFFECT, (f"mlflow:{name}",), when_imported="mlflow", optional=True
         )
-        for name in _FUNCTIONS
+        for module, names in ((_FLUENT, _FUNCTIONS), (_REGISTRY, _OF_REGISTRY))
+        for name in names
     ),
     *(
         Patch(flavor, name, _once(f"{flavor}.{name}"), _EFFECT, when_imported=flavor, optional=True)
