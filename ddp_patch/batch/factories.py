@@ -63,14 +63,15 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
 
 def counts(indices: Any, total: int) -> bool:
-    """Tell whether indices are 0, 1, 2, ... up to a total, without a look at them if ``torch.arange`` made them."""
+    """Tell whether indices are 0, 1, 2, ... up to a total, without waiting for those that ``torch.arange`` made."""
     if isinstance(indices, range):
         return indices == range(total)
     if not isinstance(indices, Tensor) or isinstance(indices, BatchTensor):
         return False
     if indices.dtype != torch.long or indices.shape != (total,):
         return False
-    is_made_so = not indices.is_inference() and _counting.get(indices) == indices._version
+    # On the host a look costs little, and NumPy writes to its memory without a word.
+    is_made_so = not indices.is_cpu and not indices.is_inference() and _counting.get(indices) == indices._version
     return is_made_so or bool((indices == torch.arange(total, device=indices.device)).all())
 
 

@@ -24,6 +24,15 @@ def function_name(func: Any) -> str:
     return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
 
 
+def as_rules_have_them(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give arguments where rules look for them: ``torch.mean(input=x, axis=1)`` is ``torch.mean(x, dim=1)``."""
+    if not args and "input" in kwargs and "condition" not in kwargs:
+        args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+    if "axis" in kwargs or "keepdims" in kwargs:  # NumPy's names, which torch takes as well
+        kwargs = {_NUMPYS.get(name, name): value for name, value in kwargs.items()}
+    return args, kwargs
+
+
 def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
     """Tell by torch's naming whether a function writes to its first argument or to ``out``."""
     name = getattr(func, "__name__", "")
@@ -31,6 +40,7 @@ def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
     return is_named or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
 
 
+_NUMPYS = {"axis": "dim", "keepdims": "keepdim"}
 _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",

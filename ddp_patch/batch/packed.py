@@ -57,6 +57,18 @@ class PackedRows(PackedSequence, Opaque):
             self._whole = _pack(padded, self.lengths, batch_first=True, enforce_sorted=is_sorted)
         return self._whole
 
+    @classmethod
+    def _make(cls, iterable: Any) -> PackedSequence:  # type: ignore[override]
+        return tuple.__new__(PackedSequence, iterable)
+
+    def _replace(self, **changed: Any) -> PackedSequence:  # type: ignore[override]  # its tensors are the whole's
+        """Replace tensors of the batch."""
+        return self.whole()._replace(**changed)
+
+    def pin_memory(self) -> PackedSequence:  # type: ignore[override]
+        """Give the batch in pinned memory."""
+        return self.whole().pin_memory()
+
     def to(self, *args: Any, **kwargs: Any) -> PackedRows:
         """The same with data on another device or of another type."""
         own = self.own.to(*args, **kwargs)

@@ -16,7 +16,7 @@ from ..structure import leaves
 from .forms import EXPORTS, agree, any_is_aliased, full_tensor, mark_aliased, node_of, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import Unanswered, below_torch, function_name, writes_in_place
+from .names import Unanswered, as_rules_have_them, below_torch, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .transforms import is_transformed
@@ -151,8 +151,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not args and "input" in kwargs and "condition" not in kwargs:  # torch.mean(input=x): rules look for it there
-        args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+    args, kwargs = as_rules_have_them(args, kwargs)
     world = World.current  # none after disable(), when a batch still knows its shape
     operation, before = 0, None
     if world is not None:

@@ -238,6 +238,7 @@ def norms(r):
         lambda x: getattr(F, r_name)(x) if dim != (0 if x.dim() == 3 else 1) else x * 1,
         lambda x: x.std(d, unbiased=False) if x.shape[d] > 1 else x.sum(d),
         lambda x: F.cosine_similarity(x, x * 2 + 1, dim=d),
+        lambda x: torch.sum(x, axis=d, keepdims=True),
     ]
     r_name = r.choice(["softmax", "log_softmax", "softmin"])
     return Call(r.choice(forms), [(x, dim)])
@@ -295,6 +296,7 @@ def moves(r):
         lambda x: x.movedim(0, -1),
         lambda x: x.unsqueeze(at),
         lambda x: x.unsqueeze(at).squeeze(),
+        lambda x: x.unsqueeze(axis=at).squeeze(axis=at),
         lambda x: x.mT,
         lambda x: x.swapaxes(1, 2).contiguous().view(*x.swapaxes(1, 2).shape),
         lambda x: x.squeeze(),
@@ -326,6 +328,8 @@ def columns(r):
         lambda x: x.chunk(2, dim=d)[0],
         lambda x: torch.cat([x, x * 2], dim=d),
         lambda x: torch.stack([x, x + 1], dim=r_at),
+        lambda x: torch.stack([x, x + 1], axis=r_at),
+        lambda x: torch.cat([x, x * 2], axis=d),
         lambda x: torch.stack([x.detach().cpu(), x.detach()], dim=-1).sum(-1) * x,
         lambda x: x.gather(d, x.argsort(d)),
     ]

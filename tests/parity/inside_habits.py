@@ -984,3 +984,31 @@ def a_table_that_is_normalized():
         optimizer.step()
         said += [loss.item(), *[v.double().sum().item() for v in model.state_dict().values()]]
     return said
+
+
+def packed_sequences_with_other_data():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.last = nn.GRU(1, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x, lengths):
+            packed = nn.utils.rnn.pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
+            return self.last(self.rnn(packed._replace(data=packed.data * 2))[1][-1])
+
+    model = Net()
+    optimizer = SGD(model.parameters(), 0.3)
+    return loop(model, lambda x, y: descend(F.cross_entropy(model(x, y + 1), y), optimizer), optimizer)
+
+
+def rows_that_are_picked_in_an_order_that_numpy_turned():
+    said = []
+    for x, y in data():
+        rows = torch.arange(len(x))
+        rows.numpy()[:] = rows.numpy()[::-1].copy()
+        said += x[rows, y].tolist()
+        said.append(F.cross_entropy(x[:, :3], y.byte(), torch.ones(3, dtype=x.dtype)).item())
+        size, width = x.shape
+        pairs = torch.cat([x[:, None].expand(size, size, width), x[None].expand(size, size, width)], 2)
+        said += pairs.view(-1, 2 * width).std(1).tolist()
+    return said

@@ -27,7 +27,9 @@ def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if layout is not None and dim % tensors[0].dim() != layout.dim:
         rows = _cut(tensors, layout)
         return NotImplemented if rows is None else BatchTensor.from_local(torch.cat(rows, dim), layout)
-    return redealt(on_whole(func, args, kwargs), dim % tensors[0].dim())
+    at = [tensor._layout.dim for tensor in tensors if isinstance(tensor, BatchTensor)]
+    dim %= tensors[0].dim()
+    return redealt(on_whole(func, args, kwargs), dim if dim in at else at[0])
 
 
 def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -96,6 +96,7 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _counted(target: Tensor, ignored: int, weight: Tensor | None) -> Tensor:
     """How many targets are not to be ignored, or the weights of their classes."""
+    target = target.long()  # torch takes bytes as well
     kept = target != ignored
     return kept.sum() if weight is None else (weight[target.where(kept, 0)] * kept).sum()
 
