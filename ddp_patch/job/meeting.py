@@ -34,6 +34,7 @@ _LOOK = 0.05  # seconds between two looks for rank 0's note
 _ANSWER_WAIT = 30.0  # seconds, in which a store answers that accepts connections
 _TELL_WAIT = 2.0  # seconds, in which the others of this host see for themselves what ends rank 0
 _LOOPBACK = "127.0.0.1"
+_BEFORE = "before it came to ddp_patch.enable()"
 
 
 def meet(told: Told, timeout: float) -> Any:
@@ -137,8 +138,13 @@ def _meet_on_one_host(told: Told, timeout: float) -> Any:
         try:
             if waiting.get("ddp_patch/met/all", max(end - time.monotonic(), 0.0)) is None:
                 if time.monotonic() < end:
-                    _refuse_lost(told, siblings)
+                    _refuse_lost(told, siblings, note)
                 _refuse_missing(told, note)
+        except dist.DistError:  # the store went with rank 0
+            gone = time.monotonic() + _TELL_WAIT
+            while not siblings.has_lost_one() and time.monotonic() < gone:
+                time.sleep(_LOOK)
+            raise siblings.refusal(_BEFORE) from None
         finally:
             waiting.close()
     finally:
@@ -195,10 +201,12 @@ def _refuse_missing(told: Told, note: Path) -> Any:
     )
 
 
-def _refuse_lost(told: Told, siblings: Siblings) -> Any:
+def _refuse_lost(told: Told, siblings: Siblings, note: Path | None = None) -> Any:
     if told.rank == 0:
+        if note is not None:
+            note.unlink(missing_ok=True)  # now: the launcher may end it with the first that says so
         time.sleep(_TELL_WAIT)
-    raise siblings.refusal("before it came to ddp_patch.enable()")
+    raise siblings.refusal(_BEFORE)
 
 
 def _named(told: Told) -> str:
