@@ -104,10 +104,9 @@ def test_a_port_in_use_is_named_by_rank_0_and_the_others_do_not_hang(tmp_path, m
         f"cannot take the port 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT): another program"
         in (tmp_path / "said.0").read_text()
     )
-    assert (
-        f"found at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT) something that does not answer"
-        in (tmp_path / "said.1").read_text()
-    )
+    found = f"found at 127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT) something that does not answer"
+    said = (tmp_path / "said.1").read_text()
+    assert found in said or "does not wait for rank 0, which ended before" in said, said  # whichever it sees first
 
 
 @pytest.mark.sample
