@@ -202,11 +202,12 @@ def _refuse_missing(told: Told, note: Path) -> Any:
 
 
 def _refuse_lost(told: Told, siblings: Siblings, note: Path | None = None) -> Any:
+    refusal = siblings.refusal(_BEFORE)
     if told.rank == 0:
         if note is not None:
             note.unlink(missing_ok=True)  # now: the launcher may end it with the first that says so
         time.sleep(_TELL_WAIT)
-    raise siblings.refusal(_BEFORE)
+    raise refusal
 
 
 def _named(told: Told) -> str:
