@@ -30,7 +30,7 @@ from .growing import Growing
 from .held import held_by
 from .iterator import Batches
 from .listener import Listener
-from .plan import RUNS, Plan, Read, is_settled, plan
+from .plan import RUNS, Plan, Read, agreed, is_settled, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .shadow import Shadows, shadow_of
@@ -95,11 +95,12 @@ class Loaders:
                 full_tensor(batch)  # workers cannot ask the other ranks
         if known is None:
             number = _number()
-            planned = compare_datasets(self._world, loader, number, how.by.name)
-            if Read.PER_HOST.name in planned and how.by is not Read.PER_HOST:
-                how = Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
+            how = agreed(how, compare_datasets(self._world, loader, number, how.by.name))
             collated = Collated(_described(loader), is_settled(loader))
             known = self._known[loader] = _Known(number, FirstBatches(self._world, number), collated, how)
+        elif not goes_on:
+            name = f"the plan of loader {known.number} in epoch {known.epochs + 1}"
+            how = agreed(how, self._world.exchange(name, how.by.name))
         known.how = how
         self._world.ledger.loaders[_described(loader)] = how.reason
         if not known.epochs and loader.persistent_workers:
@@ -116,8 +117,7 @@ class Loaders:
         if self._growing is not None:
             self._growing.refuse_position(loader)
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
-        source = Everywhere(iterator, self._world)
-        return Batches(source, self._replicas, self._world, "a batch of a loader", 0, None)
+        return Batches(Everywhere(iterator, self._world), self._replicas, self._world, "a batch of a loader", 0, None)
 
     def close(self) -> None:
         """Let go of the other ranks of this host, and of workers."""

@@ -118,6 +118,20 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
     return _per_host(f"its collate_fn may look at the whole batch; {_SHARD_BATCH}")
 
 
+def agreed(own: Plan, planned: list[str]) -> Plan:
+    """Settle on one plan, where ranks find other things in a loader since one of them alone has read it or another.
+
+    Its dataset may have made a generator, its collate function told ``default_collate`` of a type.
+
+    Args:
+        own: the plan of this rank.
+        planned: how each rank would read.
+    """
+    if Read.PER_HOST.name in planned and own.by is not Read.PER_HOST:
+        return Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
+    return own
+
+
 def _collates_as_torch_does() -> bool:
     """Tell whether nobody has told ``default_collate`` of types of their own, of which it may make anything."""
     return all(getattr(function, "__module__", "").startswith("torch.") for function in default_collate_fn_map.values())

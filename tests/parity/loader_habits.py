@@ -19,6 +19,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    default_collate,
     get_worker_info,
     random_split,
 )
@@ -942,3 +943,19 @@ def types_that_default_collate_was_told_of():
     finally:
         del default_collate_fn_map[Box]
     return found
+
+
+def tells_default_collate(samples):
+    """As MONAI's ``list_data_collate`` does, wherever it runs."""
+    default_collate_fn_map[Box] = lambda boxes, *, collate_fn_map=None: list(boxes)
+    return default_collate(samples)
+
+
+def types_that_another_loader_tells_default_collate_of():
+    before = DataLoader(Rows(), 6, shuffle=True)
+    found = epochs(before, 1)
+    try:
+        found += epochs(DataLoader(Rows(), 6, collate_fn=tells_default_collate), 1)
+        return found + epochs(before) + epochs(DataLoader(Rows(), 6, shuffle=True), 3)
+    finally:
+        default_collate_fn_map.pop(Box, None)
