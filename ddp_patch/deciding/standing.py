@@ -97,6 +97,11 @@ class Standing:
         return all(sample_of(array) == seen for array, seen in self._numbers)
 
 
+def put_attribute(thing: Any, name: str, value: Any) -> None:
+    """Put back what a place held that is no dictionary, if it held anything."""
+    delattr(thing, name) if value is MISSING else setattr(thing, name, value)
+
+
 def _put(get: Callable[..., Any], name: Any, value: Any) -> None:
     namespace = getattr(get, "__self__", None)
     if isinstance(namespace, dict) and value is not MISSING:

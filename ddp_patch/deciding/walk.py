@@ -21,7 +21,7 @@ from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
-from .standing import MISSING, Standing, sample_of
+from .standing import MISSING, Standing, put_attribute, sample_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
@@ -157,11 +157,11 @@ class Walk:
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
             get = functools.partial(content_of, cell)
-            self.standing.place(get, "cell_contents", value, functools.partial(_set, cell))
+            self.standing.place(get, "cell_contents", value, functools.partial(put_attribute, cell))
             held.append((name, self._followed(value, depth, own)))
         if own:
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
-                get, put = functools.partial(getattr, thing), functools.partial(_set, thing)
+                get, put = functools.partial(getattr, thing), functools.partial(put_attribute, thing)
                 self.standing.place(get, name, getattr(thing, name), put)
             held.append(self.over(thing.__defaults__, depth))
             held.append(self.over(thing.__kwdefaults__, depth))
@@ -200,7 +200,7 @@ class Walk:
             if isinstance(value, types.FunctionType) and not own:
                 held.append(self.over(value, depth))
             elif own or type(value) in PLAIN:
-                held.append((name, self.held(namespace, name, depth, put=functools.partial(_set, thing))))
+                held.append((name, self.held(namespace, name, depth, put=functools.partial(put_attribute, thing))))
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
@@ -225,7 +225,7 @@ class Walk:
         for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)
-            self.standing.place(get, name, value, functools.partial(_set, thing))
+            self.standing.place(get, name, value, functools.partial(put_attribute, thing))
             held.append((name, self.over(value, depth)))
         return tuple(held), self.over(kind, depth) if own else None
 
@@ -240,10 +240,6 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     *referring.WALKS,
 ]
 _FORMS = types.MappingProxyType
-
-
-def _set(thing: Any, name: str, value: Any) -> None:
-    delattr(thing, name) if value is MISSING else setattr(thing, name, value)
 
 
 def _identity(item: Any) -> Any:
