@@ -28,7 +28,7 @@ def everything(*things):
 
 
 def both(tensor):
-    tensor = tensor.detach().to_dense().double() if tensor.is_sparse else tensor.detach().double()
+    tensor = tensor.detach().to_dense().double() if tensor.layout is not torch.strided else tensor.detach().double()
     return [tensor.sum().item(), (tensor**2).sum().item()]
 
 
