@@ -35,6 +35,7 @@ from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import Work, is_of_batches, observation, observed, of_few_rows, restored_if_it_fails, told_by, untouched
 from .probe import SplitDecision, decide, is_of_machine
+from .standing import Standing
 
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
 
@@ -133,7 +134,8 @@ class SplitDecisions:
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
-        guards.outside.note_versions()
+        before = guards.outside
+        before.note_versions()
         if guards.is_truncated:
             seen.tied(*MORE_THAN_WATCHED)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
@@ -144,7 +146,7 @@ class SplitDecisions:
         try:
             with (
                 writing_back(call.args, call.kwargs, (args, kwargs), wrote),
-                restored_if_it_fails(layers, seen, generators, guards.outside),
+                restored_if_it_fails(layers, seen, generators),
                 observed(self._world, seen),
                 work if entry.is_scripts_own else nullcontext(),
             ):
@@ -157,12 +159,12 @@ class SplitDecisions:
             # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
             # or the author's error is raised again.
             forms.fail_on_batches = True
-            return self._tried(call, entry, rows, instead=How.WHOLE)
+            return self._tried(call, entry, rows, instead=How.WHOLE, before=before)
         seen.check_kept(result, given)
         if wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
             seen.tied(why, "Return a new tensor instead")
-        changed = guards.outside.was_written_to()
+        changed = before.was_written_to()
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
         if changed or not is_alike:
             seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
@@ -200,7 +202,9 @@ class SplitDecisions:
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)
 
-    def _tried(self, call: Call, entry: Entry, rows: int | None, instead: How = How.BATCHES) -> First:
+    def _tried(
+        self, call: Call, entry: Entry, rows: int | None, instead: How = How.BATCHES, before: Standing | None = None
+    ) -> First:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
@@ -208,6 +212,7 @@ class SplitDecisions:
             entry: how its arguments are cut.
             rows: size of the batch the script is working on, as far as it is known.
             instead: how it is carried out if not on rows.
+            before: what its code reached before a call that failed.
         """
         held = self._census.of(call.module)
 
@@ -221,7 +226,7 @@ class SplitDecisions:
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
                 span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
                 decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
-            return agreed(self._world, of_few_rows(decision, guards, instead))
+            return agreed(self._world, of_few_rows(decision, guards, instead, before or guards.outside))
 
         decision = decided(entry)
         if decision.how is not How.ROWS and entry.guessed:

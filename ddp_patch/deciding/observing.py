@@ -138,16 +138,13 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 
 
 @contextmanager
-def restored_if_it_fails(
-    layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any], outside: Standing
-) -> Iterator[None]:
-    """Put generators, buffers, attributes and containers back if a call fails that may do on rows.
+def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any]) -> Iterator[None]:
+    """Put generators, buffers and attributes back if a call fails that may do on rows.
 
     Args:
         layers: of the module that is called, itself the first.
         seen: is told of draws from generators of the script's own.
         generators: these.
-        outside: what its code reaches.
     """
     stood = [state_of(generator) for generator in generators]
     held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
@@ -161,7 +158,6 @@ def restored_if_it_fails(
             _put_back(layers[0], held)
             for its in attributes:
                 its.put_back()
-            outside.put_back()
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
         seen.tied(OWN_DRAWS, DRAW_OUTSIDE)
@@ -191,16 +187,17 @@ def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observatio
     return dataclasses.replace(decision, dims=dims, losses=tuple(seen.reductions))
 
 
-def of_few_rows(decision: SplitDecision, guards: Guards, instead: How) -> SplitDecision:
+def of_few_rows(decision: SplitDecision, guards: Guards, instead: How, before: Standing) -> SplitDecision:
     """Complete the decision of a trial on a few rows.
 
     Args:
         decision: of the trial.
         guards: of the module.
         instead: how calls are carried out if not on rows.
+        before: what stood before the first of these calls. What the trial leaves as it found it, they all leave alike.
     """
     if guards.outside.was_written_to() or guards.is_truncated:
-        guards.outside.put_back()
+        before.put_back()
         why = MORE_THAN_WATCHED if guards.is_truncated else CHANGES_OUTSIDE
         return SplitDecision(instead, ". ".join(why))
     if any(where is not None and where[1] != 1 for where in decision.dims.values()):
