@@ -35,7 +35,6 @@ from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import Work, is_of_batches, observation, observed, of_few_rows, restored_if_it_fails, told_by, untouched
 from .probe import SplitDecision, decide, is_of_machine
-from .standing import Standing
 
 _ROWS_TRIED = 4  # of a call that cannot be observed on batches
 
@@ -134,8 +133,7 @@ class SplitDecisions:
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
-        before = guards.outside
-        before.note_versions()
+        before = guards.outside.noted()
         if guards.is_truncated:
             seen.tied(*MORE_THAN_WATCHED)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
@@ -159,11 +157,10 @@ class SplitDecisions:
             # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
             # or the author's error is raised again.
             forms.fail_on_batches = True
-            return self._tried(call, entry, rows, instead=How.WHOLE, before=before)
+            return self._tried(call, entry, rows, How.WHOLE, before)
         seen.check_kept(result, given)
         if wrote:
-            why = "its forward writes to an argument, which is no batch of a loader"
-            seen.tied(why, "Return a new tensor instead")
+            seen.tied("its forward writes to an argument, which is no batch of a loader", "Return a new tensor instead")
         changed = before.was_written_to()
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
         if changed or not is_alike:
@@ -202,17 +199,15 @@ class SplitDecisions:
     def _span(self, entry: Entry) -> Span:
         return Span(*entry.layout.span(self._world.rank), entry.layout.total)
 
-    def _tried(
-        self, call: Call, entry: Entry, rows: int | None, instead: How = How.BATCHES, before: Standing | None = None
-    ) -> First:
+    def _tried(self, call: Call, entry: Entry, rows: int | None, other: How = How.BATCHES, before: Any = None) -> First:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
             call: that cannot be observed on batches.
             entry: how its arguments are cut.
             rows: size of the batch the script is working on, as far as it is known.
-            instead: how it is carried out if not on rows.
-            before: what its code reached before a call that failed.
+            other: how it is carried out if not on rows.
+            before: the Standing before a call that failed.
         """
         held = self._census.of(call.module)
 
@@ -221,12 +216,12 @@ class SplitDecisions:
             given = as_batches(call.args, call.kwargs, entry)
             self.fingerprints.of(call.module, held)  # as the call has left it that failed
             guards = self.fingerprints.guards(call.module)
-            guards.outside.note_versions()
+            guards.outside.noted()
             with muted(self._world), untouched(held.layers):
                 whole, part = first_rows(*given, most), first_rows(*given, most // 2)
                 span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
                 decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
-            return agreed(self._world, of_few_rows(decision, guards, instead, before or guards.outside))
+            return agreed(self._world, of_few_rows(decision, guards, other, before or guards.outside))
 
         decision = decided(entry)
         if decision.how is not How.ROWS and entry.guessed:

@@ -51,13 +51,14 @@ class Standing:
         """Note whether a tensor wants a gradient."""
         self._flags.append((tensor, tensor.requires_grad))
 
-    def note_versions(self) -> None:
-        """Note how often each tensor was written to."""
+    def noted(self) -> Standing:
+        """Note how often each tensor was written to, and give this."""
         self._versions = [
             (tensor, tensor._version, tensor.detach().clone() if tensor.numel() <= _SMALL else None)
             for tensor, _ in self._flags
             if not tensor.is_inference()
         ]
+        return self
 
     def was_written_to(self) -> bool:
         """Tell whether a call since then has written to a tensor, or put another thing somewhere."""
