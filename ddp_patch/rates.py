@@ -125,7 +125,7 @@ class Rates:
 
     def _refuse_same_batches(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuse to scale the rates of batches that have not grown, where the step changes something."""
-        if _learns(groups) and not (self._ledger.has_grown or isinstance(self._rule, (int, float))):
+        if not (self._ledger.has_grown or isinstance(self._rule, (int, float))) and _learns(groups):
             raise OptionError(
                 f"lr_scale='{self._rule}' scales learning rates as batches grow with the ranks, and before this step "
                 "none has grown: batch='per_device' grows those of a DataLoader. Read the rows by one, write the "

@@ -23,7 +23,7 @@ import torch
 from ..errors import LaunchError
 from . import attempt, interfaces, reaching, software
 from .launcher import Placement, Told
-from .siblings import Siblings
+from .siblings import Siblings, without_store
 from .waiting import Waiting
 
 _NAMED = 8  # ranks in a message
@@ -139,10 +139,7 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
             if told.rank == 0:  # what it reads may end it, and with it the store
                 waiting.get(f"{came}/read/all", _READ_WAIT)
     except RuntimeError as error:
-        raise LaunchError(
-            f"Rank {told.rank} on {own.name} lost the store of the job, which is rank 0's or its launcher's, before "
-            f"all {told.world_size} ranks had come. Look at what rank 0 printed."
-        ) from error
+        raise without_store(told) from error
     finally:
         waiting.close()
     if have_come != b"[]":

@@ -27,7 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..errors import LaunchError
 from . import attempt, loopback
 from .launcher import Told
-from .siblings import Siblings
+from .siblings import Siblings, without_store
 from .waiting import Waiting
 
 _LOOK = 0.05  # seconds between two looks for rank 0's note
@@ -140,11 +140,11 @@ def _meet_on_one_host(told: Told, timeout: float) -> Any:
                 if time.monotonic() < end:
                     _refuse_lost(told, siblings, note)
                 _refuse_missing(told, note)
-        except dist.DistError:  # the store went with rank 0
-            gone = time.monotonic() + _TELL_WAIT
-            while not siblings.has_lost_one() and time.monotonic() < gone:
+        except dist.DistError as error:  # the store went with rank 0
+            last = time.monotonic() + _TELL_WAIT + 1
+            while not (is_gone := siblings.has_lost_one()) and time.monotonic() < last:
                 time.sleep(_LOOK)
-            raise siblings.refusal(_BEFORE) from None
+            raise siblings.refusal(_BEFORE) if is_gone else without_store(told) from error
         finally:
             waiting.close()
     finally:

@@ -65,7 +65,16 @@ class Siblings:
                 for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     if variable.startswith(mark):
                         found.add(int(variable.removeprefix(mark)))
-        return sorted({*range(self._told.world_size)} - found) if self._started == self._told.world_size else []
+        is_known = self._parent and self._started == self._told.world_size
+        return sorted({*range(self._told.world_size)} - found) if is_known else []
+
+
+def without_store(told: Told) -> LaunchError:
+    """Give the error of a rank whose store is gone, as that of a rank that held it goes with it."""
+    return LaunchError(
+        f"Rank {told.rank} on {socket.gethostname()} lost the store of the job, which is rank 0's or its launcher's, "
+        f"before all {told.world_size} ranks had come. Look at what rank 0 printed."
+    )
 
 
 def _started(told: Told) -> int:
