@@ -412,7 +412,7 @@ def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):
     name = "SIGHUP" if way == "nohup" else "SIGUSR1"
     ignores = "" if way == "nohup" else f"import signal\nsignal.signal(signal.{name}, signal.SIG_IGN)\n"
     text = f"{FLAG if way == 'the script' else ''}{ignores if way == 'the script' else ''}"
-    text += f"def stops():\n    return False\n{TRAINING}steps = train(100)\n{ENDING}"  # some seconds
+    text += f"def stops():\n    return False\n{TRAINING}steps = train(30)\n{ENDING}"  # some seconds
     script = tmp_path / "script.py"
     script.write_text((ignores if way == "above the line" else "") + START % "nproc=2" + text)
     launcher = ["nohup", sys.executable] if way == "nohup" else [sys.executable]
@@ -427,7 +427,7 @@ def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):
 
 def test_a_signal_that_is_handled_in_c_comes_to_rank_0(tmp_path):
     text = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\n"
-    text = f"import signal\n{text}def stops():\n    return False\n{TRAINING}steps = train(100)\n{ENDING}"
+    text = f"import signal\n{text}def stops():\n    return False\n{TRAINING}steps = train(30)\n{ENDING}"
     with running(tmp_path, text, 2) as job:
         job.wait_for("ready")
         job.process.send_signal(signal.SIGUSR1)
