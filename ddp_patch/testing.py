@@ -102,7 +102,7 @@ class _Check:
         loss = functools.reduce(
             operator.add,
             [(r * _cotangent(r)).sum() for r in results if isinstance(r, Tensor) and r.requires_grad],
-            torch.zeros((), dtype=torch.float64),
+            torch.zeros((), dtype=torch.float64, device="cpu"),
         )
         wanted = [value for value in fresh.values() if value.requires_grad]
         grads = torch.autograd.grad(loss, wanted, allow_unused=True) if loss.requires_grad else []
@@ -163,5 +163,5 @@ _SAID = {"rowwise": "rowwise", "sum": "a sum over rows", "mean": "a mean over ro
 
 def _cotangent(result: Tensor) -> Tensor:
     """Any weights that differ from element to element."""
-    numbers = torch.arange(1, result.numel() + 1, dtype=torch.float64).reshape(result.shape)
+    numbers = torch.arange(1, result.numel() + 1, dtype=torch.float64, device=result.device).reshape(result.shape)
     return torch.cos(numbers).to(result.dtype)

@@ -1,5 +1,6 @@
 """What needs an accelerator: one rank on NCCL, and two ranks that share it and talk by gloo."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from accelerator_habits import HABITS, TOLERANCES, images, net
 from conftest import PATIENCE
+from parity.test_habits import CASES
 from parity.test_scripts import SCRIPTS, compare_text, compare_values
+from parity.together import run_all_on, try_all
 from test_device import HARD_CODED
 
 pytestmark = [
@@ -18,11 +21,30 @@ pytestmark = [
 ]
 # Written for a host of two: this one may have one.
 ON_ONE = HARD_CODED.replace('"0,1"', '"0"').replace("cuda:1", "cuda:0").replace("device(1)", "device(0)")
+HAS_SEVERAL = torch.cuda.device_count() > 1
+MAY_SHARE = torch.cuda.is_available() and torch.cuda.nccl.version()[:2] >= (2, 30)
 SHARED = {"share_devices": True}
+WAYS = {
+    "gloo": {"enable": SHARED, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}},
+    "NCCL": {"enable": SHARED, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}},
+    "a device each": {"enable": {"share_devices": False}},
+}
 WHERE = """
 import torch
 print(torch.cuda.current_device(), torch.cuda.device_count(), torch.zeros(1, device="cuda").device)
 """
+
+
+@pytest.fixture(
+    params=[
+        "gloo",
+        pytest.param("NCCL", marks=pytest.mark.skipif(not MAY_SHARE, reason="needs NCCL 2.30 to share a GPU")),
+        pytest.param("a device each", marks=pytest.mark.skipif(not HAS_SEVERAL, reason="needs a GPU for each rank")),
+    ]
+)
+def way(request):
+    """How two ranks have devices, and talk."""
+    return WAYS[request.param]
 
 
 def run(command, folder, **environ):
@@ -34,28 +56,34 @@ def run(command, folder, **environ):
     return done.stdout
 
 
-def started(script, folder, nproc):
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(nproc)] if nproc else []
+def started(script, folder, nproc, way=None):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)] if nproc else []
     command = [sys.executable, *launch, "-m", "ddp_patch", str(script)] if nproc else [sys.executable, script]
-    return run(command, folder, DDP_PATCH_SHARE_DEVICES="1")
+    options = way or {}
+    sharing = {"DDP_PATCH_SHARE_DEVICES": str(int(options.get("enable", SHARED)["share_devices"]))}
+    return run(command, folder, **sharing, **options.get("env", {}))
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
-def test_hard_coded_devices_are_this_ranks(tmp_path, nproc):
+def test_one_rank_has_the_devices_that_a_script_names(tmp_path):
     script = tmp_path / "hard_coded.py"
     script.write_text(ON_ONE)
-    compare_text(started(script, tmp_path, nproc), started(script, tmp_path, 0), 1e-4)
+    compare_text(started(script, tmp_path, 1), started(script, tmp_path, 0), 1e-4)
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
+def test_hard_coded_devices_are_this_ranks(tmp_path, way):
+    script = tmp_path / "hard_coded.py"
+    script.write_text(ON_ONE)
+    compare_text(started(script, tmp_path, 2, way), started(script, tmp_path, 0), 1e-4)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_print_and_save_what_one_process_does(tmp_path, script, nproc):
+def test_scripts_print_and_save_what_one_process_does(tmp_path, script, way):
     folders = [tmp_path / "alone", tmp_path / "ranks"]
     for folder in folders:
         folder.mkdir()
     source = tmp_path / script.name
     source.write_text(script.read_text())
-    alone, ranks = started(source, folders[0], 0), started(source, folders[1], nproc)
+    alone, ranks = started(source, folders[0], 0), started(source, folders[1], 2, way)
     compare_text(ranks, alone, 1e-6)
     for path in folders[0].rglob("*.pt"):
         theirs = torch.load(path, weights_only=False) if path.name != "model.pt" else None
@@ -76,15 +104,15 @@ def moved():
     return seen
 
 
-def test_loaders_pin_and_move(ranks):
+def test_loaders_pin_and_move(ranks, way):
     alone = ranks.call(moved, 1).ok().results[0]
-    assert ranks.call(moved, 2, enable=SHARED).ok().results == [alone] * 2
+    assert ranks.call(moved, 2, **way).ok().results == [alone] * 2
 
 
-def test_ranks_see_the_devices_that_one_process_sees(tmp_path):
+def test_ranks_see_the_devices_that_one_process_sees(tmp_path, way):
     script = tmp_path / "where.py"
     script.write_text(WHERE)
-    assert started(script, tmp_path, 2) == started(script, tmp_path, 0)
+    assert started(script, tmp_path, 2, way) == started(script, tmp_path, 0)
 
 
 def streams():
@@ -99,9 +127,9 @@ def streams():
     return [first, torch.rand(3, device="cuda").tolist(), torch.rand(2).tolist()]
 
 
-def test_draws_on_the_accelerator_are_those_of_one_process(ranks):
+def test_draws_on_the_accelerator_are_those_of_one_process(ranks, way):
     alone = ranks.call(streams, 1).ok().results[0]
-    assert ranks.call(streams, 2, enable=SHARED).ok().results == [alone] * 2
+    assert ranks.call(streams, 2, **way).ok().results == [alone] * 2
 
 
 def checkpoint():
@@ -114,28 +142,37 @@ def checkpoint():
     return [places, torch.equal(found["model"].weight, model.weight)]
 
 
-def test_checkpoints_come_back_to_this_ranks_device(ranks):
-    assert ranks.call(checkpoint, 2, enable=SHARED).ok().results == [[["cuda", "cuda", "cpu"], True]] * 2
+def test_checkpoints_come_back_to_this_ranks_device(ranks, way):
+    assert ranks.call(checkpoint, 2, **way).ok().results == [[["cuda", "cuda", "cpu"], True]] * 2
 
 
 # --- habits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
-def test_habits_do_what_one_process_does(ranks, habit):
-    """Two ranks that share a device and talk by gloo."""
+def test_habits_do_what_one_process_does(ranks, habit, way):
     alone = ranks.call(habit, 1).ok().results[0]
-    for found in ranks.call(habit, 2, enable=SHARED).ok().results:
+    for found in ranks.call(habit, 2, **way).ok().results:
         assert found == pytest.approx(alone, rel=max(TOLERANCES.get(habit, 0), 2e-3), abs=1e-5)  # TF32, other kernels
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a GPU for each of two ranks")
-@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
-def test_habits_do_on_a_device_each_what_one_process_does(ranks, habit):
-    """Two ranks on NCCL."""
-    alone = ranks.call(habit, 1).ok().results[0]
-    for found in ranks.call(habit, 2).ok().results:
-        assert found == pytest.approx(alone, rel=max(TOLERANCES.get(habit, 0), 2e-3), abs=1e-5)
+@pytest.mark.parametrize(("module", "names"), CASES, ids=lambda part: part[0] if isinstance(part, list) else part)
+def test_habits_of_the_cpu_do_on_the_accelerator_what_one_process_does(ranks, module, names, way):
+    """In float64, where tensors, modules and generators are made on the accelerator by default."""
+    alone = ranks.call(try_all, 1, "cuda", module, names).ok().results[0]
+    able = [name for name in names if not isinstance(alone[name], str)]
+    outcome, wrong = ranks.call(run_all_on, 2, "cuda", module, able, **way), []
+    for rank in range(2):
+        noted = outcome.cwd / f"habits.{rank}"
+        given = dict(map(json.loads, noted.read_text().splitlines())) if noted.exists() else {}
+        for name in able:
+            if name not in given:
+                wrong.append(f"rank {rank}: {name} did not end\n{outcome.said()}")
+                break
+            if given[name] != pytest.approx(alone[name], rel=1e-7, abs=1e-9):
+                wrong.append(f"rank {rank}: {name} gave {given[name]} instead of {alone[name]}")
+    assert not wrong, "\n".join(wrong)
+    outcome.ok()
 
 
 def compiled_by_inductor():
@@ -151,9 +188,9 @@ def compiled_by_inductor():
     return losses
 
 
-def test_a_compiled_model_learns_what_one_process_learns(ranks):
+def test_a_compiled_model_learns_what_one_process_learns(ranks, way):
     alone = ranks.call(compiled_by_inductor, 1).ok().results[0]
-    for found in ranks.call(compiled_by_inductor, 2, enable=SHARED).ok().results:
+    for found in ranks.call(compiled_by_inductor, 2, **way).ok().results:
         assert found == pytest.approx(alone, rel=2e-3)
 
 
@@ -167,8 +204,8 @@ def captured():
         return str(error)
 
 
-def test_a_cuda_graph_is_refused(ranks):
-    for said in ranks.call(captured, 2, enable=SHARED).ok().results:
+def test_a_cuda_graph_is_refused(ranks, way):
+    for said in ranks.call(captured, 2, **way).ok().results:
         assert "torch.compile" in said
 
 
@@ -187,8 +224,8 @@ def first_steps():
     return peaks
 
 
-def test_the_first_step_takes_no_more_memory_than_a_later_one(ranks):
-    for first, *_, last in ranks.call(first_steps, 2, enable=SHARED).ok().results:
+def test_the_first_step_takes_no_more_memory_than_a_later_one(ranks, way):
+    for first, *_, last in ranks.call(first_steps, 2, **way).ok().results:
         assert first <= 1.05 * last
 
 
@@ -213,10 +250,10 @@ def steady_steps():
     return counts[-1]
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="gloo waits for the device with each collective")
+@pytest.mark.skipif(not (MAY_SHARE or HAS_SEVERAL), reason="gloo waits for the device with each collective")
 def test_a_steady_step_waits_for_the_device_no_more_often_than_one_process(ranks):
     (alone,) = ranks.call(steady_steps, 1).ok().results
-    assert max(ranks.call(steady_steps, 2).ok().results) <= alone
+    assert max(ranks.call(steady_steps, 2, **WAYS["NCCL" if MAY_SHARE else "a device each"]).ok().results) <= alone
 
 
 # --- one rank on NCCL -------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ _TORCH = str(Path(torch.__file__).parent)
 _PASSED_OVER = (
     str(Path(__file__).parents[1]),
     torch.overrides.__file__,
-    str(Path(torch.__file__).parent / "_tensor.py"),
+    f"{_TORCH}/_tensor.py",
+    f"{_TORCH}/utils/_device.py",  # hands calls on, under torch.set_default_device
 )
 
 

@@ -44,7 +44,7 @@ class PackedRows(PackedSequence, Opaque):
     def lengths(self) -> Tensor:
         """Lengths of all sequences, on the host."""
         sizes = self.order.batch_sizes
-        lengths = (torch.arange(int(sizes[0]))[:, None] < sizes).sum(1)
+        lengths = (torch.arange(int(sizes[0]), device="cpu")[:, None] < sizes).sum(1)
         places = self.order.unsorted_indices
         return lengths if places is None else lengths[places]
 
@@ -95,9 +95,9 @@ def pack(input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bo
         whole = full_tensor(input) if isinstance(input, BatchTensor) else input
         return _pack(whole, _on_host(lengths), batch_first, enforce_sorted)
     layout = input._layout
-    counts = torch.as_tensor(_on_host(lengths), dtype=torch.int64)
+    counts = torch.as_tensor(_on_host(lengths), dtype=torch.int64, device="cpu")
     # One element for each, which says what torch says of wrong lengths, on every rank.
-    order = _pack(torch.empty(layout.total, input.shape[1 - dim]), counts, True, enforce_sorted)
+    order = _pack(torch.empty(layout.total, input.shape[1 - dim], device="cpu"), counts, True, enforce_sorted)
     start, count = layout.span(World.get().rank)
     own = _pack(to_local(input), counts[start : start + count], batch_first, enforce_sorted)
     return PackedRows.of(own, order, layout)

@@ -75,7 +75,8 @@ def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or not tensor.numel():
             return tensor
-        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+        drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu")
+        noise = drawn.to(tensor.device)
         if tensor.dtype is torch.bool:
             return noise > 0.5
         if not (tensor.is_floating_point() or tensor.is_complex()):

@@ -21,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
 
-_PASSED_OVER = (__file__, str(Path(torch.__file__).parent / "_tensor.py"), torch.overrides.__file__)
 _TORCH = str(Path(torch.__file__).parent)
+# The last one hands calls on, under torch.set_default_device.
+_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}/_tensor.py", f"{_TORCH}/utils/_device.py")
 _KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
 
 

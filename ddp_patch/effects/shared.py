@@ -166,7 +166,7 @@ def _nowhere(*_: Any) -> None:
 def plain(leaf: Any) -> Any:
     """Give a batch as a tensor that any library takes."""
     if isinstance(leaf, (BatchTensor, PendingTensor)):
-        return torch.as_tensor(leaf.detach().cpu().numpy())
+        return torch.from_numpy(leaf.detach().cpu().numpy())
     return leaf
 
 

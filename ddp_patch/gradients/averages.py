@@ -56,7 +56,7 @@ def _means_of_entries(sources: Sequence[Tensor], values: Sequence[Tensor | None]
         return []
     found = [value.coalesce() if value is not None and value.is_sparse else value for value in values]
     counts = torch.zeros(len(found), world.size, dtype=torch.long, device=world.device)
-    counts[:, world.rank] = torch.tensor([_entries_in(value) for value in found])
+    counts[:, world.rank] = counts.new_tensor([_entries_in(value) for value in found])
     means: list[Tensor | None] = []
     for source, own, of_ranks in zip(sources, found, world.all_reduce(counts).tolist(), strict=True):
         if _DENSE in of_ranks:
@@ -69,16 +69,18 @@ def _means_of_entries(sources: Sequence[Tensor], values: Sequence[Tensor | None]
         layout = Layout(tuple(max(0, count) for count in of_ranks), 0, sum(max(0, count) for count in of_ranks))
         if own is None:
             nowhere = torch.zeros(1, 0, dtype=torch.long, device=source.device)
-            own = torch.sparse_coo_tensor(
-                nowhere, source.new_zeros(0, *source.shape[1:]), source.shape, check_invariants=False
-            )
-            own = own.coalesce()
+            own = _sparse(nowhere, source.new_zeros(0, *source.shape[1:]), source)
         if layout.total > 0:
             indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
             entries = world.all_gather_rows(own.values(), layout) / world.size
-            own = torch.sparse_coo_tensor(indices, entries, source.shape, check_invariants=False).coalesce()
+            own = _sparse(indices, entries, source)
         means.append(own.detach())
     return means
+
+
+def _sparse(indices: Tensor, entries: Tensor, like: Tensor) -> Tensor:
+    made = torch.sparse_coo_tensor(indices, entries, like.shape, device=like.device, check_invariants=False)
+    return made.coalesce()
 
 
 def _entries_in(grad: Tensor | None) -> int:

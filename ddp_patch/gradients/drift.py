@@ -73,7 +73,7 @@ class Drift:
 
     def _hash(self, tensor: Tensor | None) -> Tensor:
         if tensor is None:
-            return torch.ones((), dtype=torch.int64)
+            return torch.ones((), dtype=torch.int64, device="cpu")
         if tensor.is_sparse:
             entries = tensor.detach().coalesce()
             return self._hash(entries.indices()) * _ODD + self._hash(entries.values())
@@ -89,7 +89,7 @@ class Drift:
         if found is None or len(found) < wanted:
             size = _AT_ONCE if found is not None else wanted
             drawn = torch.Generator().manual_seed(0)  # alike on every rank, and none of the script's
-            found = torch.randint(-(1 << 63), (1 << 63) - 1, (size,), generator=drawn).to(bits.device)
+            found = torch.randint(-(1 << 63), (1 << 63) - 1, (size,), generator=drawn, device="cpu").to(bits.device)
             self._weights[bits.device] = found
         return found
 

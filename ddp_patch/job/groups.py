@@ -41,7 +41,7 @@ def connect(
     # By its local rank it takes a device.
     os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
     # NCCL wants a device for each; of a launcher's group nothing is to be chosen.
-    shared: dict[str, Any] = {"backend": "gloo"} if place.shares and launchers is None else {}
+    shared: dict[str, Any] = {"backend": "gloo"} if place.by_gloo and launchers is None else {}
     state = PartialState(cpu=place.device is None, init_method=rendezvous.URL, timeout=limit, **shared)
     device: torch.device = state.device
     if state.num_processes != placement.world_size:
@@ -52,7 +52,7 @@ def connect(
     group = dist.GroupMember.WORLD
     assert group is not None
     if launchers is not None:  # it has its own time-out, and may be of another backend
-        group = dist.new_group(timeout=limit, backend="gloo" if place.shares else dist.get_backend())
+        group = dist.new_group(timeout=limit, backend="gloo" if place.by_gloo else dist.get_backend())
     one_process = OneProcess(environ, group, launchers)
     # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
     # which gradient is ready first.

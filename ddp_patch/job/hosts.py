@@ -49,6 +49,7 @@ class Seen:
     mounts: str = ""  # the same for ranks that find the same files under the same names
     software: tuple[tuple[str, str], ...] = ()  # what has to be the same everywhere, by name
     order: str = ""  # the same for ranks whose sets of strings have the same order
+    takes_several: bool = False  # its NCCL lets several ranks have one device
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Place:
     placement: Placement
     device: int | None  # index among the accelerators that it sees
     shares: bool  # some ranks of the job have one device
+    by_gloo: bool = False  # and talk by gloo, as NCCL wants one for each
 
 
 def look(local_rank: int | None) -> Seen:
@@ -66,11 +68,12 @@ def look(local_rank: int | None) -> Seen:
     Args:
         local_rank: as the launcher says, if it does.
     """
-    kind, devices, why = "cpu", [], ""
+    kind, devices, why, several = "cpu", [], "", False
     try:
         if accelerator_count():
             kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
             devices = [_identity(kind, index) for index in range(torch.accelerator.device_count())]
+            several = kind == "cuda" and software.nccl_takes_several()
     except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
     is_given = bool(interfaces.given())
@@ -83,6 +86,7 @@ def look(local_rank: int | None) -> Seen:
         mounts=_mounts(),
         software=software.own(),
         order=hashlib.sha256(str(hash("order")).encode()).hexdigest()[:12],
+        takes_several=several,
     )
 
 
@@ -208,7 +212,8 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
         )
     own = hosts[seen[told.rank].host]
     placement = Placement(told.rank, told.world_size, own.index(told.rank), len(own))
-    return Place(placement, chosen.get(told.rank), shared is not None)
+    shares = shared is not None
+    return Place(placement, chosen.get(told.rank), shares, shares and not all(its.takes_several for its in seen))
 
 
 def accelerator_count() -> int:

@@ -148,7 +148,8 @@ def _tensor(blocks: memoryview, dtype: str, shape: list[Any], device: str, where
     data, sizes = bytearray(_bytes(blocks, where)), _read(shape, blocks)
     if len(data) != math.prod(sizes) * _DTYPES[dtype].itemsize:
         raise ValueError("truncated")
-    flat = torch.frombuffer(data, dtype=_DTYPES[dtype]) if data else torch.empty(0, dtype=_DTYPES[dtype])
+    empty = torch.empty(0, dtype=_DTYPES[dtype], device="cpu")
+    flat = torch.frombuffer(data, dtype=_DTYPES[dtype]) if data else empty
     return flat.reshape(sizes).to(device)
 
 

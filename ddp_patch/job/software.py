@@ -28,6 +28,8 @@ _WAYS = {
 }
 _DIGITS = 12  # of a text's sum, in a message
 _NAMED = 8  # hosts in a message
+_SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
+_SEVERAL_SINCE = (2, 30)
 
 
 def own() -> tuple[tuple[str, str], ...]:
@@ -35,6 +37,11 @@ def own() -> tuple[tuple[str, str], ...]:
     python = ".".join(map(str, sys.version_info[:2]))
     found = {"ddp_patch": __version__, "torch": str(torch.__version__), "accelerate": version("accelerate")}
     return ("Python", python), *found.items(), *_script()
+
+
+def nccl_takes_several() -> bool:
+    """Tell whether NCCL lets several ranks have one GPU: it is told to, and can (since 2.30)."""
+    return os.environ.get(_SEVERAL, "0") == "1" and torch.cuda.nccl.version()[:2] >= _SEVERAL_SINCE
 
 
 def refuse_others(ranks: Sequence[tuple[str, tuple[tuple[str, str], ...]]]) -> None:

@@ -14,12 +14,12 @@ def gathered(own: bytes, group: dist.ProcessGroup, size: int) -> list[bytes]:
         group: of the ranks.
         size: of the group.
     """
-    lengths = torch.zeros(size, dtype=torch.long)
-    dist.all_gather(list(lengths.split(1)), torch.tensor([len(own)]), group=group)
+    lengths = torch.zeros(size, dtype=torch.long, device="cpu")
+    dist.all_gather(list(lengths.split(1)), torch.tensor([len(own)], device="cpu"), group=group)
     longest = max(int(lengths.max()), 1)
-    sent = torch.zeros(longest, dtype=torch.uint8)
+    sent = torch.zeros(longest, dtype=torch.uint8, device="cpu")
     sent[: len(own)] = _tensor(own)
-    parts = torch.empty(size, longest, dtype=torch.uint8)
+    parts = torch.empty(size, longest, dtype=torch.uint8, device="cpu")
     dist.all_gather(list(parts.unbind()), sent, group=group)
     return [part[:length].numpy().tobytes() for part, length in zip(parts, lengths.tolist(), strict=True)]
 
@@ -41,4 +41,5 @@ def of_leader(own: bytes, group: dist.ProcessGroup, device: torch.device | str =
 
 
 def _tensor(text: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+    empty = torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else empty

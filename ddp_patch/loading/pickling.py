@@ -68,7 +68,9 @@ class _Unpickler(pickle.Unpickler):
         if number not in self._tensors:
             block = self._block(index) if is_dealt else self._copy(index)
             whole = block[: len(block) // dtype.itemsize * dtype.itemsize].view(dtype)
-            tensor = whole.as_strided(shape, stride, offset) if len(whole) else torch.empty(shape, dtype=dtype)
+            tensor = (
+                whole.as_strided(shape, stride, offset) if len(whole) else torch.empty(shape, dtype=dtype, device="cpu")
+            )
             tensor = tensor if device == "cpu" else tensor.to(device)
             self._tensors[number] = self._keep(tensor) if is_dealt else tensor
         return self._tensors[number]
@@ -84,7 +86,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
 
 
 def _empty() -> Tensor:
-    return torch.empty(0, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def pickled(value: Any, is_dealt: Callable[[Tensor], bool]) -> tuple[bytes, list[Tensor]]:

@@ -24,6 +24,7 @@ from ..gradients.graphs import comes_from
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import leaves, map_leaves
+from .below_modes import below_modes
 
 _MOST_NODES = 100_000  # of a graph that are looked at once
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -167,10 +168,13 @@ def _scaled(grads: Sequence[Tensor | None], factor: float) -> tuple[Tensor | Non
 
 
 PATCHES = (
-    Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
+    Patch("torch.autograd", "grad", below_modes(_grad), "averages gradients of the model's parameters"),
     Patch("torch.autograd.variable", "VariableMeta.__call__", _variable, "Variable(batch) stays a batch"),
     Patch(
-        "torch.autograd", "backward", _backward, "tells DDP when to reduce; gradients are global when somebody looks"
+        "torch.autograd",
+        "backward",
+        below_modes(_backward),
+        "tells DDP when to reduce; gradients are global when somebody looks",
     ),
     Patch(
         "torch.autograd.function", "Function.apply", _apply, "gets the whole batch, since below it a batch has no graph"

@@ -15,6 +15,7 @@ from ..batch.transforms import is_transformed
 from ..calling.batch_norm import over_all_rows
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
+from .below_modes import below_modes
 
 
 def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:
@@ -54,4 +55,4 @@ def _batch_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 
 _EFFECT = "sees the rows of all ranks while a model computes its own"
 
-PATCHES = (Patch("torch.nn.functional", "batch_norm", _batch_norm, _EFFECT),)
+PATCHES = (Patch("torch.nn.functional", "batch_norm", below_modes(_batch_norm), _EFFECT),)

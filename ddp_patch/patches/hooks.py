@@ -13,6 +13,7 @@ from ..deciding.trial import note_hook
 from ..errors import BatchError
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
+from .below_modes import below_modes
 
 _ON_MODULES = (
     "register_forward_hook",
@@ -66,8 +67,8 @@ def _hook(args: Args, kwargs: Kwargs) -> Any:
 _GRADIENTS = "hooks on parameters see the global gradient"
 
 PATCHES = (
-    Patch("torch", "Tensor.register_hook", _on_tensor, _GRADIENTS),
-    Patch("torch", "Tensor.register_post_accumulate_grad_hook", _after_accumulation, _GRADIENTS),
+    Patch("torch", "Tensor.register_hook", below_modes(_on_tensor), _GRADIENTS),
+    Patch("torch", "Tensor.register_post_accumulate_grad_hook", below_modes(_after_accumulation), _GRADIENTS),
     Patch("torch", "Tensor.retain_grad", _retain_grad, "gradients that are kept cannot be corrected later"),
     *(
         Patch("torch.nn.modules.module", f"Module.{name}", _on_module, "hooks see whole batches")

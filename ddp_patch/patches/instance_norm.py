@@ -14,6 +14,7 @@ from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
+from .below_modes import below_modes
 
 
 def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Tensor:
@@ -55,4 +56,4 @@ def _instance_norm(session: Session, wrapped: Any, instance: Any, args: Args, kw
     return bind(*args, **kwargs)
 
 
-PATCHES = (Patch("torch.nn.functional", "instance_norm", _instance_norm, "tracks the rows of all ranks"),)
+PATCHES = (Patch("torch.nn.functional", "instance_norm", below_modes(_instance_norm), "tracks the rows of all ranks"),)

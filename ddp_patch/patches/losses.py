@@ -9,6 +9,7 @@ from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole
 from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
+from .below_modes import below_modes
 
 
 def _loss(name: str) -> Wrapper:
@@ -27,6 +28,6 @@ _WHERE, _INSIDE = "torch.nn.functional", "of all rows, where a model computes it
 _NAMES = [function.__name__ for function in LOSSES if function.__name__ != "l1_loss"]
 
 PATCHES = (
-    Patch(_WHERE, "l1_loss", _l1_loss, f"{_INSIDE}; its weight sees the whole batch"),
-    *(Patch(_WHERE, name, _loss(name), _INSIDE) for name in _NAMES),
+    Patch(_WHERE, "l1_loss", below_modes(_l1_loss), f"{_INSIDE}; its weight sees the whole batch"),
+    *(Patch(_WHERE, name, below_modes(_loss(name)), _INSIDE) for name in _NAMES),
 )

@@ -27,7 +27,7 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         # all of the function is computed again, which BatchNorm's running statistics tell.
         wants_grad = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
         if use_reentrant is None or not wants_grad:  # which torch says something about
-            wrapped(_same, torch.zeros((), requires_grad=wants_grad), use_reentrant=use_reentrant)
+            wrapped(_same, torch.zeros((), device="cpu", requires_grad=wants_grad), use_reentrant=use_reentrant)
         if not wants_grad:
             with torch.no_grad():
                 return function(*inputs)

@@ -57,6 +57,37 @@ def run(module, name):
     return getattr(MODULES[module], name)()
 
 
+class _Generator(torch.Generator):
+    """Draws on the default device, as tensors do."""
+
+    def __new__(cls, device=None):
+        return super().__new__(cls, torch.get_default_device() if device is None else device)
+
+
+def on(device):
+    """Make tensors, modules and generators on a device, as far as scripts name none."""
+    torch.set_default_device(device)
+    torch.Generator = _Generator
+
+
+def try_all(device, module, names):
+    """Give what habits do on a device on one process: numbers, or the error where they name another device."""
+    on(device)
+    given = {}
+    for name in names:
+        try:
+            given[name] = run(module, name)
+        except Exception as error:
+            given[name] = f"{type(error).__name__}: {error}"
+    return given
+
+
+def run_all_on(device, module, names):
+    """Run habits one after the other on a device, each in a session of its own, as run_all."""
+    on(device)
+    run_all(module, names)
+
+
 def run_all(module, names):
     """Run habits one after the other, each in a session of its own, and note what each gave in a file per rank."""
     with io.FileIO(f"habits.{ddp_patch.rank()}", "w") as notes:  # below open(), of which rank 0's alone is real
