@@ -1,8 +1,9 @@
-"""Where the generators that scripts draw from stand: torch's on the host, random's and numpy's, and their own."""
+"""Where the generators that scripts draw from stand: torch's, random's and numpy's, and their own."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import random
 import sys
@@ -13,14 +14,25 @@ import torch
 
 
 def states() -> list[Any]:
-    """Where they stand."""
-    numpy = sys.modules.get("numpy")
-    return [torch.default_generator.get_state(), random.getstate(), numpy and numpy.random.get_state()]
+    """Where they stand: torch's, random's, numpy's and the present accelerator's, or None where that is not in use."""
+    numpy, device = sys.modules.get("numpy"), _accelerator()
+    in_use = device is not None and device.is_initialized()  # else nothing was drawn, and to ask would take memory
+    on_host = [torch.default_generator.get_state(), random.getstate(), numpy and numpy.random.get_state()]
+    return [*on_host, device.get_rng_state() if in_use else None]
+
+
+@functools.cache
+def _accelerator() -> Any:
+    device = torch.accelerator.current_accelerator(check_available=True)
+    module = None if device is None else torch.get_device_module(device)
+    return module if hasattr(module, "is_initialized") else None
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
     """Tell whether nothing was drawn between two states."""
-    return torch.equal(left[0], right[0]) and same_beside_torch(left, right)
+    left_torchs, right_torchs = [[held[0], *filter(torch.is_tensor, held[3:])] for held in (left, right)]
+    alike = len(left_torchs) == len(right_torchs) and all(map(torch.equal, left_torchs, right_torchs))
+    return alike and same_beside_torch(left, right)
 
 
 def same_beside_torch(left: list[Any], right: list[Any]) -> bool:
@@ -41,27 +53,23 @@ def set_states(held: list[Any]) -> None:
     random.setstate(held[1])
     if held[2] is not None:
         sys.modules["numpy"].random.set_state(held[2])
+    if held[3] is not None and _accelerator() is not None:
+        _accelerator().set_rng_state(held[3])
 
 
 @contextlib.contextmanager
 def same_draws(own: Sequence[Any] = ()) -> Iterator[Callable[[], None]]:
-    """Give a function that sets the generators back to where they are now, and the present accelerator's.
+    """Give a function that sets the generators back to where they are now.
 
     Args:
         own: generators of the script's own, which are set back as well.
     """
     held, its = states(), [(generator, state_of(generator)) for generator in own]
-    device = torch.get_device_module() if torch.accelerator.is_available() else None
-    if device is not None and not device.is_initialized():
-        device = None  # nothing was drawn there, and to ask would take memory
-    on_device = None if device is None else device.get_rng_state()
 
     def draw_again() -> None:
         set_states(held)
         for generator, state in its:
             set_state_of(generator, state)
-        if device is not None:
-            device.set_rng_state(on_device)
 
     yield draw_again
 

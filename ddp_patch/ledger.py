@@ -13,12 +13,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .installed import is_installed
 from .pace import Pace
 
 logger = logging.getLogger(__name__)
 
 _LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
-_PACKAGES = "site-packages"
 
 
 @dataclass
@@ -119,12 +119,12 @@ def is_of_model(place: str) -> bool:
     """Tell files of scripts and of installed packages from those of torch, this package and Python."""
     if place.startswith(_LIBRARIES[0]) or f"{os.sep}torch{os.sep}" in place:
         return False
-    return _PACKAGES in place or not place.startswith(_LIBRARIES)
+    return is_installed(place) or not place.startswith(_LIBRARIES)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_of_script(place: str) -> bool:
-    return not place.startswith(_LIBRARIES) and _PACKAGES not in place
+    return not place.startswith(_LIBRARIES) and not is_installed(place)
 
 
 def _place_of(frame: FrameType) -> str:

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-PATIENCE = 240  # seconds, far more than any case takes: what is not done by then hangs
+PATIENCE = int(
+    os.environ.get("PATIENCE", "240")
+)  # seconds, far more than any case takes: what is not done by then hangs
 os.environ.setdefault("DDP_PATCH_QUIET", "1")  # tests compare standard errors; test_first_contact.py sees to the line
 # torch looks up the name of each peer's address; an answer that is lost costs five seconds (glibc's default).
 os.environ.setdefault("RES_OPTIONS", "timeout:1")

@@ -1,5 +1,6 @@
 """Scripts that name accelerators run on this rank's device, whatever it is."""
 
+import json
 import os
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import pytest
 import torch
 from accelerator_habits import HABITS, TOLERANCES
 from parity.test_scripts import compare_text
+from parity.together import run_all_on, try_all
 
 from ddp_patch.effects.device_map import DeviceMap
 from ddp_patch.errors import BatchError
@@ -387,3 +389,73 @@ def test_habits_of_accelerators_do_on_the_cpu_what_one_process_does(ranks, habit
     alone = ranks.call(habit, 1).ok().results[0]
     for found in ranks.call(habit, 2).ok().results:
         assert found == pytest.approx(alone, rel=TOLERANCES.get(habit, 1e-5), abs=1e-6)
+
+
+# --- torch.set_default_device -----------------------------------------------------------------------------------------
+
+# Each looks at what torch's Python functions do, which call themselves by name under a function mode.
+UNDER_A_MODE = {
+    "gradient_habits": [
+        "hooks_on_parameters",
+        "optimizer_in_backward",
+        "sparse_hooks_of_a_tied_weight",
+        "gradient_penalty",
+    ],
+    "branch_habits": ["last_batches"],
+}
+
+
+@pytest.mark.parametrize("module", UNDER_A_MODE)
+def test_scripts_with_a_default_device_do_what_one_process_does(ranks, module):
+    names = UNDER_A_MODE[module]
+    alone = ranks.call(try_all, 1, "cpu", module, names).ok().results[0]
+    outcome = ranks.call(run_all_on, 2, "cpu", module, names).ok()
+    for rank in range(2):
+        for name, given in map(json.loads, (outcome.cwd / f"habits.{rank}").read_text().splitlines()):
+            assert given == pytest.approx(alone[name], rel=1e-9, abs=1e-11), name
+
+
+def elsewhere():
+    """Everything names the host, and what names nothing goes elsewhere: no tensor of ours may."""
+    from torch.nn.utils.rnn import pack_padded_sequence
+    from torch.utils.data import DataLoader
+
+    torch.manual_seed(0)
+    rows = [(torch.randn(3 + i % 2, 4), torch.tensor(i % 3)) for i in range(12)]
+
+    def padded(samples):
+        lengths = torch.tensor([len(x) for x, _ in samples], device="cpu")
+        x = torch.nn.utils.rnn.pad_sequence([x for x, _ in samples], batch_first=True)
+        return x, lengths, torch.stack([y for _, y in samples])
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = torch.nn.Embedding(5, 4, sparse=True, device="cpu")
+            self.rnn = torch.nn.GRU(4, 6, batch_first=True, device="cpu")
+            self.drop, self.out = torch.nn.Dropout(0.0), torch.nn.Linear(6, 3, device="cpu")
+
+        def forward(self, x, lengths, y):
+            packed = pack_padded_sequence(x + self.words(y)[:, None], lengths, batch_first=True, enforce_sorted=False)
+            return self.out(self.drop(self.rnn(packed)[1][-1]))
+
+    model, said = Net(), []
+    dense = [*model.rnn.parameters(), *model.out.parameters()]
+    optimizers = torch.optim.SGD(dense, 0.1), torch.optim.SparseAdam([*model.words.parameters()], 0.1)
+    for x, lengths, y in DataLoader(rows, 5, collate_fn=padded):
+        with torch.device("meta"):
+            loss = torch.nn.functional.cross_entropy(model(x, lengths, y), y)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            said.append(loss.item())
+            torch.save(model.state_dict(), "model.pt")
+    return [*said, *(p.double().sum().item() for p in model.parameters())]
+
+
+def test_tensors_of_ours_do_not_go_to_the_default_device(ranks):
+    alone = ranks.call(elsewhere, 1).ok().results[0]
+    for given in ranks.call(elsewhere, 3).ok().results:
+        assert given == pytest.approx(alone, rel=1e-6, abs=1e-7)

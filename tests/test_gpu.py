@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerator_habits import HABITS, TOLERANCES, images, net
-from conftest import PATIENCE
+from conftest import PATIENCE, TESTS
 from parity.test_habits import CASES
 from parity.test_scripts import SCRIPTS, compare_text, compare_values
 from parity.together import run_all_on, try_all
 from test_device import HARD_CODED
+
+from ddp_patch.job.software import nccl_takes_several
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,13 +24,14 @@ pytestmark = [
 # Written for a host of two: this one may have one.
 ON_ONE = HARD_CODED.replace('"0,1"', '"0"').replace("cuda:1", "cuda:0").replace("device(1)", "device(0)")
 HAS_SEVERAL = torch.cuda.device_count() > 1
-MAY_SHARE = torch.cuda.is_available() and torch.cuda.nccl.version()[:2] >= (2, 30)
+MAY_SHARE = nccl_takes_several({"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
 SHARED = {"share_devices": True}
 WAYS = {
     "gloo": {"enable": SHARED, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}},
     "NCCL": {"enable": SHARED, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}},
     "a device each": {"enable": {"share_devices": False}},
 }
+PLACED = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from parity.placed import on; on('cuda')\n"
 WHERE = """
 import torch
 print(torch.cuda.current_device(), torch.cuda.device_count(), torch.zeros(1, device="cuda").device)
@@ -82,13 +85,20 @@ def test_scripts_print_and_save_what_one_process_does(tmp_path, script, way):
     for folder in folders:
         folder.mkdir()
     source = tmp_path / script.name
-    source.write_text(script.read_text())
+    source.write_text(PLACED + script.read_text())
     alone, ranks = started(source, folders[0], 0), started(source, folders[1], 2, way)
     compare_text(ranks, alone, 1e-6)
     for path in folders[0].rglob("*.pt"):
         theirs = torch.load(path, weights_only=False) if path.name != "model.pt" else None
         if theirs is not None:
             compare_values(torch.load(folders[1] / path.relative_to(folders[0]), weights_only=False), theirs)
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if "DataParallel" not in path.read_text()], ids=str)
+def test_scripts_that_compute_on_the_host(tmp_path, script, way):
+    """Though there is an accelerator: ``--no-cuda``."""
+    alone, ranks = started(script, tmp_path, 0), started(script, tmp_path, 2, way)
+    compare_text(ranks, alone, 1e-6)
 
 
 def moved():

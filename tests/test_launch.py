@@ -331,6 +331,26 @@ def test_ranks_that_would_share_a_device_say_so():
     assert placed([seen(0, gpus(0, 1))] * 3, may_share=True) == [(r, 3, 0, True) for r in range(3)]
 
 
+def test_ranks_that_share_talk_by_gloo_unless_every_nccl_takes_several():
+    def by_gloo(*takes):
+        ranks = [dataclasses.replace(seen(0, gpus(0, 1)), takes_several=several) for several in takes]
+        return hosts.place(launcher.Told(0, len(ranks), 0, None), ranks, True).by_gloo
+
+    assert [by_gloo(False, False), by_gloo(True, False), by_gloo(True, True)] == [True, True, False]
+    assert not software.nccl_takes_several({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})
+
+
+@pytest.mark.parametrize(
+    ("device", "by_gloo", "backends"), [(None, False, None), (0, True, "gloo"), (0, False, "cpu:gloo,cuda:nccl")]
+)
+def test_models_and_batches_may_be_on_the_host_or_on_the_accelerator(monkeypatch, device, by_gloo, backends):
+    from ddp_patch.job import groups
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    place = hosts.Place(launcher.Placement(0, 2, 0, 2), device, by_gloo, by_gloo)
+    assert groups._backends(place) == backends
+
+
 def test_one_kind_of_device():
     ranks = [seen(0, gpus(0, 2)), seen(0, gpus(0, 2)), seen(1)]
     for rank in range(3):

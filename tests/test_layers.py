@@ -9,7 +9,11 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ddp_patch"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
-    {"pace", "script_thread"},  # where the time goes; which thread is the script's
+    {
+        "installed",
+        "pace",
+        "script_thread",
+    },  # whose files are installed; where the time goes; which thread is the script's
     {
         "errors",
         "generators",

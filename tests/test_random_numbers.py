@@ -241,3 +241,28 @@ def test_every_row_has_numbers_of_its_own_from_every_generator(ranks, keeps_stat
     seen = ranks.call(drawn_by_rows, 3, keeps_state, comes_back, collated).ok().results[0]
     for name, numbers in zip(("random", "numpy", "torch"), zip(*seen, strict=True), strict=True):
         assert len(set(numbers)) == 16, name
+
+
+def test_the_accelerators_generator_stands_with_the_others(monkeypatch):
+    from types import SimpleNamespace
+
+    from ddp_patch import generators
+
+    device = torch.Generator().manual_seed(5)
+    module = SimpleNamespace(
+        is_initialized=lambda: True, get_rng_state=device.get_state, set_rng_state=lambda state: device.set_state(state)
+    )
+    monkeypatch.setattr(generators, "_accelerator", lambda: module)
+    before = generators.states()
+    assert generators.same(before, generators.states())
+    drawn = torch.rand(3, generator=device)
+    assert not generators.same(before, generators.states())
+    generators.set_states(before)
+    assert generators.same(before, generators.states())
+    with generators.same_draws() as draw_again:
+        assert torch.equal(torch.rand(3, generator=device), drawn)
+        draw_again()
+        assert torch.equal(torch.rand(3, generator=device), drawn)
+    module.is_initialized = lambda: False  # on another rank, say
+    assert not generators.same(before, generators.states())
+    generators.set_states(generators.states())

@@ -69,6 +69,8 @@ def run_rank(request, rank, port):
     sys.stdout = open(1, "w", closefd=False)
     sys.stderr = open(2, "w", closefd=False, buffering=1)
     faulthandler.enable(2)  # an abort says where
+    if "PATIENCE" in os.environ:  # and so does what hangs
+        faulthandler.dump_traceback_later(request["timeout"] - 5, file=2)
     os.chdir(request["cwd"])
     if nproc > 1:
         os.environ.update(

@@ -102,6 +102,12 @@ def shard(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     return local_rows(whole, layout)
 
 
+def shard_argument(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Take this rank's rows, in one piece where the whole is: cuDNN wants that of states ``[L, B, H]``."""
+    rows = shard(whole, layout)
+    return rows.contiguous() if layout.dim and whole.is_contiguous() else rows
+
+
 def all_reduce(
     partial: torch.Tensor, divisor: int = 1, dtype: torch.dtype | None = None, node: str | None = None
 ) -> torch.Tensor:

@@ -77,7 +77,7 @@ def same_value(left: Any, right: Any, depth: int = 3) -> bool:
     """Tell whether two values beside tensors are the same, as far as can be told: not inside packages' objects."""
     if isinstance(left, (bool, int, float, str, set, frozenset)):
         return type(left) is type(right) and (left == right or left != left)  # NaN
-    if hasattr(left, "dtype") and hasattr(left, "tobytes"):  # NumPy's
+    if hasattr(type(left), "dtype") and hasattr(type(left), "tobytes"):  # NumPy's
         return type(left) is type(right) and bool(left.tobytes() == right.tobytes())
     if isinstance(left, Tensor):
         return False  # in an object of the script's, where its rows could not be followed

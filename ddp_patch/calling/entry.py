@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.crossings import replicate, shard
+from ..batch.crossings import replicate, shard_argument
 from ..batch.forms import to_local
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
@@ -116,7 +116,7 @@ def _enter_with(
             at = memory[key] = _plain_dim(name, leaf, layout.total, dims, batch_dims)
             if at is not None and at not in dims and name not in batch_dims:
                 guessed.append(key)
-        return replicate(leaf) if at is None else shard(leaf, layout.at(at))
+        return replicate(leaf) if at is None else shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout, tuple(guessed), unclear="".join(unclear[:1]))
@@ -178,7 +178,7 @@ def _enter_plain(
         if at is None:
             return replicate(leaf)
         dealt = True
-        return shard(leaf, layout.at(at))
+        return shard_argument(leaf, layout.at(at))
 
     new_args, new_kwargs = _cut_all(cut, call)
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None

@@ -10,9 +10,10 @@ import threading
 import types
 from pathlib import Path
 
+from ..installed import is_installed
+
 _PATHS = sysconfig.get_paths()
-_INSTALLED = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-_PACKAGES = ("site-packages", "dist-packages")
+_PYTHONS = tuple({str(Path(_PATHS[key])) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 OURS = str(Path(__file__).parents[1])
 NAMESPACES = (types.SimpleNamespace, argparse.Namespace, threading.local, threading.Event)
 
@@ -28,6 +29,6 @@ def is_own(kind: type) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_own_file(path: str) -> bool:
     """Tell a file of the script's from those of Python and of installed packages."""
-    if not path or path.startswith(OURS) or any(part in _PACKAGES for part in Path(path).parts):
+    if not path or path.startswith((OURS, "<frozen", *_PYTHONS)):
         return False
-    return not path.startswith(_INSTALLED) and not path.startswith("<frozen")
+    return not is_installed(path)

@@ -139,7 +139,7 @@ class PerRankGenerators:
     def _seed(self, seed: int) -> None:
         own = rank_seed(seed, self._rank)
         self._seeded_from = seed
-        self._torch = torch.Generator().manual_seed(own).get_state()
+        self._torch = torch.Generator("cpu").manual_seed(own).get_state()
         self._python = random.Random(own).getstate()
         numpy = _numpy()
         self._numpy = numpy and numpy.random.MT19937(own)

@@ -35,7 +35,7 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
     if len({(layout.counts, layout.total) for layout in layouts}) != 1 or writes_in_place(func, kwargs):
         return None
     layout = next(iter(layouts))
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     generic: dict[int, Tensor] = {}
 
     def whole(leaf: Any) -> Any:

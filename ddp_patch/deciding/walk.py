@@ -79,11 +79,12 @@ class Walk:
                 return walk(self, thing, depth + 1)
         if isinstance(thing, Iterator) and type(thing).__module__ in _USED_UP:
             return referring.used_up(self, thing)
-        kind = getattr(thing, "dtype", getattr(thing, "typecode", None))
-        if kind is not None and hasattr(thing, "tobytes"):  # NumPy's, and an array of Python's
+        # Asked of its class: what is asked of a thing itself may run its ``__getattr__``.
+        kind = next((name for name in ("dtype", "typecode") if hasattr(type(thing), name)), None)
+        if kind is not None and hasattr(type(thing), "tobytes"):  # NumPy's, and an array of Python's
             seen = sample_of(thing)
             self.standing.number(thing, seen)
-            return str(kind), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
+            return str(getattr(thing, kind)), getattr(thing, "shape", ()), hashlib.blake2b(seen).digest()
         return self.instance(thing, depth + 1)
 
     def _tensor(self, thing: Tensor) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from ..installed import is_installed
+
 OWN = str(Path(__file__).parent.parent)
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
 # Python's own machinery: what it writes is of this process.
@@ -31,7 +33,7 @@ def kind(frame: FrameType) -> str:
     module = top(frame)
     if is_ours(frame):
         return "between"
-    if _is_installed(name):
+    if is_installed(name):
         is_asked = str(frame.f_globals.get("__name__", "")).startswith(_ASKED)
         if (module in _OWN_WRITERS or module in TRACKERS) and not is_asked:
             return "own"
@@ -49,13 +51,9 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(OWN) or top(frame) in ("ddp_patch", "wrapt")
 
 
-def _is_installed(name: str) -> bool:
-    return "site-packages" in name or "dist-packages" in name
-
-
 def is_python(name: str) -> bool:
     """Tell a file of Python's own; packages are installed in a folder of its folder."""
-    return name.startswith(("<frozen", *_STANDARD)) and not _is_installed(name)
+    return name.startswith(("<frozen", *_STANDARD)) and not is_installed(name)
 
 
 def top(frame: FrameType) -> str:

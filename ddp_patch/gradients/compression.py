@@ -30,7 +30,9 @@ def compress(
     group: Any = ddp.process_group
     # gloo's collectives end, and begin what follows upon them, in threads of its own: those of several buckets would
     # meet in another order on each rank. NCCL's are put into a stream by the thread of the backward (torch 2.13).
-    waits = dist.get_backend(group) != "nccl"
+    devices = {parameter.device.type for parameter in ddp.parameters()}
+    backends = dist.get_backend_config(group).split(",")
+    waits = not all(f"{kind}:nccl" in backends for kind in devices)
     hook = _hook(name, group, waits, powersgd_after)
 
     def told(_: Any, bucket: Any) -> Any:

@@ -88,7 +88,7 @@ class Drift:
         wanted, found = min(len(bits), _AT_ONCE), self._weights.get(bits.device)
         if found is None or len(found) < wanted:
             size = _AT_ONCE if found is not None else wanted
-            drawn = torch.Generator().manual_seed(0)  # alike on every rank, and none of the script's
+            drawn = torch.Generator("cpu").manual_seed(0)  # alike on every rank, and none of the script's
             found = torch.randint(-(1 << 63), (1 << 63) - 1, (size,), generator=drawn, device="cpu").to(bits.device)
             self._weights[bits.device] = found
         return found

@@ -40,9 +40,10 @@ def connect(
     placement, limit = place.placement, timedelta(seconds=timeout)
     # By its local rank it takes a device.
     os.environ["LOCAL_RANK"] = str(placement.local_rank if place.device is None else place.device)
-    # NCCL wants a device for each; of a launcher's group nothing is to be chosen.
-    shared: dict[str, Any] = {"backend": "gloo"} if place.by_gloo and launchers is None else {}
-    state = PartialState(cpu=place.device is None, init_method=rendezvous.URL, timeout=limit, **shared)
+    backends = _backends(place)
+    # Of a launcher's group nothing is to be chosen.
+    chosen: dict[str, Any] = {"backend": backends} if backends and launchers is None else {}
+    state = PartialState(cpu=place.device is None, init_method=rendezvous.URL, timeout=limit, **chosen)
     device: torch.device = state.device
     if state.num_processes != placement.world_size:
         raise LaunchError(
@@ -52,13 +53,21 @@ def connect(
     group = dist.GroupMember.WORLD
     assert group is not None
     if launchers is not None:  # it has its own time-out, and may be of another backend
-        group = dist.new_group(timeout=limit, backend="gloo" if place.by_gloo else dist.get_backend())
+        group = dist.new_group(timeout=limit, backend=backends or dist.get_backend())
     one_process = OneProcess(environ, group, launchers)
     # A group of its own keeps the collectives of the global view apart from DDP's, whose order depends on
     # which gradient is ready first.
-    # Batches may live on the host as well as on the accelerator.
-    both = None if device.type == "cpu" else f"cpu:gloo,{device.type}:{dist.get_backend()}"
-    return device, one_process, dist.new_group(timeout=limit, backend=both)
+    return device, one_process, dist.new_group(timeout=limit, backend=backends)
+
+
+def _backends(place: hosts.Place) -> str | None:
+    """Give what ranks talk by; None for what torch and Accelerate take by default."""
+    kind = place.device is not None and torch.accelerator.current_accelerator()
+    if not kind:
+        return None
+    default = dist.Backend.default_device_backend_map.get(kind.type)
+    # NCCL wants a device for each. Batches and models may live on the host as well as on the accelerator.
+    return "gloo" if place.by_gloo else default and f"cpu:gloo,{kind.type}:{default}"
 
 
 def refuse_others_device(place: hosts.Place, used: int | None) -> None:

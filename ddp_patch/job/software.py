@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +30,7 @@ _WAYS = {
 _DIGITS = 12  # of a text's sum, in a message
 _NAMED = 8  # hosts in a message
 _SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
-_SEVERAL_SINCE = (2, 30)
+_SEVERAL_SINCE = 23000  # 2.30, as ncclGetVersion has it
 
 
 def own() -> tuple[tuple[str, str], ...]:
@@ -39,9 +40,14 @@ def own() -> tuple[tuple[str, str], ...]:
     return ("Python", python), *found.items(), *_script()
 
 
-def nccl_takes_several() -> bool:
+def nccl_takes_several(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether NCCL lets several ranks have one GPU: it is told to, and can (since 2.30)."""
-    return os.environ.get(_SEVERAL, "0") == "1" and torch.cuda.nccl.version()[:2] >= _SEVERAL_SINCE
+    if environ.get(_SEVERAL, "0") != "1":
+        return False
+    found = ctypes.c_int()  # torch.cuda.nccl says what torch was built with
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(found))
+    return found.value >= _SEVERAL_SINCE
 
 
 def refuse_others(ranks: Sequence[tuple[str, tuple[tuple[str, str], ...]]]) -> None:

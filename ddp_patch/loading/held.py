@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..installed import is_installed
+
 _MOST_THINGS = 4096  # that are looked at
 _MOST = 64  # entries of a container that is looked into
 _LEAVES = (str, bytes, int, float, complex, type(None), torch.Tensor, types.BuiltinFunctionType)
@@ -79,9 +81,9 @@ def _directly_in(thing: Any) -> Iterable[Any]:
 
 
 def _defined_by(class_: type) -> Iterator[Any]:
-    is_installed = _is_installed(class_.__module__)  # whose own objects are its own, as a lock that all bars share
+    of_package = _is_packages(class_.__module__)  # whose own objects are its own, as a lock that all bars share
     for value in vars(class_).values():
-        if not is_installed or isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
+        if not of_package or isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
             yield value
 
 
@@ -91,7 +93,7 @@ def _used_by(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    if _is_installed(function.__module__):
+    if _is_packages(function.__module__):
         return  # it works with what it is given
     names = list(_names_in(function.__code__))
     for name in names:
@@ -114,10 +116,9 @@ def _slots_of(kind: type) -> Iterable[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_installed(module: str | None) -> bool:
+def _is_packages(module: str | None) -> bool:
     """Tell modules of installed packages from those of a script."""
-    path = getattr(sys.modules.get(module or ""), "__file__", None) or ""
-    return "site-packages" in path or "dist-packages" in path
+    return is_installed(getattr(sys.modules.get(module or ""), "__file__", None) or "")
 
 
 @functools.lru_cache(maxsize=4096)

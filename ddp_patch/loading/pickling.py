@@ -40,7 +40,7 @@ class _Pickler(pickle.Pickler):
         if not is_plain(obj) or obj.requires_grad or obj.is_quantized:
             return None
         number = self._tensors.setdefault(id(obj), len(self._tensors))
-        tensor = obj.detach().resolve_conj().resolve_neg().cpu()
+        tensor = obj.detach().resolve_conj().resolve_neg()
         if tensor.untyped_storage().nbytes() > 4 * tensor.numel() * tensor.element_size():
             tensor = tensor.clone()  # a small part of a large memory
         storage = tensor.untyped_storage()
@@ -49,7 +49,7 @@ class _Pickler(pickle.Pickler):
         else:
             index = self._storages.get(storage.data_ptr(), -1)
             if index < 0:
-                index = self._storages[storage.data_ptr()] = self._add(_bytes_of(storage))
+                index = self._storages[storage.data_ptr()] = self._add(_bytes_of(storage.cpu()))
         place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
         return number, index, obj.dtype, place, obj.device.type, self._is_dealt(obj)
 
@@ -66,18 +66,18 @@ class _Unpickler(pickle.Unpickler):
         """Copy what is kept of a tensor."""
         number, index, dtype, (offset, shape, stride), device, is_dealt = pid
         if number not in self._tensors:
-            block = self._block(index) if is_dealt else self._copy(index)
+            block = self._block(index) if is_dealt else self._copy(index, device)
             whole = block[: len(block) // dtype.itemsize * dtype.itemsize].view(dtype)
-            tensor = (
-                whole.as_strided(shape, stride, offset) if len(whole) else torch.empty(shape, dtype=dtype, device="cpu")
-            )
-            tensor = tensor if device == "cpu" else tensor.to(device)
+            if len(whole):
+                tensor = whole.as_strided(shape, stride, offset).to(device)
+            else:
+                tensor = torch.empty(shape, dtype=dtype, device=device)
             self._tensors[number] = self._keep(tensor) if is_dealt else tensor
         return self._tensors[number]
 
-    def _copy(self, index: int) -> Tensor:
+    def _copy(self, index: int, device: str) -> Tensor:
         if index not in self._copies:
-            self._copies[index] = self._block(index).clone()
+            self._copies[index] = self._block(index).to(device, copy=True)
         return self._copies[index]
 
 

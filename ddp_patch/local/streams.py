@@ -43,7 +43,7 @@ class Streams:
         if self.are_own:
             return
         self.are_own = True
-        self._of_all = self._states()
+        self._of_all = states()
         if self._came_back_to is not None and self._rank == 0:
             return  # to a state that was its own
         seed = (torch.initial_seed() if self._came_back_to is None else self._came_back_to) + self._rank
@@ -60,7 +60,7 @@ class Streams:
         """Draw alike again: the view ends."""
         if self.are_own:
             self.are_own = False
-            self._set(self._of_all)
+            set_states(self._of_all)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -68,21 +68,13 @@ class Streams:
         if not self.are_own or self._is_shared:
             yield
             return
-        own, self._is_shared = self._states(), True
-        self._set(self._of_all)
+        own, self._is_shared = states(), True
+        set_states(self._of_all)
         try:
             yield
         finally:
-            self._of_all, self._is_shared = self._states(), False
-            self._set(own)
-
-    def _states(self) -> list[Any]:
-        return [states(), None if self._device is None else self._device.get_rng_state()]
-
-    def _set(self, held: list[Any]) -> None:
-        set_states(held[0])
-        if self._device is not None:
-            self._device.set_rng_state(held[1])
+            self._of_all, self._is_shared = states(), False
+            set_states(own)
 
     def seed(self, what: str, seed: Any) -> Any:
         """Give what a generator is seeded with where the script says a seed."""

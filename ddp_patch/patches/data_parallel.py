@@ -1,7 +1,7 @@
 """nn.DataParallel: the same class and the same objects, with DDP doing the work.
 
-Every rank is one device. Without accelerator DataParallel passes through to its module, and so it does here; with
-accelerators it gives 0-dim outputs back as one value per device, which are the ranks.
+Every rank is one device. Without accelerator, or with one, DataParallel passes through to its module, and so it does
+here; where a process sees several it gives 0-dim outputs back as one value per device, which are the ranks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..batch.world import World
@@ -69,7 +70,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
         why = ""
     if not devices:
         return _run(session, module, args, kwargs, dim, False, why)
-    one = own.get(_NAMED_ONE, False)
+    one = own.get(_NAMED_ONE, False) or torch.accelerator.device_count() == 1
     gathers = not one and _overrides(instance, "gather")
     if _overrides(instance, "scatter"):
         args, kwargs = _scattered_by(instance, args, kwargs)
@@ -95,7 +96,7 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if session.replicas.forwards.inside:
             return module(*given, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
-        vector = session.job.device.type != "cpu" and _count(device_ids) != 1
+        vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and torch.accelerator.device_count() > 1
         result = _run(session, module, given, keywords, dim, vector, "called through nn.parallel.data_parallel")
         return _to_host(result) if output_device == _TO_CPU and vector else result
 

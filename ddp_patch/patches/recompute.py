@@ -20,8 +20,9 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if session.world.observation is not None:
             session.world.observation.excuse((inputs, options))
         again = _again(session, function, options.get("preserve_rng_state", True))
+        given = [_place(inputs), *map(_Held.of, inputs)]
         if use_reentrant is False:
-            return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, **options)
+            return wrapped(again, *given, use_reentrant=False, **options)
         # The reentrant form runs a backward inside the backward, past DDP's back. The other one computes the same,
         # except for what belongs to the reentrant form: without an input that wants a gradient there is none, and
         # all of the function is computed again, which BatchNorm's running statistics tell.
@@ -31,9 +32,15 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if not wants_grad:
             with torch.no_grad():
                 return function(*inputs)
-        return wrapped(again, *map(_Held.of, inputs), use_reentrant=False, early_stop=False, **options)
+        return wrapped(again, *given, use_reentrant=False, early_stop=False, **options)
 
     return bind(*args, **kwargs)
+
+
+def _place(inputs: tuple[Any, ...]) -> Tensor | None:
+    """Give a tensor where batches are: torch keeps the generators of devices that it sees among the inputs."""
+    batch = next((value for value in inputs if isinstance(value, BatchTensor)), None)
+    return None if batch is None else torch.empty(0, device=batch.device)
 
 
 def _same(value: Tensor) -> Tensor:
@@ -65,7 +72,7 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
     stream = replicas.stream.taken() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
 
-    def run(*given: Any, **kwargs: Any) -> Any:
+    def run(_: Tensor | None, *given: Any, **kwargs: Any) -> Any:
         nonlocal decisions
         args = tuple(map(_Held.out_of, given))
         if decisions is None:

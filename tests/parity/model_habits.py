@@ -693,3 +693,27 @@ def exported():
         program = torch.export.export(model, (torch.ones(4, 4),))
         said.append(float(program.module()(torch.ones(4, 4)).sum()))
     return said + everything(model)
+
+
+class Viewing(nn.Module):
+    """Looks at states ``[L, B, H]`` in one piece."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, 5, num_layers=2), nn.Linear(5, 3)
+
+    def forward(self, x, states):
+        assert all(state.is_contiguous() for state in states)
+        out, (h, _) = self.rnn(x, states)
+        return self.head(out[-1]) + h.view(2, -1, 5).sum(0)[:, :3]
+
+
+def states_in_one_piece():
+    model = Viewing()
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        zeros = torch.zeros(2, len(x), 5), torch.zeros(2, len(x), 5)
+        return descend(F.cross_entropy(model(x.t().unsqueeze(2), zeros), y), optimizer)
+
+    return loop(model, step, optimizer)

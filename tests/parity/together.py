@@ -20,6 +20,7 @@ from parity import (
     model_habits,
     watched_habits,
 )
+from parity.placed import on
 
 import ddp_patch
 
@@ -55,19 +56,6 @@ def run(module, name):
     np.random.seed(0)
     random.seed(0)
     return getattr(MODULES[module], name)()
-
-
-class _Generator(torch.Generator):
-    """Draws on the default device, as tensors do."""
-
-    def __new__(cls, device=None):
-        return super().__new__(cls, torch.get_default_device() if device is None else device)
-
-
-def on(device):
-    """Make tensors, modules and generators on a device, as far as scripts name none."""
-    torch.set_default_device(device)
-    torch.Generator = _Generator
 
 
 def try_all(device, module, names):

@@ -356,3 +356,21 @@ def a_mask_that_is_made_by_the_first_call():
         return z @ MASK
 
     return fit(Net(mix))
+
+
+class Closed:
+    """Answers no question but one, as torch.fx's namespaces do."""
+
+    factor = 1.0
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"nothing is known of {name}")
+
+
+CLOSED = Closed()
+
+
+def a_thing_that_raises_when_it_is_asked():
+    CLOSED.factor = 1.0
+    change = after(3, lambda model: setattr(CLOSED, "factor", 2.0))
+    return fit(Net(lambda net, z: z * CLOSED.factor), before=change)
