@@ -1,6 +1,7 @@
 """What does a step cost on accelerators, against hand-written DDP?
 
     python benchmarks/accelerator.py                 # one rank for each device, or two that share the only one
+    NCCL_MULTI_RANK_GPU_ENABLE=1 python ...          # which talk by NCCL (2.30 and later), not by gloo
     python benchmarks/accelerator.py --nproc 2 --small   # does it run at all? also on the CPU
 
 ResNet-50 and GPT-2 small on synthetic data. Jobs of each kind are measured in turn, in several rounds, and their median
@@ -122,7 +123,8 @@ def measure(name: str, rows: int, variant: str, steps: int, small: bool, shared:
         device = int(os.environ["LOCAL_RANK"]) % max(1, torch.accelerator.device_count())
         if DEVICE.type != "cpu":
             torch.accelerator.set_device_index(device)
-        dist.init_process_group("gloo" if shared or DEVICE.type == "cpu" else None)
+        by_gloo = DEVICE.type == "cpu" or (shared and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1")
+        dist.init_process_group("gloo" if by_gloo else None)
     made = work(name, rows, small)
     x, y = made.batch
     if not ours:

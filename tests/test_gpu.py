@@ -31,6 +31,8 @@ WAYS = {
     "NCCL": {"enable": SHARED, "env": {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}},
     "a device each": {"enable": {"share_devices": False}},
 }
+WRAPPED = [path for path in SCRIPTS if "nn.DataParallel(" in path.read_text()]  # which moves a model to a device
+ON_HOST = [path for path in SCRIPTS if path not in WRAPPED and "cuda" not in path.read_text()]
 PLACED = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from parity.placed import on; on('cuda')\n"
 WHERE = """
 import torch
@@ -79,7 +81,7 @@ def test_hard_coded_devices_are_this_ranks(tmp_path, way):
     compare_text(started(script, tmp_path, 2, way), started(script, tmp_path, 0), 1e-4)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", WRAPPED, ids=lambda path: path.stem)
 def test_scripts_print_and_save_what_one_process_does(tmp_path, script, way):
     folders = [tmp_path / "alone", tmp_path / "ranks"]
     for folder in folders:
@@ -94,7 +96,7 @@ def test_scripts_print_and_save_what_one_process_does(tmp_path, script, way):
             compare_values(torch.load(folders[1] / path.relative_to(folders[0]), weights_only=False), theirs)
 
 
-@pytest.mark.parametrize("script", [path for path in SCRIPTS if "DataParallel" not in path.read_text()], ids=str)
+@pytest.mark.parametrize("script", ON_HOST, ids=lambda path: path.stem)
 def test_scripts_that_compute_on_the_host(tmp_path, script, way):
     """Though there is an accelerator: ``--no-cuda``."""
     alone, ranks = started(script, tmp_path, 0), started(script, tmp_path, 2, way)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from parity.habits import data
 from torch import nn
 
+import ddp_patch
 from ddp_patch.deciding.copies import trial_copy
 
 
@@ -97,3 +98,51 @@ def test_a_trial_shares_parameters():
     assert all(mine is other for mine, other in pairs if mine.min() != mine.max())
     assert all(mine is not other for mine, other in pairs if mine.min() == mine.max())
     assert all(b is not other for b, other in zip(model.buffers(), twin.buffers(), strict=True))
+
+
+class Talker(nn.Module):
+    """Has logits that are far larger than all else, and its loss in forward where it is given targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 200_000)
+
+    def forward(self, x, y=None):
+        logits = self.head(self.body(x).tanh())
+        return logits if y is None else F.cross_entropy(logits, y)
+
+
+def peaks(inside):
+    """Bytes at most, in each of four steps, in units of the logits of all rows; by torch's profiler."""
+    import json
+    import tempfile
+
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    model = Talker()
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    for x, y in data(16, 64):
+        x = x.float()
+        with torch.profiler.profile(profile_memory=True) as profiled:
+            loss = model(x, y) if inside else F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with ddp_patch.per_rank(), tempfile.NamedTemporaryFile() as file:
+            profiled.export_chrome_trace(file.name)
+            events = json.loads(open(file.name).read())["traceEvents"]
+        present = most = 0
+        for event in sorted((its for its in events if its.get("name") == "[memory]"), key=lambda its: its["ts"]):
+            present += event["args"]["Bytes"]
+            most = max(most, present)
+        found.append(most / (16 * 200_000 * 4))
+    return found
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["a loss inside", "a loss outside"])
+def test_logits_of_a_ranks_rows_go_as_early_as_on_one_process(ranks, inside):
+    alone = ranks.call(peaks, 1, inside).ok().results[0]
+    for first, *_, last in ranks.call(peaks, 2, inside).ok().results:
+        # Half the rows, and parameters' gradients in DDP's buckets: as large as the logits of nine rows.
+        assert last <= alone[-1] / 2 + 9 / 16 + 0.1
+        assert first <= alone[0] / 2 + 2 * 9 / 16 + 0.3

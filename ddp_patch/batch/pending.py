@@ -38,7 +38,7 @@ class PendingReduction:
         parts = [partial.detach()] if count is None else [partial.detach(), count.detach().to(partial.dtype)]
         self.part = torch.stack(parts)
         self.expected = divisor
-        self.rows: Tensor | None = None  # what it was computed of, until it is summed
+        self.of: Any = None  # the node of what it was computed of, until it is summed
         self.assumed = False  # a backward went on with the expected divisor
         self._tie: Any = None  # the node that it left a model through
         self._divisor: float | Tensor | None = divisor if count is None else None
@@ -61,7 +61,7 @@ class PendingReduction:
 
     def let_go(self) -> None:
         """Keep the graph no longer."""
-        self.rows = self._tie = None
+        self.of = self._tie = None
 
     def leave_through(self, node: Any) -> None:
         """It leaves a model, through a node of the graph."""
@@ -94,7 +94,7 @@ class PendingReduction:
         """The node that a backward from it comes by, before it comes to any parameter."""
         if self._tie is not None:
             return self._tie
-        return None if self.rows is None else _way_of(self.rows.grad_fn)
+        return _way_of(self.of)
 
     @property
     def is_open(self) -> bool:

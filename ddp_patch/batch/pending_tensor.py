@@ -175,7 +175,8 @@ def pending_reduction(
         return all_reduce(partial) / divisor if count is None else all_reduce(partial) / all_reduce(count)
     if not partial.is_floating_point() and seen is None and not World.get().alone:
         return reduction.wait()  # a count, which torch's functions may take for a size without a word
-    reduction.rows = rows if partial.requires_grad else None  # a mean that is kept for later keeps no batch
+    # The node, and not the rows: logits, say, which need not stay.
+    reduction.of = rows.grad_fn if rows is not None and partial.requires_grad else None
     is_sum = isinstance(divisor, int) and divisor == 1
     value: Tensor = named_after(partial, _Pending, is_mean=not is_sum, instead=node)(partial, reduction)
     if _in_compiled_code():
