@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .own import is_own
+
+_AT_ONCE = 2**22  # numbers that are compared: outputs may be logits, and more of them would not fit
+_SAMPLE = 2**18
 
 # The dimension of an output in which its rows lie, and how many of them each row of the batch became.
 Dims = Mapping[str, tuple[int, int] | None]
@@ -103,12 +107,30 @@ def close(left: Tensor, right: Tensor) -> bool:
         return False
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
+    left, right = left.flatten(), right.flatten()
+    usual = _usual_size(right)
+    return all(map(_are_close, left.split(_AT_ONCE), right.split(_AT_ONCE), itertools.repeat(usual)))
+
+
+def _are_close(left: Tensor, right: Tensor, usual: Tensor) -> bool:
     finite = torch.isfinite(right)
     if not torch.equal(torch.isfinite(left), finite):
         return False
-    left, right = left[finite], right[finite]
-    sizes = right.abs()
-    # Not the largest, which may be what masks something out.
-    usual = sizes[sizes > 0].median() if sizes.any() else sizes.new_zeros(())
+    if not finite.all():
+        left, right = left[finite], right[finite]
     precision = torch.finfo(left.dtype).eps ** 0.5
-    return bool(((left - right).abs() <= precision * (sizes + usual) + 1e-30).all())
+    return bool(((left - right).abs() <= precision * (right.abs() + usual) + 1e-30).all())
+
+
+def _usual_size(values: Tensor) -> Tensor:
+    """Give the median size of what is finite and not zero; of many values, of some that are drawn alike on each rank.
+
+    Not the largest, which may be what masks something out.
+    """
+    if len(values) > _AT_ONCE:
+        drawn = torch.Generator("cpu").manual_seed(0)
+        places = torch.randint(len(values), (_SAMPLE,), generator=drawn, device="cpu")
+        values = values[places.to(values.device)]
+    sizes = values.abs()
+    sizes = sizes[torch.isfinite(sizes) & (sizes > 0)]
+    return sizes.median() if len(sizes) else sizes.new_zeros(())
