@@ -134,6 +134,7 @@ class Session(Once):
         self._take_back = [undo for other in others for undo in other(self)]
         for existing in self._adopted:
             self.adopt(existing)
+        self._adopted = []  # not kept by this
         if self.options.trace is not None:
             with self.rank_zero.alone():
                 record(str(self.options.trace), self.world)

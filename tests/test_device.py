@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -459,3 +461,68 @@ def test_tensors_of_ours_do_not_go_to_the_default_device(ranks):
     alone = ranks.call(elsewhere, 1).ok().results[0]
     for given in ranks.call(elsewhere, 3).ok().results:
         assert given == pytest.approx(alone, rel=1e-6, abs=1e-7)
+
+
+ABOVE_THE_LINE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+model.weight.register_hook(torch.zeros_like)
+import ddp_patch; ddp_patch.enable(nproc=2)
+torch.set_default_device("cpu")
+before = model.weight.detach().clone()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for (x,) in DataLoader(TensorDataset(torch.ones(8, 4)), 4):
+    loss = model(x).pow(2).mean()
+    torch.autograd.backward([torch.autograd.graph.get_gradient_edge(loss)], [torch.ones(())])
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.device("meta"):
+        print(torch.as_tensor(x).device, torch.tensor(x).device)
+print(torch.equal(before, model.weight), round(model.bias.item(), 6))
+"""
+
+
+def test_hooks_and_graphs_that_no_mode_hears_of(tmp_path):
+    script, alone = tmp_path / "script.py", tmp_path / "alone.py"
+    script.write_text(ABOVE_THE_LINE)
+    alone.write_text(ABOVE_THE_LINE.replace("import ddp_patch; ddp_patch.enable(nproc=2)", ""))
+    said = [
+        subprocess.run(
+            [sys.executable, path],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        ).stdout
+        for path in (alone, script)
+    ]
+    assert said[1] == said[0]
+    assert "meta meta" in said[0]
+    assert "True" in said[0]
+
+
+def test_a_thread_draws_on_this_ranks_device(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device="cuda": asked.append(device))
+    patcher = Patcher(SimpleNamespace(device_map=DeviceMap(torch.device("cuda", 1))))
+    patcher.apply([row for row in on_accelerators.PATCHES if row.target == "get_rng_state"])
+    torch.cuda.get_rng_state()
+    torch.cuda.get_rng_state(0)
+    patcher.undo()
+    assert list(map(str, asked)) == ["cuda:1", "cuda:1"]
+
+
+@pytest.mark.parametrize(("saved", "wanted"), [("cpu", []), ("meta", ["cuda:1"])])
+def test_a_scripted_module_of_the_host_stays_there(saved, wanted):
+    moved = []
+
+    class Module(torch.nn.Linear):
+        def to(self, place):
+            moved.append(str(place))
+            return self
+
+    session = SimpleNamespace(device_map=DeviceMap(torch.device("cuda", 1)))
+    device._load(session, lambda f, place: Module(2, 2, device=saved), None, ("a.pt",), {})
+    assert moved == wanted

@@ -1,5 +1,6 @@
 """Which files are a package's, wherever it is installed."""
 
+import subprocess
 import sys
 
 import pytest
@@ -12,27 +13,30 @@ from ddp_patch.calling.own import is_own_file
 @pytest.fixture(autouse=True)
 def _forgets():
     yield
-    for function in (installed.is_installed, installed._others, is_own_file):
+    for function in (installed.is_installed, installed._others, installed._packages_in, is_own_file):
         function.cache_clear()
 
 
-def test_packages_of_a_folder_that_pip_was_told(tmp_path, monkeypatch):
-    folder = tmp_path / "target"
+def install(folder, *, record="some/__init__.py,sha256=a,1\none.py,,\n../../bin/some,,\nsome-1.0.dist-info/RECORD,,\n"):
     (folder / "some-1.0.dist-info").mkdir(parents=True)
-    monkeypatch.setattr(sys, "path", ["/scripts", *sys.path, str(folder)])
-    file = str(folder / "some" / "module.py")
-    assert installed.is_installed(file)
-    assert not is_own_file(file)
-    assert not installed.is_installed(str(tmp_path / "target2" / "module.py"))
+    if record:
+        (folder / "some-1.0.dist-info" / "RECORD").write_text(record)
 
 
-def test_a_script_is_its_authors_beside_packages_that_were_put_there(tmp_path, monkeypatch):
-    (tmp_path / "some-1.0.dist-info").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path[1:]])
-    assert not installed.is_installed(str(tmp_path / "train.py"))
-    monkeypatch.setattr(sys, "path", ["/scripts", *sys.path, str(tmp_path)])
-    monkeypatch.chdir(tmp_path)
-    assert is_own_file(str(tmp_path / "train.py"))
+def test_packages_of_a_folder_that_pip_was_told(tmp_path, monkeypatch):
+    install(tmp_path / "target")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "target"), *sys.path])
+    for name in ("some/module.py", "some/__init__.py", "one.py"):
+        assert installed.is_installed(str(tmp_path / "target" / name))
+        assert not is_own_file(str(tmp_path / "target" / name))
+    for name in ("target/train.py", "target/something.py", "target2/some/module.py", "bin/some"):
+        assert is_own_file(str(tmp_path / name))
+
+
+def test_a_project_that_is_worked_on_is_its_authors(tmp_path, monkeypatch):
+    install(tmp_path, record="")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path), str(tmp_path / "a.zip"), str(tmp_path / "none")])
+    assert is_own_file(str(tmp_path / "some" / "module.py"))
 
 
 def test_torch_is_a_package_where_its_source_is(monkeypatch):
@@ -46,3 +50,19 @@ def test_torch_is_a_package_where_its_source_is(monkeypatch):
 def test_the_usual_folders(folder):
     assert installed.is_installed(f"/venv/lib/python3.11/{folder}/some/module.py")
     assert not installed.is_installed(f"/home/a/my_{folder}/module.py")
+
+
+def test_a_script_beside_what_was_installed_there_acts_once(tmp_path):
+    install(tmp_path / "app")
+    (tmp_path / "app" / "some").mkdir()
+    (tmp_path / "app" / "some" / "__init__.py").write_text("")
+    (tmp_path / "app" / "scripts").mkdir()
+    script = tmp_path / "app" / "scripts" / "train.py"
+    script.write_text(
+        "import ddp_patch; ddp_patch.enable(nproc=2)\nimport subprocess, some\n"
+        f"subprocess.run('echo ran >> {tmp_path}/ran.txt', shell=True)\n"
+    )
+    subprocess.run(
+        [sys.executable, script], cwd="/", env={"PYTHONPATH": str(tmp_path / "app"), "OMP_NUM_THREADS": "1"}, check=True
+    )
+    assert (tmp_path / "ran.txt").read_text() == "ran\n"

@@ -292,6 +292,7 @@ RECIPES = {
         [seen(0, [f"GPU-{r}"], local_rank=0) for r in range(4)],
         [(r, 4, 0) for r in range(4)],
     ),
+    "containers of their own": ([seen(r, gpus(0, 2), local_rank=r) for r in range(2)], [(0, 1, 0), (0, 1, 1)]),
     "slices of one": ([seen(0, ["MIG-a", "MIG-b"]) for _ in range(2)], [(0, 2, 0), (1, 2, 1)]),
     "ranks dealt round over hosts": (
         [seen(r % 2, gpus(r % 2, 2)) for r in range(4)],

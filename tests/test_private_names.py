@@ -18,6 +18,7 @@ WITHOUT_TORCH = ("check", "migrate", "source")
 # Read in torch 2.13 and Accelerate 1.15. Dotted names, as the source reaches them, and what each is needed for.
 NAMES = {
     "torch.Tensor._make_wrapper_subclass": "a batch: a tensor with the global shape and no memory of its own",
+    "torch._C.DisableTorchFunction": "methods that no function mode hears of",
     "torch._C.DisableTorchFunctionSubclass": "torch's function below our override, for subclasses alone",
     "torch._C.TensorBase.data": "the descriptor behind Parameter.data, which is watched while there are replicas",
     "torch._C.TensorBase.grad": "the descriptor behind Tensor.grad, which is watched while gradients wait",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function_unary
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..patch import Args, Kwargs, Wrapper
@@ -28,8 +29,9 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
     def tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def copied(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Any:
-            wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
-            return data.detach().clone().to(device=device, dtype=dtype).requires_grad_(requires_grad)
+            made = wrapped(torch.empty(0))  # warns that tensors are not to be copied like that
+            place = made.device if device is None and has_torch_function_unary(None) else device
+            return data.detach().clone().to(device=place, dtype=dtype).requires_grad_(requires_grad)
 
         return (
             copied(*args, **kwargs) if _is_given(args, kwargs) else otherwise(session, wrapped, instance, args, kwargs)
@@ -37,6 +39,8 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
     def as_tensor(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def converted(data: Any, dtype: Any = None, device: Any = None) -> Any:
+            if device is None and has_torch_function_unary(None):  # a mode, as that of a default device
+                device = wrapped(torch.empty(0)).device
             return data.to(device=device, dtype=dtype)
 
         return (

@@ -109,7 +109,7 @@ class World(Collectives):
             job.watch.trail,
             OneThread(attendance.refuse),
             accelerated=accelerated,
-            gathers_flat=accelerated and not job.by_gloo,
+            gathers_flat=accelerated and not job.place.by_gloo,
         )
 
     @classmethod

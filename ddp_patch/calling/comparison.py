@@ -108,7 +108,7 @@ def close(left: Tensor, right: Tensor) -> bool:
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
     left, right = left.flatten(), right.flatten()
-    usual = _usual_size(right)
+    usual = usual_size(right)
     return all(map(_are_close, left.split(_AT_ONCE), right.split(_AT_ONCE), itertools.repeat(usual)))
 
 
@@ -122,11 +122,12 @@ def _are_close(left: Tensor, right: Tensor, usual: Tensor) -> bool:
     return bool(((left - right).abs() <= precision * (right.abs() + usual) + 1e-30).all())
 
 
-def _usual_size(values: Tensor) -> Tensor:
+def usual_size(values: Tensor) -> Tensor:
     """Give the median size of what is finite and not zero; of many values, of some that are drawn alike on each rank.
 
     Not the largest, which may be what masks something out.
     """
+    values = values.flatten()
     if len(values) > _AT_ONCE:
         drawn = torch.Generator("cpu").manual_seed(0)
         places = torch.randint(len(values), (_SAMPLE,), generator=drawn, device="cpu")

@@ -154,8 +154,8 @@ class SplitDecisions:
                 raise
             if is_of_machine(error):  # on some ranks only, perhaps
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
-            # Below torch's functions batches are refused, or what nothing is known of got too many rows. Rows may do;
-            # or the author's error is raised again.
+            # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
+            error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True
             return self._tried(call, entry, rows, How.WHOLE, before)
         seen.check_kept(result, given)

@@ -15,7 +15,7 @@ from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.names import writes_in_place
 from ..batch.tensor import BatchTensor
-from ..calling.comparison import Dims, Span, compare
+from ..calling.comparison import Dims, Span, compare, usual_size
 from ..structure import leaves, map_leaves
 from .trial import Trial
 
@@ -75,13 +75,12 @@ def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or not tensor.numel():
             return tensor
-        drawn = torch.rand(tensor.shape, generator=generator, dtype=torch.float64, device="cpu")
-        noise = drawn.to(tensor.device)
+        is_real = tensor.is_floating_point() or tensor.is_complex()
+        kind = torch.float32 if is_real and tensor.element_size() <= 4 else torch.float64
+        noise = torch.rand(tensor.shape, generator=generator, dtype=kind, device="cpu").to(tensor.device)
         if tensor.dtype is torch.bool:
             return noise > 0.5
-        if not (tensor.is_floating_point() or tensor.is_complex()):
+        if not is_real:
             least, most = tensor.min(), tensor.max()
-            return least + (noise * (most - least + 1)).to(tensor.dtype)
-        finite = tensor[tensor.isfinite()].abs()
-        scale = float(finite.mean()) if finite.numel() else 0.0
-        return tensor + (noise * (0.1 * scale or 0.1)).to(tensor.dtype)
+            return least + noise.mul_(most - least + 1).to(tensor.dtype)
+        return tensor + noise.mul_(0.1 * float(usual_size(tensor)) or 0.1).to(tensor.dtype)

@@ -14,6 +14,7 @@ from ..ledger import script_line
 from ..structure import strided
 from .samples import differing, first_samples
 
+_AT_ONCE = 2**22  # numbers that are summed
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
@@ -130,7 +131,7 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
     """
     state = {**dict(module.named_parameters()), **(dict(module.named_buffers()) if with_buffers else {})}
     state = {name: value.detach() for name, value in state.items() if value.dtype != torch.bool}
-    sums = [float(value.double().sum()) for value in state.values()]
+    sums = [_sum(value) for value in state.values()]
     given = world.share([[_sum_of_bits(value) for value in state.values()], sums])
     for index, name in enumerate(state):
         bits, values = (
@@ -148,7 +149,18 @@ def _sum_of_bits(tensor: torch.Tensor) -> int | str:
     if tensor.layout is not torch.strided:
         return " ".join(map(_digest, strided(tensor)))
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return int(real.view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64))
+    return sum(int(part.sum(dtype=torch.int64)) for part in _parts(real.view(_INTEGERS[real.element_size()])))
+
+
+def _sum(tensor: torch.Tensor) -> float:
+    if tensor.layout is not torch.strided:
+        return float(tensor.double().sum())
+    return sum(float(part.double().sum()) for part in _parts(tensor))
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    parts: tuple[torch.Tensor, ...] = tensor.flatten().split(_AT_ONCE)  # a sum in another type copies what it sums
+    return parts
 
 
 def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:

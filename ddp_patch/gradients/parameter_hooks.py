@@ -18,14 +18,15 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..batch.nodes import unheard
 from ..batch.world import World
 from ..errors import BatchError
 from .averages import means_of
 from .watch import grad_of, set_grad
 
 # As they were before the session patched them.
-_register_hook: Any = Tensor.register_hook
-_register_after: Any = Tensor.register_post_accumulate_grad_hook
+_register_hook: Any = unheard(Tensor.register_hook)
+_register_after: Any = unheard(Tensor.register_post_accumulate_grad_hook)
 
 
 @dataclass

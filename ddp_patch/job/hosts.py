@@ -60,6 +60,7 @@ class Place:
     device: int | None  # index among the accelerators that it sees
     shares: bool  # some ranks of the job have one device
     by_gloo: bool = False  # and talk by gloo, as NCCL wants one for each
+    visible: int = 0  # accelerators that the process sees
 
 
 def look(local_rank: int | None) -> Seen:
@@ -188,11 +189,11 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
     for rank, its in enumerate(seen):
         hosts.setdefault(its.host, []).append(rank)
     chosen: dict[int, int] = {}
+    taken: set[str] = set()  # of the job: ranks in containers of their own may see the same
     for ranks in hosts.values():
         by_launcher = {seen[rank].local_rank: rank for rank in ranks}
         if by_launcher.keys() == {*range(len(ranks))}:
             ranks[:] = [by_launcher[index] for index in range(len(ranks))]
-        taken: set[str] = set()
         for position, rank in enumerate(ranks):
             devices = seen[rank].devices
             if devices:
@@ -213,14 +214,13 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
     own = hosts[seen[told.rank].host]
     placement = Placement(told.rank, told.world_size, own.index(told.rank), len(own))
     shares = shared is not None
-    return Place(placement, chosen.get(told.rank), shares, shares and not all(its.takes_several for its in seen))
+    by_gloo = shares and not all(its.takes_several for its in seen)
+    return Place(placement, chosen.get(told.rank), shares, by_gloo, len(seen[told.rank].devices))
 
 
 def accelerator_count() -> int:
     """Count the visible accelerators that ranks can have one each of, without touching any."""
-    if not torch.accelerator.is_available():
-        return 0
-    kind = torch.accelerator.current_accelerator()
+    kind = torch.accelerator.current_accelerator(check_available=True)
     return 0 if kind is None or kind.type == "mps" else torch.accelerator.device_count()
 
 

@@ -86,7 +86,7 @@ class Job:
         reaching.choose_interface(seen, told.rank)
         place = hosts.place(told, seen, may_share)
         self.placement = placement = place.placement
-        self.by_gloo = place.by_gloo
+        self.place = place
         self.sees_one_disk = len({its.mounts for its in seen}) == 1
         self.closing: list[Callable[[], None]] = []  # called before the process group goes
         self.trained: dict[int, weakref.ref[Any]] = {}  # what earlier sessions of this job iterated and trained

@@ -24,6 +24,7 @@ class _Pickler(pickle.Pickler):
         self._blocks = blocks
         self._is_dealt = is_dealt
         self._storages: dict[int, int] = {}  # address -> block
+        self._alive: list[torch.UntypedStorage] = []  # at these addresses
         self._tensors: dict[int, int] = {}  # id -> number
         self.buffers: list[int] = []
 
@@ -50,6 +51,7 @@ class _Pickler(pickle.Pickler):
             index = self._storages.get(storage.data_ptr(), -1)
             if index < 0:
                 index = self._storages[storage.data_ptr()] = self._add(_bytes_of(storage.cpu()))
+                self._alive.append(storage)
         place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
         return number, index, obj.dtype, place, obj.device.type, self._is_dealt(obj)
 

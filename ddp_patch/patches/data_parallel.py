@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..batch.world import World
@@ -70,7 +69,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
         why = ""
     if not devices:
         return _run(session, module, args, kwargs, dim, False, why)
-    one = own.get(_NAMED_ONE, False) or torch.accelerator.device_count() == 1
+    one = own.get(_NAMED_ONE, False) or session.job.place.visible == 1
     gathers = not one and _overrides(instance, "gather")
     if _overrides(instance, "scatter"):
         args, kwargs = _scattered_by(instance, args, kwargs)
@@ -96,7 +95,7 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         if session.replicas.forwards.inside:
             return module(*given, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
-        vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and torch.accelerator.device_count() > 1
+        vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1
         result = _run(session, module, given, keywords, dim, vector, "called through nn.parallel.data_parallel")
         return _to_host(result) if output_device == _TO_CPU and vector else result
 

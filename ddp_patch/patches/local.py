@@ -213,7 +213,7 @@ PATCHES = (
     Patch(_PARALLEL, "data_parallel", _called_in_parallel, "calls the module"),
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
-    Patch("torch.autograd", "backward", below_modes(_backward), "sees what DDP does not average"),
+    Patch("torch.autograd", "backward", below_modes(_backward, heard=1), "sees what DDP does not average"),
     Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
     Patch(
         "torch.optim.swa_utils",

@@ -19,7 +19,7 @@ from .device import HERE, where_named
 # torch.cuda's functions whose first argument, or ``device``, is a device.
 _OF_DEVICES = (
     *("set_device", "synchronize", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
-    *("default_stream", "get_rng_state", "utilization", "reset_accumulated_memory_stats", "stream"),
+    *("default_stream", "utilization", "reset_accumulated_memory_stats", "stream"),
 )
 _CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _CAPTURES = {
@@ -40,6 +40,13 @@ def _stream(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
 def _state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(new_state: Any, device: Any = "cuda") -> Any:
         return wrapped(new_state, session.device_map.of(device))
+
+    return bind(*args, **kwargs)
+
+
+def _own_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def bind(device: Any = "cuda") -> Any:  # by default the thread's, which is the first one in a new thread
+        return wrapped(session.device_map.of(device))
 
     return bind(*args, **kwargs)
 
@@ -105,6 +112,7 @@ _AGREED = "the ranks' agreed, so that what a script decides by it is the same on
 PATCHES = (
     Patch("os", "_Environ.__setitem__", _variable, _TOO_LATE),
     *(Patch("torch.cuda", name, where_named, HERE) for name in _OF_DEVICES),
+    Patch("torch.cuda", "get_rng_state", _own_state, HERE),
     Patch("torch.cuda", "set_rng_state", _state, HERE),
     Patch("torch.cuda", "get_rng_state_all", _states, HERE, also=("torch.cuda.random:get_rng_state_all",)),
     Patch("torch.cuda", "set_rng_state_all", _set_states, HERE, also=("torch.cuda.random:set_rng_state_all",)),

@@ -14,12 +14,12 @@ from torch.overrides import is_tensor_like
 from ...errors import BatchError
 from ..crossings import shard
 from ..forms import agree, full_tensor, source_of, to_local
-from ..nodes import untied
+from ..nodes import unheard, untied
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
-_register_hook: Any = Tensor.register_hook  # as it was before the session patched it
-_register_after: Any = Tensor.register_post_accumulate_grad_hook
+_register_hook: Any = unheard(Tensor.register_hook)  # as it was before the session patched it
+_register_after: Any = unheard(Tensor.register_post_accumulate_grad_hook)
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
 
 

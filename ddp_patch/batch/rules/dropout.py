@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..crossings import local_rows
 from ..forms import to_local
 from ..tensor import BatchTensor, Rule
 
@@ -22,7 +23,8 @@ def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch: BatchTensor = given["input"]
     # Of a contiguous tensor of the global shape: the kernels draw in the order of memory.
     mask = func(to_local(batch).new_ones(batch.shape), given["p"], True)
-    return batch.mul_(mask) if given["inplace"] else batch * mask
+    own = BatchTensor.from_local(local_rows(mask, batch._layout).clone(), batch._layout)  # a backward keeps these alone
+    return batch.mul_(own) if given["inplace"] else batch * own
 
 
 def unchanged(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
