@@ -201,6 +201,7 @@ class Drawn:
 
     def __init__(self, count):
         self.states = {index: torch.tensor([index], dtype=torch.uint8) for index in range(count)}
+        self.caller = "script"
 
     def get(self, device="cuda"):
         return self.states[self._index(device)]
@@ -222,11 +223,17 @@ def on_second_of_three(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda.random, "device_count", lambda: 3, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda place: drawn.notes.append(str(place)))
     drawn.notes = []
     ledger = SimpleNamespace(warn=drawn.notes.append)
     patcher = Patcher(
         SimpleNamespace(
-            device_map=DeviceMap(torch.device("cuda", 1)), ledger=ledger, agreed=lambda own: [own], options=Options()
+            device_map=DeviceMap(torch.device("cuda", 1)),
+            ledger=ledger,
+            agreed=lambda own: [own],
+            options=Options(),
+            owners=SimpleNamespace(caller=lambda: drawn.caller),
         )
     )
     patcher.apply((*device.PATCHES, *on_accelerators.PATCHES))
@@ -247,6 +254,17 @@ def test_states_of_all_devices_are_those_of_this_ranks(on_second_of_three):
     torch.cuda.random.set_rng_state_all([torch.tensor([n], dtype=torch.uint8) for n in (5, 1, 2)])
     assert drawn.states[1].tolist() == [5]
     assert drawn.states[0].tolist() == [0]
+
+
+def test_the_present_device_is_the_one_that_one_process_is_at(on_second_of_three):
+    drawn = on_second_of_three
+    assert torch.cuda.current_device() == 0
+    torch.cuda.set_device(torch.device("cuda", 2))
+    torch.cuda.set_device("cuda")  # which says nothing
+    assert torch.cuda.current_device() == 2
+    assert drawn.notes == ["cuda:1"] * 2
+    drawn.caller = "library"
+    assert torch.cuda.current_device() == 1
 
 
 def test_a_choice_of_devices_that_comes_too_late_is_said(on_second_of_three, monkeypatch):

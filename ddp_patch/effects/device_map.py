@@ -16,6 +16,7 @@ class DeviceMap:
     def __init__(self, device: torch.device) -> None:
         """Redirect to a device."""
         self.device = torch.device("cpu") if device.type == "cpu" else device
+        self.chosen = 0  # the index that one process would be at: by default, or by the script's choice
         self._known: dict[str | torch.device, str | torch.device] = {}
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self._kinds = {"cuda", device.type, *([accelerator.type] if accelerator is not None else [])} - {"cpu"}
@@ -29,6 +30,12 @@ class DeviceMap:
                 known = self._known[place] = self._redirected(place)
             return known
         return self.device if kind is int else place
+
+    def choose(self, place: Any) -> None:
+        """Note the accelerator that the script makes the present one."""
+        index = torch.device(place).index if isinstance(place, (str, torch.device)) else place
+        if isinstance(index, int) and index >= 0:  # torch does nothing with others
+            self.chosen = index
 
     def _redirected(self, place: str | torch.device) -> str | torch.device:
         if isinstance(place, str):

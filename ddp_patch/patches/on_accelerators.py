@@ -18,9 +18,10 @@ from .device import HERE, where_named
 
 # torch.cuda's functions whose first argument, or ``device``, is a device.
 _OF_DEVICES = (
-    *("set_device", "synchronize", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
+    *("synchronize", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream"),
     *("default_stream", "utilization", "reset_accumulated_memory_stats", "stream"),
 )
+_ASKED = (("torch.cuda", "current_device"), ("torch.accelerator", "current_device_index"))
 _CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _CAPTURES = {
     "graph.__enter__": (),
@@ -42,6 +43,18 @@ def _state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         return wrapped(new_state, session.device_map.of(device))
 
     return bind(*args, **kwargs)
+
+
+def _chosen(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
+    for place in (*args, *kwargs.values()):
+        session.device_map.choose(place)
+    where_named(session, wrapped, instance, args, kwargs)
+
+
+def _present(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> int:
+    own: int = wrapped(*args, **kwargs)
+    # ``if torch.cuda.current_device() == 0``, which one process is at, and not what rank 1 has.
+    return session.device_map.chosen if session.owners.caller() == "script" else own
 
 
 def _own_state(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -107,6 +120,7 @@ _TOO_LATE = "a choice of devices (`CUDA_VISIBLE_DEVICES`) below the line is said
 _REFUSED = (
     'refused, since a captured step holds this rank\'s rows: write `torch.compile(model, mode="reduce-overhead")`'
 )
+_PRESENT = "where the script asks, the one that one process is at"
 _AGREED = "the ranks' agreed, so that what a script decides by it is the same on all"
 
 PATCHES = (
@@ -123,5 +137,8 @@ PATCHES = (
     Patch("torch.cuda", "device.__init__", where_named, HERE),
     *(Patch("torch.cuda.graphs", name, _captured, _REFUSED, also=also) for name, also in _CAPTURES.items()),
     Patch("torch.cuda.streams", "Stream.__new__", _stream, HERE),
-    *(Patch("torch.accelerator", name, where_named, HERE) for name in ("set_device_index", "synchronize")),
+    Patch("torch.accelerator", "synchronize", where_named, HERE),
+    Patch("torch.cuda", "set_device", _chosen, HERE),
+    Patch("torch.accelerator", "set_device_index", _chosen, HERE),
+    *(Patch(module, name, _present, _PRESENT) for module, name in _ASKED),
 )
