@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from ddp_patch.job.divergence import Finding, compare
-from ddp_patch.trail import Trail
+from ddp_patch.job.watch import Watch
+from ddp_patch.trail import SLOTS, Trail
 
 WITHIN = 10  # seconds from the parting to the end of the last rank
 
@@ -570,3 +573,20 @@ def asks():
 def test_the_store_is_asked_about_once_a_second_however_many_steps_are_done(ranks):
     for asked, seconds in ranks.call(asks, 2).ok().results:
         assert seconds / 2 - 2 <= asked <= seconds * 1.1 + 1
+
+
+@pytest.mark.parametrize(("has_queue", "wanted"), [(True, Finding("gone", 1, 3)), (False, None)])
+def test_a_rank_that_waits_for_its_accelerator_hears_of_one_that_is_gone(monkeypatch, has_queue, wanted):
+    """``loss.item()`` behind a collective that was begun: the script is at no point, and at as many as the other."""
+    words = [0] * (SLOTS + 8)
+    monkeypatch.setattr("ddp_patch.job.watch.compare", lambda *_: None)
+    monkeypatch.setattr("ddp_patch.job.watch.count_of", lambda _: 3)
+    watch = object.__new__(Watch)
+    watch.trail = SimpleNamespace(words=torch.tensor(words), others={1: torch.tensor(words)}, depth=0)
+    watch._peers = SimpleNamespace(gone=[1], stopped=list)
+    watch._attendance = SimpleNamespace(lost=False)
+    watch._rank, watch._has_queue, watch._stopped_looks = 0, has_queue, {}
+    watch._since = time.monotonic() - 5
+    assert watch._among_peers() is None
+    watch._since -= 6
+    assert watch._among_peers() == wanted

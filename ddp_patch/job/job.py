@@ -104,7 +104,7 @@ class Job:
             if self.worker is None:
                 self.crash.install()
             self.departure = Departure(self.attendance, placement.rank)
-            self.watch = Watch(self.attendance, self.crash, placement, self.leave)
+            self.watch = Watch(self.attendance, self.crash, placement, self.leave, self.device.type != "cpu")
             self.watch.ending = self.departure.goes_on
             offer.close()  # all have come
             self.signals = Signals(self.watch.agreement, Heeded(placement.rank))

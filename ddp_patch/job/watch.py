@@ -38,7 +38,12 @@ class Watch:
     """What this rank knows of where all are."""
 
     def __init__(
-        self, attendance: Attendance, crash: CrashHook, placement: Placement, leave_at_once: Callable[[], object]
+        self,
+        attendance: Attendance,
+        crash: CrashHook,
+        placement: Placement,
+        leave_at_once: Callable[[], object],
+        has_queue: bool = False,
     ) -> None:
         """Begin to watch. Every rank comes here together.
 
@@ -47,6 +52,7 @@ class Watch:
             crash: shows the error where the script's thread cannot raise it.
             placement: of this rank.
             leave_at_once: ends this process.
+            has_queue: its collectives wait on an accelerator, where nobody sees that the script waits for them.
         """
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
@@ -56,6 +62,7 @@ class Watch:
         self._rank = placement.rank
         self._size = placement.world_size
         self._leave_at_once = leave_at_once
+        self._has_queue = has_queue
         self._peers = Peers(attendance, self._rank, self.trail)
         who = f"rank {self._rank} of {self._size}"
         self.whereabouts = Whereabouts(self.trail, attendance, crash, self._rank, self._size)
@@ -167,10 +174,12 @@ class Watch:
             finding = compare(own, words.tolist(), rank, self._rank)
             if finding is not None:
                 return finding
-        still = time.monotonic() - self._since if self.trail.depth or own[SLOTS] else 0.0
+        at_one_place = time.monotonic() - self._since
+        still = at_one_place if self.trail.depth or own[SLOTS] else 0.0
         for rank in self._peers.gone:
             its = self.trail.others[rank].tolist()
             waits = count_of(own) > count_of(its) or still > _GONE_WAIT or self._attendance.lost
+            waits = waits or (self._has_queue and at_one_place > _END_WAIT)  # loss.item(), behind a collective
             if waits and not its[SLOTS]:
                 return Finding("gone", rank, count_of(own))
         if still > _LOOK:

@@ -27,6 +27,7 @@ class Scalars:
     """
 
     _TRIES = 10  # for outputs that are 0, so that nothing can be told from them
+    _ROWS = 8  # that a module is tried on: all of a batch need not fit on one device
 
     def __init__(self, replicas: Replicas, world: World) -> None:
         """Start without having tried a module."""
@@ -84,13 +85,14 @@ class Scalars:
     def _try(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], rows: int, at: int
     ) -> dict[str, bool | None]:
-        half = rows // 2
+        few = min(rows, self._ROWS)
+        half = few // 2
         try:
             twin = trial_copy(module)
             with self._replicas.forwards.back_at(ON_WHOLE), undisturbed(), Trial(module):
                 whole, first, second = (
                     _scalars_of(twin(*_part(args, rows, at, *span), **_part(kwargs, rows, at, *span)))
-                    for span in ((0, rows), (0, half), (half, rows - half))
+                    for span in ((0, few), (0, half), (half, few - half))
                 )
         except Exception:  # noqa: BLE001 — it runs the author's code; as_vectors says what follows, if it matters
             return {}
@@ -98,7 +100,7 @@ class Scalars:
         for path, value in whole.items():
             if path in first and path in second:
                 together = first[path] + second[path]
-                mean = (first[path] * half + second[path] * (rows - half)) / rows
+                mean = (first[path] * half + second[path] * (few - half)) / few
                 told[path] = None if together == mean else abs(value - together) < abs(value - mean)
         return told
 
