@@ -355,3 +355,27 @@ def test_functions_are_bound_under_every_name_and_put_back(ranks):
     for patched, after, count in ranks.call(put_back, 2).ok().results:
         assert (patched, after) == (True, False)
         assert count > 8
+
+
+def most_rows_at_once():
+    """Of plain tensors that a model with a loss is run on: of its trials, and of this rank."""
+    seen = []
+
+    class Counting(LossInside):
+        def forward(self, x, y):
+            if type(x) is torch.Tensor:
+                seen.append(len(x))
+            return super().forward(x, y)
+
+    model = on_devices(Counting())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in batches((64, 64)):
+        optimizer.zero_grad()
+        model(x, y)["loss"].mean().backward()
+        optimizer.step()
+    return max(seen)
+
+
+def test_what_scalars_are_is_told_from_a_few_rows(ranks):
+    """All rows of a batch need not fit on one device."""
+    assert max(ranks.call(most_rows_at_once, 2).ok().results) <= 32
