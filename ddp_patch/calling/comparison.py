@@ -16,7 +16,7 @@ from ..batch.tensor import BatchTensor
 from ..structure import leaves
 from .own import is_own
 
-_AT_ONCE = 2**22  # numbers that are compared: outputs may be logits, and more of them would not fit
+AT_ONCE = 2**22  # numbers that are compared: outputs may be logits, and more of them would not fit
 _SAMPLE = 2**18
 
 # The dimension of an output in which its rows lie, and how many of them each row of the batch became.
@@ -109,7 +109,7 @@ def close(left: Tensor, right: Tensor) -> bool:
         return torch.equal(left, right)
     left, right = left.flatten(), right.flatten()
     usual = usual_size(right)
-    return all(map(_are_close, left.split(_AT_ONCE), right.split(_AT_ONCE), itertools.repeat(usual)))
+    return all(map(_are_close, left.split(AT_ONCE), right.split(AT_ONCE), itertools.repeat(usual)))
 
 
 def _are_close(left: Tensor, right: Tensor, usual: Tensor) -> bool:
@@ -128,7 +128,7 @@ def usual_size(values: Tensor) -> Tensor:
     Not the largest, which may be what masks something out.
     """
     values = values.flatten()
-    if len(values) > _AT_ONCE:
+    if len(values) > AT_ONCE:
         drawn = torch.Generator("cpu").manual_seed(0)
         places = torch.randint(len(values), (_SAMPLE,), generator=drawn, device="cpu")
         values = values[places.to(values.device)]
