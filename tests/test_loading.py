@@ -861,3 +861,23 @@ def test_a_generator_that_is_made_while_rows_are_dealt_is_refused(ranks):
         assert found == pytest.approx(alone)
     # Of the system's seeds no two are alike: one process draws something else in every run, too.
     assert ranks.call(draws_as_it_is_read, 2, None).ok().results == ["drawn", "drawn"]
+
+
+def test_small_parts_of_memory_on_an_accelerator_are_told_apart(monkeypatch):
+    """Its storages are copied to the host, and what is copied may lie where another part lay before."""
+    import mmap
+
+    from ddp_patch.loading.pickling import pickled, placed, unpickled
+
+    monkeypatch.setattr(torch.UntypedStorage, "cpu", lambda storage: storage.clone())
+    floats, numbers = torch.arange(10_000.0), torch.arange(20_000, 30_000)
+    given = [(floats[i : i + 8], numbers[i : i + 8]) for i in range(0, 400, 8)]
+    text, blocks = pickled(given, lambda _: False)
+    places, end = placed(blocks)
+    with mmap.mmap(-1, end) as memory:
+        for block, at in zip(blocks, places, strict=True):
+            memory[at : at + block.numel()] = block.numpy().tobytes()
+        found = unpickled(text, memory, lambda tensor: tensor)
+        for pair, wanted in zip(found, given, strict=True):
+            assert all(map(torch.equal, pair, wanted))
+        del found, pair
