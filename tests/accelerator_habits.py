@@ -199,7 +199,33 @@ def a_graph_of_attention():
     return losses
 
 
+def a_table_on_the_host():
+    """Beside layers on the accelerator, as recommenders have it; and a frozen layer there."""
+
+    class Recommender(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.frozen = nn.Embedding(12, 6), nn.Linear(6, 6).requires_grad_(False)
+            self.head = nn.Linear(6, 4).to(DEVICE)
+
+        def forward(self, ids):
+            return self.head(self.frozen(self.table(ids)).to(DEVICE).tanh())
+
+    torch.manual_seed(0)
+    model = Recommender()
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    ids = torch.arange(24) % 12
+    for x, y in DataLoader(TensorDataset(ids, ids % 4), 8):
+        loss = F.cross_entropy(model(x), y.to(DEVICE))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, model.table.weight.sum().item(), model.head.weight.sum().item()]
+
+
 HABITS = [
+    a_table_on_the_host,
     half_precision_with_a_scaler,
     bfloat16,
     channels_last,

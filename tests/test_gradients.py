@@ -426,3 +426,26 @@ def test_ddps_own_forward_is_for_what_is_compiled(ranks):
     assert ranks.call(forwards_of_ddp, 2, False).ok().results == [[0, True]] * 2
     [count, _] = ranks.call(forwards_of_ddp, 2, True).ok().results[0]
     assert count >= 5  # the first one is observed
+
+
+@pytest.mark.parametrize(
+    ("table", "frozen", "head", "elsewhere"),
+    [
+        ("cpu", "cpu", "cpu", []),
+        ("cpu", "cpu", "meta", ["table.weight", "frozen.weight"]),
+        ("meta", "cpu", "meta", ["frozen.weight"]),
+        ("cpu", "meta", "cpu", ["frozen.weight"]),
+    ],
+)
+def test_ddp_gets_parameters_of_one_type_of_device(table, frozen, head, elsewhere):
+    from ddp_patch.replica.replica import parameters_elsewhere
+
+    model = nn.ModuleDict(
+        {
+            "table": nn.Embedding(100, 4, device=table),
+            "frozen": nn.Linear(4, 4, bias=False, device=frozen).requires_grad_(False),
+            "head": nn.Linear(4, 2, bias=False, device=head),
+        }
+    )
+    found = [id(parameter) for parameter in parameters_elsewhere(model)]
+    assert [name for name, parameter in model.named_parameters() if id(parameter) in found] == elsewhere

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 from collections.abc import Callable
 from typing import Any, cast
@@ -150,7 +151,9 @@ class Replica:
 
     def _build(self) -> None:
         options, after = self._options, None
-        sparse, flags = sparse_parameters(self.module), None
+        elsewhere = parameters_elsewhere(self.module)
+        apart = {id(p): p for p in (*sparse_parameters(self.module), *elsewhere) if p.requires_grad}
+        sparse, flags = list(apart.values()), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         self._built = None
         if dense and self._conversions <= MOST_CONVERSIONS:
@@ -164,7 +167,7 @@ class Replica:
                     self.module,
                     swap.original_class(self.module),
                     flags.parameter,
-                    without=sparse,
+                    without=[*sparse, *elsewhere],
                     **for_ddp(options),
                 )
             # Armed by the backward that comes by, not by the forward: see ``gradients``.
@@ -184,6 +187,17 @@ def for_ddp(options: Options) -> dict[str, Any]:
     if chosen["bucket_cap_mb"] == _DDPS_OWN:
         del chosen["bucket_cap_mb"]  # with a smaller first bucket, which leaves early
     return chosen
+
+
+def parameters_elsewhere(module: nn.Module) -> list[nn.Parameter]:
+    """Weights of another type of device than most are of, as large tables on the host: DDP refuses both at once."""
+    sizes: collections.Counter[str] = collections.Counter()
+    for parameter in module.parameters():
+        sizes[parameter.device.type] += parameter.numel() if parameter.requires_grad else 0
+    if len(sizes) < 2:
+        return []
+    kept = max(sizes, key=lambda kind: (bool(sizes[kind]), kind != "cpu", sizes[kind]))
+    return [parameter for parameter in module.parameters() if parameter.device.type != kept]
 
 
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
