@@ -18,6 +18,11 @@ from .layout import Layout
 from .names import function_name
 from .strides import empty_whole, leader, scaled, tell_their_order
 
+
+class Refused(Exception):
+    """What cannot be tried, on copies of a module and by each rank for itself."""
+
+
 _counts = itertools.count(1)  # of this process, the same on every rank
 
 
@@ -29,6 +34,7 @@ class Collectives(ABC):
     group: dist.ProcessGroup
     ledger: Ledger
     gathers_flat: bool
+    alone: bool
     at_work: Any
     post: Callable[[str, bytes], None]
     collect: Callable[[str], list[bytes]]
@@ -55,6 +61,8 @@ class Collectives(ABC):
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
+        if self.alone:  # some ranks alone may come here: a single row fits where several do not
+            raise Refused("its forward looks at rows of other ranks, in a batch that it was not given")
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
         own = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
         longest = max(layout.counts)

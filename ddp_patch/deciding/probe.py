@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batch.collectives import Refused
 from ..batch.observation import Observation
 from ..batch.pending_tensor import PendingTensor
 from ..batch.reductions import Reduction, Reductions
@@ -29,7 +30,7 @@ from ..generators import same_beside_torch, same_draws, same_states, state_of, s
 from ..gradients.loss_scale import leaves_below
 from ..structure import is_container, leaves, strided
 from .copies import trial_copy, varied_alike
-from .trial import Refused, Trial
+from .trial import Trial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
 DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"

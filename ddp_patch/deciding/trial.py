@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..batch.collectives import Refused
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
 
@@ -25,10 +26,6 @@ _TORCH = str(Path(torch.__file__).parent)
 # The last one hands calls on, under torch.set_default_device.
 _PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}/_tensor.py", f"{_TORCH}/utils/_device.py")
 _KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
-
-
-class Refused(Exception):
-    """What a module does that cannot be tried on copies that share its parameters."""
 
 
 def note_hook() -> None:
