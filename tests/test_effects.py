@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ def tree(folder):
     """Every file's content, by its path; checkpoints by what they hold."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
+        name = re.sub(r"(\.cometml-runs/)[0-9a-f]{32}", r"\1a key", str(path.relative_to(folder)))  # what Comet draws
         if path.is_symlink():
             found[name] = f"-> {path.readlink()}"
         elif path.is_dir():
