@@ -26,10 +26,14 @@ def below_modes(wrapper: Wrapper, heard: int = 2) -> Wrapper:
 
     @functools.wraps(wrapper)
     def below(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if has_torch_function_unary(None):  # of no tensor: only modes say so
-            given = [instance, *args[:heard], *map(kwargs.get, _NAMES)]
-            if any(is_tensor_like(value) for each in given for value in (each if type(each) in _MANY else [each])):
-                return wrapped(*args, **kwargs)
+        if has_torch_function_unary(None) and is_heard(instance, args, kwargs, heard):  # of no tensor: by modes alone
+            return wrapped(*args, **kwargs)
         return wrapper(session, wrapped, instance, args, kwargs)
 
     return below
+
+
+def is_heard(instance: Any, args: Args, kwargs: Kwargs, heard: int) -> bool:
+    """Tell whether a mode that is on hears of a call."""
+    given = [instance, *args[:heard], *map(kwargs.get, _NAMES)]
+    return any(is_tensor_like(value) for each in given for value in (each if type(each) in _MANY else [each]))

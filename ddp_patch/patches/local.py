@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel.data_parallel import DataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import has_torch_function_unary
 from torch.utils.data import DataLoader
 
 from ..batch.crossings import replicate
@@ -22,7 +23,7 @@ from ..local.session import LocalSession
 from ..local.told import digest
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
-from .below_modes import below_modes
+from .below_modes import is_heard
 
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
@@ -78,7 +79,10 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 
 
 def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-    session.models.backward(wrapped, args, kwargs)
+    if has_torch_function_unary(None) and is_heard(instance, args, kwargs, 1):  # as below_modes, in no call more
+        wrapped(*args, **kwargs)
+    else:
+        session.models.backward(wrapped, args, kwargs)
 
 
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -213,7 +217,7 @@ PATCHES = (
     Patch(_PARALLEL, "data_parallel", _called_in_parallel, "calls the module"),
     Patch(_OPTIMIZER, "Optimizer.add_param_group", _add_param_group, "tells which parameters are trained"),
     Patch("torch.autograd", "grad", _grad, "averages gradients of the model's parameters"),
-    Patch("torch.autograd", "backward", below_modes(_backward, heard=1), "sees what DDP does not average"),
+    Patch("torch.autograd", "backward", _backward, "sees what DDP does not average"),
     Patch("torch.nn.functional", "batch_norm", _batch_norm, "sees the rows of all ranks in a model, as SyncBatchNorm"),
     Patch(
         "torch.optim.swa_utils",
