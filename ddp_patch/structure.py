@@ -15,6 +15,7 @@ class Opaque:
     """A container that is handed on as one thing."""
 
 
+PIECE = 2**20  # entries
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
 
 
@@ -93,6 +94,12 @@ def strided(tensor: Tensor) -> list[Tensor]:
         return [tensor]
     entries = tensor.to_sparse().coalesce()
     return [entries.indices(), entries.values()]
+
+
+def pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Give a tensor's entries in pieces of one dimension, for what would make several copies of a large one."""
+    found: tuple[Tensor, ...] = tensor.flatten().split(PIECE)
+    return found
 
 
 def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:

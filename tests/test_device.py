@@ -1,6 +1,5 @@
 """Scripts that name accelerators run on this rank's device, whatever it is."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerator_habits import HABITS, TOLERANCES
+from parity.test_habits import compare
 from parity.test_scripts import compare_text
 from parity.together import run_all_on, try_all
 
@@ -429,10 +429,7 @@ UNDER_A_MODE = {
 def test_scripts_with_a_default_device_do_what_one_process_does(ranks, module):
     names = UNDER_A_MODE[module]
     alone = ranks.call(try_all, 1, "cpu", module, names).ok().results[0]
-    outcome = ranks.call(run_all_on, 2, "cpu", module, names).ok()
-    for rank in range(2):
-        for name, given in map(json.loads, (outcome.cwd / f"habits.{rank}").read_text().splitlines()):
-            assert given == pytest.approx(alone[name], rel=1e-9, abs=1e-11), name
+    compare(ranks.call(run_all_on, 2, "cpu", module, names), 2, alone, rel=1e-9, abs=1e-11)
 
 
 def elsewhere():

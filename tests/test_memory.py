@@ -143,6 +143,7 @@ def peaks(inside):
 def test_logits_of_a_ranks_rows_go_as_early_as_on_one_process(ranks, inside):
     alone = ranks.call(peaks, 1, inside).ok().results[0]
     for first, *_, last in ranks.call(peaks, 2, inside).ok().results:
-        # Half the rows, and parameters' gradients in DDP's buckets: as large as the logits of nine rows.
-        assert last <= alone[-1] / 2 + 9 / 16 + 0.1
-        assert first <= alone[0] / 2 + 2 * 9 / 16 + 0.3
+        # Half the rows; DDP's buckets, which are made in the first step, are as large as the logits of nine. A trial beside
+        # the call has logits of its own.
+        assert last <= alone[-1] / 2
+        assert first <= alone[0] / 2 + 9 / 16 + 0.4

@@ -13,10 +13,9 @@ from torch import Tensor
 from ..batch.forms import to_local
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
-from ..structure import leaves
+from ..structure import PIECE, leaves, pieces
 from .own import is_own
 
-AT_ONCE = 2**22  # numbers that are compared: outputs may be logits, and more of them would not fit
 _SAMPLE = 2**18
 
 # The dimension of an output in which its rows lie, and how many of them each row of the batch became.
@@ -107,9 +106,8 @@ def close(left: Tensor, right: Tensor) -> bool:
         return False
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
-    left, right = left.flatten(), right.flatten()
     usual = usual_size(right)
-    return all(map(_are_close, left.split(AT_ONCE), right.split(AT_ONCE), itertools.repeat(usual)))
+    return all(map(_are_close, pieces(left), pieces(right), itertools.repeat(usual)))  # they may be logits
 
 
 def _are_close(left: Tensor, right: Tensor, usual: Tensor) -> bool:
@@ -128,7 +126,7 @@ def usual_size(values: Tensor) -> Tensor:
     Not the largest, which may be what masks something out.
     """
     values = values.flatten()
-    if len(values) > AT_ONCE:
+    if len(values) > PIECE:
         drawn = torch.Generator("cpu").manual_seed(0)
         places = torch.randint(len(values), (_SAMPLE,), generator=drawn, device="cpu")
         values = values[places.to(values.device)]

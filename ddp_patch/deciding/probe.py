@@ -23,12 +23,12 @@ from ..batch.observation import Observation
 from ..batch.pending_tensor import PendingTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.world import World
-from ..calling.comparison import AT_ONCE, Dims, Span, compare
+from ..calling.comparison import Dims, Span, compare
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..gradients.loss_scale import leaves_below
-from ..structure import is_container, leaves, strided
+from ..structure import is_container, leaves, pieces, strided
 from .copies import trial_copy, varied_alike
 from .trial import Trial
 
@@ -86,7 +86,8 @@ def decide(
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
-        return SplitDecision(otherwise, f"it cannot be tried on rows, since the trial raised {_told(error)}")
+        why = str(error) if isinstance(error, Refused) else f"the trial raised {type(error).__name__}"
+        return SplitDecision(otherwise, f"it cannot be tried on rows, since {why}")
     args, kwargs = detached(rows)
     stood, own = states(), [state_of(generator) for generator in generators]
     trial = Trial(module, _batches_among((args, kwargs), whole))
@@ -98,7 +99,8 @@ def decide(
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
-        return SplitDecision(How.BATCHES, f"on rows it raises {_told(error)}")
+        why = str(error) if isinstance(error, Refused) else f"on rows it raises {type(error).__name__}"
+        return SplitDecision(How.BATCHES, why)
     if of_rows != of_whole:
         why = "its forward writes, prints or logs what it sees of the batch"
         return SplitDecision(How.BATCHES, f"{why}. Do that in the script, with what forward returns")
@@ -164,10 +166,6 @@ def is_of_machine(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch 2.13, on the host
 
 
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, Refused) else type(error).__name__
-
-
 def _scripted(module: nn.Module) -> str:
     names = {str(getattr(layer, "original_name", type(layer).__name__)) for layer in module.modules()}
     mixing = sorted(name for name in names if "Norm" in name)
@@ -212,8 +210,10 @@ def _same_values(mine: Any, other: Any) -> bool:
 def _is_close(mine: Tensor, other: Tensor) -> bool:
     if mine.shape != other.shape:
         return False
-    parts = zip(mine.flatten().split(AT_ONCE), other.flatten().split(AT_ONCE), strict=True)  # of a large buffer
-    return all(torch.allclose(one.double(), two.double(), rtol=1e-6, equal_nan=True) for one, two in parts)
+    return all(
+        torch.allclose(one.double(), two.double(), rtol=1e-6, equal_nan=True)
+        for one, two in zip(pieces(mine), pieces(other), strict=True)
+    )
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.collectives import Refused
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
 
@@ -123,6 +125,13 @@ class Trial(TorchDispatchMode):
         if not self.looked and self._are_in(self._of_batch, tensor):
             self.looked = model_line()
 
+    @staticmethod
+    def refuse_mixed(given: list[Tensor]) -> None:
+        """Refuse rows beside a batch that the forward was not given: a single row fits any, and ranks would part."""
+        batches = sum(isinstance(tensor, BatchTensor) for tensor in given)
+        if 0 < batches < len(given) and World.get().alone:
+            raise Refused("its forward computes with a batch that it was not given")
+
     def _are_constant(self, given: list[Tensor]) -> bool:
         return all(self._are_in(self._constants, tensor) for tensor in given)
 
@@ -147,6 +156,7 @@ class _Copies(TorchFunctionMode):
             self._trial.note_reading(list(_tensors(args)))
         elif getattr(func, "__name__", "") in self._SIZES and not _reader().startswith(_TORCH):
             self._trial.note_size(args[0])
+        self._trial.refuse_mixed(list(_tensors((args, kwargs or {}))))
         return func(*args, **(kwargs or {}))
 
 

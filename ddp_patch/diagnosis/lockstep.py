@@ -11,10 +11,9 @@ from torch.utils.data import BatchSampler, IterableDataset
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
-from ..structure import strided
+from ..structure import pieces, strided
 from .samples import differing, first_samples
 
-_AT_ONCE = 2**22  # numbers that are summed
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
@@ -149,18 +148,14 @@ def _sum_of_bits(tensor: torch.Tensor) -> int | str:
     if tensor.layout is not torch.strided:
         return " ".join(map(_digest, strided(tensor)))
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return sum(int(part.sum(dtype=torch.int64)) for part in _parts(real.view(_INTEGERS[real.element_size()])))
+    # A sum in another type copies what it sums.
+    return sum(int(piece.sum(dtype=torch.int64)) for piece in pieces(real.view(_INTEGERS[real.element_size()])))
 
 
 def _sum(tensor: torch.Tensor) -> float:
     if tensor.layout is not torch.strided:
         return float(tensor.double().sum())
-    return sum(float(part.double().sum()) for part in _parts(tensor))
-
-
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    parts: tuple[torch.Tensor, ...] = tensor.flatten().split(_AT_ONCE)  # a sum in another type copies what it sums
-    return parts
+    return sum(float(piece.double().sum()) for piece in pieces(tensor))
 
 
 def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:

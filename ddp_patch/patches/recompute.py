@@ -40,7 +40,7 @@ def _checkpoint(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _place(inputs: tuple[Any, ...]) -> Tensor | None:
     """Give a tensor where batches are: torch keeps the generators of devices that it sees among the inputs."""
     batch = next((value for value in inputs if isinstance(value, BatchTensor)), None)
-    return None if batch is None else torch.empty(0, device=batch.device)
+    return None if batch is None or batch.device.type == "cpu" else torch.empty(0, device=batch.device)
 
 
 def _same(value: Tensor) -> Tensor:

@@ -24,6 +24,22 @@ def alone(module, name):
     return run(module, name)
 
 
+def compare(outcome, nproc, wanted, **precision):
+    """Compare what each rank noted of habits with what one process gives."""
+    wrong = []
+    for rank in range(nproc):
+        noted = outcome.cwd / f"habits.{rank}"
+        given = dict(map(json.loads, noted.read_text().splitlines())) if noted.exists() else {}
+        for name, numbers in wanted.items():
+            if name not in given:
+                wrong.append(f"rank {rank}: {name} did not end\n{outcome.said()}")
+                break
+            if given[name] != pytest.approx(numbers, **precision):
+                wrong.append(f"rank {rank}: {name} gave {given[name]} instead of {numbers}")
+    assert not wrong, "\n".join(wrong)
+    outcome.ok()
+
+
 def test_every_module_of_habits_is_run():
     there = {path.stem for path in Path(__file__).parent.glob("*habits.py")} - {"test_habits", "data_parallel_habits"}
     assert set(MODULES) == there
@@ -41,16 +57,4 @@ RUNS = [  # in part, the number of ranks changes from case to case
 )
 def test_habits_give_what_one_process_gives(ranks, module, names, nproc):
     outcome = ranks.call(run_all, nproc, module, names)
-    wrong = []
-    for rank in range(nproc):
-        noted = outcome.cwd / f"habits.{rank}"
-        given = dict(map(json.loads, noted.read_text().splitlines())) if noted.exists() else {}
-        for name in names:
-            if name not in given:
-                wrong.append(f"rank {rank}: {name} did not end\n{outcome.said()}")
-                break
-            wanted = alone(module, name)
-            if given[name] != pytest.approx(wanted, rel=1e-9, abs=1e-11):
-                wrong.append(f"rank {rank}: {name} gave {given[name]} instead of {wanted}")
-    assert not wrong, "\n".join(wrong)
-    outcome.ok()
+    compare(outcome, nproc, {name: alone(module, name) for name in names}, rel=1e-9, abs=1e-11)
