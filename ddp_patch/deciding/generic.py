@@ -19,54 +19,60 @@ from ..calling.comparison import Dims, Span, compare, usual_size
 from ..structure import leaves, map_leaves
 from .trial import Trial
 
+_FEW = 9  # rows
 
-def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Dims | None:
-    """Tell where a function's results have their rows, if some rows give what the whole batch gives for them.
 
-    No communication.
+def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any) -> Dims | None:
+    """Tell where a function's results have their rows, if some rows give what all of them give for these.
+
+    No communication, and the same answer on every rank. Of a large batch a few rows are tried, and two runs of them
+    whose sizes have no common divisor: a function that treats pairs of rows, say, keeps them apart in even runs.
 
     Args:
         func: a function of torch.
         args: of a call; the batches among them were gathered.
         kwargs: of the call.
-        rank: whose rows are tried.
     """
     layouts = {leaf._layout for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)}
     if len({(layout.counts, layout.total) for layout in layouts}) != 1 or writes_in_place(func, kwargs):
         return None
-    layout = next(iter(layouts))
+    total, spans = _tried(next(iter(layouts)))
     generator = torch.Generator("cpu").manual_seed(0)
     generic: dict[int, Tensor] = {}
 
-    def whole(leaf: Any) -> Any:
+    def cut(leaf: Any, start: int, count: int) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
+        is_batch = isinstance(leaf, BatchTensor)
         if id(leaf) not in generic:
-            generic[id(leaf)] = _generic(full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, generator)
-        return generic[id(leaf)]
+            given = full_tensor(leaf).narrow(leaf._layout.dim, 0, total) if is_batch else leaf
+            generic[id(leaf)] = _generic(given, generator)
+        return generic[id(leaf)].narrow(leaf._layout.dim, start, count) if is_batch else generic[id(leaf)]
 
-    def rows(leaf: Any) -> Any:
-        return _rows(generic[id(leaf)], leaf._layout, rank) if isinstance(leaf, BatchTensor) else whole(leaf)
+    def given_for(start: int, count: int) -> Any:
+        its_args, its_kwargs = map_leaves(lambda leaf: cut(leaf, start, count), (args, kwargs))
+        return func(*its_args, **its_kwargs)
 
     try:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass(), _quiet():
-            all_args, all_kwargs = map_leaves(whole, (args, kwargs))
-            on_all = func(*all_args, **all_kwargs)
-            own_args, own_kwargs = map_leaves(rows, (args, kwargs))
-            on_rows = func(*own_args, **own_kwargs)
+            whole = given_for(0, total)
+            found = [compare(given_for(*span), whole, Span(*span, total)) for span in spans]
     except Exception:  # noqa: BLE001 — it may refuse such values, and is decided by that
         return None
-    dims = compare(on_rows, on_all, Span(*layout.span(rank), layout.total))
-    return None if dims is None or None in dims.values() else dims
+    dims = found[0]
+    return None if dims is None or None in dims.values() or any(its != dims for its in found) else dims
+
+
+def _tried(layout: Layout) -> tuple[int, list[tuple[int, int]]]:
+    """How many rows of a batch are tried as a whole, and which runs of these beside it."""
+    if layout.total > _FEW:
+        return _FEW, [(0, _FEW // 2), (_FEW // 2, _FEW - _FEW // 2)]
+    spans = [layout.span(rank) for rank in range(len(layout.counts))]
+    return layout.total, [(start, count) for start, count in spans if count]
 
 
 def _quiet() -> Trial:
     return Trial(torch.nn.Module())
-
-
-def _rows(whole: Tensor, layout: Layout, rank: int) -> Tensor:
-    start, count = layout.span(rank)
-    return whole.narrow(layout.dim, start, count)
 
 
 def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -74,6 +74,8 @@ def decide(
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
     except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
+        if is_of_machine(error):
+            raise
         why = f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})"
         return SplitDecision(
             otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps"

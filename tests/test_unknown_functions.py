@@ -1,0 +1,71 @@
+"""Operations that nothing is known about: whether they keep rows apart is seen on a few of them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+library = torch.library.Library("ddp_patch_unknown", "DEF")
+for name in ("bend", "flip_pairs", "running"):
+    library.define(f"{name}(Tensor x) -> Tensor")
+GIVEN = []  # rows of each call
+
+
+@torch.library.impl(library, "bend", "CompositeImplicitAutograd")
+def bend(x):
+    GIVEN.append(len(x))
+    return torch.sin(x)
+
+
+@torch.library.impl(library, "flip_pairs", "CompositeImplicitAutograd")
+def flip_pairs(x):
+    return x.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+
+@torch.library.impl(library, "running", "CompositeImplicitAutograd")
+def running(x):
+    return x.cumsum(0) / 8
+
+
+class Net(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.between = getattr(torch.ops.ddp_patch_unknown, name)
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x)))
+
+
+def learned(name, rows, batch):
+    """Losses, and how many rows the operation was given in each call."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    GIVEN.clear()
+    model, found = Net(name), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(TensorDataset(torch.randn(rows, 4), torch.arange(rows) % 3), batch):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found, list(GIVEN)
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "rows", "batch"),
+    [("bend", 60, 24), ("flip_pairs", 58, 24), ("flip_pairs", 20, 8), ("running", 60, 24), ("running", 18, 6)],
+)
+def test_rows_that_are_tied_stay_together(ranks, nproc, name, rows, batch):
+    wanted, _ = ranks.call(learned, 1, name, rows, batch).ok().results[0]
+    for found, _ in ranks.call(learned, nproc, name, rows, batch).ok().results:
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_few_rows_tell(ranks):
+    """Only the first call and its trial, on batches, get the whole."""
+    for _, given in ranks.call(learned, 2, "bend", 192, 64).ok().results:
+        assert given == [64, 9, 4, 5, 64, 32, 32, 32]
