@@ -102,12 +102,12 @@ def script_line(frame: FrameType | None = None) -> str:
     Args:
         frame: of a thread; the caller's by default.
     """
-    return _line(frame or sys._getframe(1), _is_of_script)
+    return _line(frame or sys._getframe(1), is_file_of_script)
 
 
 def is_of_script(frame: FrameType) -> bool:
     """Tell frames of the script from those of libraries, as ``script_line`` does."""
-    return _is_of_script(_place_of(frame)) and not frame.f_code.co_filename.startswith("<frozen")
+    return is_file_of_script(_place_of(frame)) and not frame.f_code.co_filename.startswith("<frozen")
 
 
 def model_line() -> str:
@@ -123,7 +123,8 @@ def is_of_model(place: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_of_script(place: str) -> bool:
+def is_file_of_script(place: str) -> bool:
+    """Tell files of the script from those of Python, this package and installed ones."""
     return not place.startswith(_LIBRARIES) and not is_installed(place)
 
 

@@ -110,6 +110,17 @@ SITES = (
 )
 
 
+_STEP = ("for x, y in loader", "loss = (model(x)", "return Square.apply", "loss.backward()")
+# Where ranks meet after a site of the script, within a step: what a line of it begins with.
+MEETINGS = {
+    "forward": _STEP[1:],
+    "loop": _STEP,
+    "stepped": (*_STEP, "optimizer.step()", "save(", "torch.save("),
+    "pickled": ("torch.save(", "save("),
+    "before": (*_STEP, "optimizer.step()", "save(", "torch.save(", "print(epoch"),
+}
+
+
 @dataclass(frozen=True)
 class Kind:
     """One way to fail.
@@ -120,7 +131,8 @@ class Kind:
         text: what is written there; ``now()`` says whether it happens.
         says: one of these is in what the job says.
         code: that the job ends with; None for any but 0.
-        names_line: the job names the line where it happened, and not only one at which the others found out.
+        leaves_word: the job names the line where it happened. Else nothing is left of it but what the others see: one
+            of the next lines at which ranks meet is named.
         names_rank: the job names the rank.
         at: the step, a multiple of this.
         workers: of the loader.
@@ -132,7 +144,7 @@ class Kind:
     text: str
     says: tuple[str, ...] = ()
     code: int | None = None
-    names_line: bool = True
+    leaves_word: bool = True
     names_rank: bool = True
     at: int = 1
     workers: int = 0
@@ -201,12 +213,12 @@ KINDS = (
         names_rank=False,
     ),
     Kind("calls sys.exit", "loop", "if now(): sys.exit(3)", ("sys.exit(3)",)),
-    Kind("calls os._exit", "loop", "if now(): os._exit(4)", GONE, None, False),
-    Kind("ends with code 0 by os._exit", "stepped", "if now(): os._exit(0)", GONE, None, False),
+    Kind("calls os._exit", "loop", "if now(): os._exit(4)", GONE),
+    Kind("ends with code 0 by os._exit", "stepped", "if now(): os._exit(0)", GONE),
     Kind("is killed between two steps", "loop", "if now(): os.kill(os.getpid(), signal.SIGKILL)", GONE, None, False),
     Kind("is stopped", "stepped", "if now(): os.kill(os.getpid(), signal.SIGSTOP)", ("is stopped",), None, False),
-    Kind("crashes in C", "forward", _SEGFAULT, GONE, None, False),
-    Kind("aborts", "loop", "if now(): os.abort()", GONE, None, False),
+    Kind("crashes in C", "forward", _SEGFAULT, GONE),
+    Kind("aborts", "loop", "if now(): os.abort()", GONE),
     Kind("has no memory left", "forward", "if now(): raise MemoryError('a bad size')", ("MemoryError",)),
     Kind(
         "asks for more memory than there is",
@@ -216,7 +228,7 @@ KINDS = (
     ),
     Kind("leaves the loop", "loop", "if now(): break", ("came to",), None, False),
     Kind("leaves out a step", "loop", "if now(): continue", ("came to",), None, False),
-    Kind("looks at a batch alone", "loop", "if now(): print(x.mean().item())", ("came to",), None, False),
+    Kind("looks at a batch alone", "loop", "if now(): print(x.mean().item())", ("came to",)),
     Kind("saves alone", "stepped", "if now(): torch.save(1, 'one.pt')", ("came to",)),
     Kind(
         "has no room on its disk",

@@ -97,7 +97,13 @@ WAYS = {
     "a rank asks": ("input()", "", ["parts"], ["calls", "goes back"], "input"),
     "a rank exits": ("sys.exit(1)", "", ["parts"], ["calls", "goes back"], "sys.exit(1)"),
     "a rank exits as if all were well": ("sys.exit()", "", ["parts"], ["calls", "goes back"], "sys.exit()"),
-    "a rank leaves at once": ("os._exit(1)", "", [], ["calls", "goes back"], "os._exit"),
+    "a rank leaves at once": (
+        "os._exit(1)",
+        "",
+        ["parts"],
+        ["calls", "goes back"],
+        "it called os._exit(1) in train.py:",
+    ),
     "a rank is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "", [], ["calls", "goes back"], "is gone"),
     "a rank is stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "", [], ["calls", "goes back"], "is stopped"),
     "a thread computes beside": (THREAD, "", ["evaluates"], [], "thread 'evaluates'"),
@@ -583,7 +589,7 @@ def test_a_rank_that_waits_for_its_accelerator_hears_of_one_that_is_gone(monkeyp
     monkeypatch.setattr("ddp_patch.job.watch.count_of", lambda _: 3)
     watch = object.__new__(Watch)
     watch.trail = SimpleNamespace(words=torch.tensor(words), others={1: torch.tensor(words)}, depth=0)
-    watch._peers = SimpleNamespace(gone=[1], stopped=list)
+    watch._peers = SimpleNamespace(gone=[1], stopped=list, last_words=lambda rank: None)
     watch._attendance = SimpleNamespace(lost=False)
     watch._rank, watch._has_queue, watch._stopped_looks = 0, has_queue, {}
     watch._since = time.monotonic() - 5

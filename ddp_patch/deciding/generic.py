@@ -43,11 +43,11 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any) -> Dims | N
     def cut(leaf: Any, start: int, count: int) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        is_batch = isinstance(leaf, BatchTensor)
+        dim = leaf._layout.dim if isinstance(leaf, BatchTensor) else None
         if id(leaf) not in generic:
-            given = full_tensor(leaf).narrow(leaf._layout.dim, 0, total) if is_batch else leaf
-            generic[id(leaf)] = _generic(given, generator)
-        return generic[id(leaf)].narrow(leaf._layout.dim, start, count) if is_batch else generic[id(leaf)]
+            few = full_tensor(leaf).narrow(dim, 0, total) if isinstance(leaf, BatchTensor) and dim is not None else leaf
+            generic[id(leaf)] = _generic(few, generator)
+        return generic[id(leaf)] if dim is None else generic[id(leaf)].narrow(dim, start, count)
 
     def given_for(start: int, count: int) -> Any:
         its_args, its_kwargs = map_leaves(lambda leaf: cut(leaf, start, count), (args, kwargs))

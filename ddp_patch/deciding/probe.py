@@ -73,7 +73,7 @@ def decide(
     reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)
-    except Exception as error:  # noqa: BLE001 — deepcopy runs the author's code; the reason is reported
+    except Exception as error:  # deepcopy runs the author's code; the reason is reported
         if is_of_machine(error):
             raise
         why = f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__})"

@@ -63,7 +63,8 @@ def _run(args: argparse.Namespace, marks: Path) -> int:
         if failure.exitcode > 0:
             sys.stderr.write(os_exit.words(marks, rank, failure.exitcode))
             return failure.exitcode
-        sys.stderr.write(f"ddp_patch: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}.\n")
+        name = signal.Signals(-failure.exitcode).name
+        sys.stderr.write(f"ddp_patch: rank {rank} was ended by {name}{os_exit.said(marks, rank)}.\n")
         return 128 - failure.exitcode
     return 0
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from ..errors import TrustError
 from ..trail import SLOTS, count_of, differ
+from .last_words import LastWords
 from .recorder import Point
 
 ADVICE = {
@@ -28,6 +29,7 @@ ADVICE = {
         "when the memory of the host is used up: `dmesg` tells), when it calls os._exit, or when code in C crashes; "
         "gloo ends one that gets the data of another collective. Start the job again from its last checkpoint."
     ),
+    "left": "so nobody does its share of the work. Start the job again from its last checkpoint.",
     "stopped": (
         "so nobody does its share of the work. A process stops by SIGSTOP, as `kill -STOP`, a terminal or a "
         "scheduler sends it. To pause a job, stop all its processes at once: `kill -STOP -- -<process group>`."
@@ -77,12 +79,16 @@ class Place:
         except (ValueError, TypeError) as error:
             raise TrustError(f"where a rank is: what came is not of this job's ranks ({error}).") from error
 
+    def named(self, count: int) -> str:
+        """Name the point that it came to as this number, if that is remembered."""
+        back = self.count - count
+        return self.recent[-1 - back] if 0 <= back < len(self.recent) else ""
+
     def at(self, count: int) -> str:
         """Describe what it came to as its point of this number, and where it is."""
-        back = self.count - count
-        if self.end is not None or not 0 < back < len(self.recent):
+        if self.end is not None or count == self.count or not self.named(count):
             return str(self)
-        return f"{self.recent[-1 - back]} (and on to {self})"
+        return f"{self.named(count)} (and on to {self})"
 
     def __str__(self) -> str:
         """Describe it within a message."""
@@ -120,26 +126,33 @@ def compare(own: Sequence[int], other: Sequence[int], rank: int, own_rank: int) 
     return None
 
 
-def message(finding: Finding, places: Mapping[int, Place], line: str) -> str:
+def message(finding: Finding, places: Mapping[int, Place], line: str, words: LastWords | None = None) -> str:
     """Say what was found, why it cannot go on, and what to write.
 
     Args:
         finding: that proves it.
         places: of all ranks that said where they are.
         line: of the script, where it was found.
+        words: that a rank which is gone has left.
     """
     rest = {rank: place for rank, place in places.items() if rank != finding.rank}
     culprit = places.get(finding.rank)
     who = f"rank {finding.rank}"
     if finding.kind == "elsewhere":
         return f"{line}: {went(places, finding.count)}, {ADVICE[finding.kind]}"
-    seen = "it never said where it is" if culprit is None else f"last seen at {culprit}"
+    seen = "it never said where it is"
+    if culprit is not None:
+        after = next(filter(None, (place.named(culprit.count + 1) for place in rest.values())), "")
+        seen = f"last seen at {culprit}" + (f", before {after}" if after else "")
+    kind = finding.kind if words is None else "left"
     found = {
         "ended": f"{who} came to {culprit}",
         "gone": f"the process of {who} is gone ({seen})",
+        "left": f"the process of {who} is gone: {words and words.what} ({seen})",
         "stopped": f"the process of {who} is stopped ({seen})",
-    }[finding.kind]
-    return f"{line}: {found}, {went(rest)}, {ADVICE[finding.kind]}"
+    }[kind]
+    frames = f"\n\nrank {finding.rank}: {words.frames}" if words and words.frames else ""
+    return f"{line}: {found}, {went(rest)}, {ADVICE[kind]}{frames}"
 
 
 def went(places: Mapping[int, Place], count: int | None = None) -> str:

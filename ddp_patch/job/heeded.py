@@ -81,7 +81,7 @@ def passed_on() -> Iterator[None]:
             pid, runs, handled, ignored = json.loads(Path(mark.name).read_text())
             if number in ignored:
                 return
-            if number not in handled and not (number in _OF_THE_SCRIPT and _catches(pid, number)):
+            if number not in handled and not (number in _OF_THE_SCRIPT and catches(pid, number)):
                 raise Ended(number, signal.Signals(number))
             if number == signal.SIGINT:
                 unheard[:] = [*(seen for seen in unheard if seen == runs), runs]
@@ -100,7 +100,7 @@ def passed_on() -> Iterator[None]:
         yield
 
 
-def _catches(pid: int, number: int) -> bool:
+def catches(pid: int, number: int) -> bool:
     """Tell whether a process handles a signal by itself, as ``faulthandler.register`` has it, in C."""
     with contextlib.suppress(OSError):  # it has ended
         status = Path(f"/proc/{pid}/status").read_text()

@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_VARIABLE = "DDP_PATCH_UNSAID"
+from . import last_words
+
 _RUNS, _ENDS = b"1", b"0"
 
 
@@ -27,7 +28,7 @@ class Mark:
         """
         self._process = os.getpid()
         self._byte: mmap.mmap | None = None
-        folder = os.environ.get(_VARIABLE)
+        folder = os.environ.get(last_words.FOLDER)
         if folder is not None:
             with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to
                 path = Path(folder, str(rank))
@@ -45,7 +46,7 @@ class Mark:
 def folder() -> Iterator[Path]:
     """Surround an agent: a folder for the marks of its ranks."""
     with tempfile.TemporaryDirectory(prefix="ddp_patch_unsaid_") as path:
-        os.environ[_VARIABLE] = path
+        os.environ[last_words.FOLDER] = path
         yield Path(path)
 
 
@@ -54,4 +55,13 @@ def words(folder: Path, rank: int, code: int) -> str:
     mark = folder / str(rank)
     if not mark.exists() or mark.read_bytes() != _RUNS:
         return ""
-    return f"ddp_patch: rank {rank} was ended by os._exit({code}), or by code in C.\n"
+    how = said(folder, rank) or f": it was ended by os._exit({code}), or by code in C"
+    return f"ddp_patch: rank {rank} is gone{how}.\n"
+
+
+def said(folder: Path, rank: int) -> str:
+    """Say what a rank has left of why it is gone, after a colon; nothing if that is nothing."""
+    with contextlib.suppress(OSError), last_words.of_rank(folder, rank).open("rb") as file:
+        last = last_words.read(file.fileno())
+        return "" if last is None else f": {last.what}"
+    return ""

@@ -8,11 +8,14 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..trail import SAID, Trail, others_words, own_words
-from . import hosts
+from . import hosts, last_words
 from .attendance import Attendance
+from .held_back import HeldBack
+from .last_words import LastWords
 
 _SAY_WAIT = 3.0  # seconds, in which another rank says why the job ends
 _LOOK = 0.02  # seconds between two looks whether it has
@@ -34,21 +37,23 @@ class Peers:
         self._trail = trail
         self._pids: dict[int, int] = {}
         self._handles: dict[int, int] = {}  # descriptor of the process -> rank
+        self._words: dict[int, int] = {}  # rank -> descriptor of its last words
         self._poll = select.poll()
         self._waking, self._wakes = os.pipe()
         self._poll.register(self._waking, select.POLLIN)
         self._own = [self._waking, self._wakes]  # descriptors
         self._closing = threading.Lock()
+        self._held_back = HeldBack()
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:
             trail.words = own_words(memory)
             self._own.append(memory)
-        name = "where the ranks run"
-        attendance.post(name, json.dumps([hosts.host(), os.getpid(), memory]).encode())
+        name, words = "where the ranks run", last_words.descriptor(rank)
+        attendance.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
         told = [json.loads(text) for text in attendance.collect(name)]
-        for other, (host, pid, descriptor) in enumerate(told):
-            if other != rank and descriptor is not None and host == told[rank][0]:
-                self._meet(other, pid, descriptor, trail)
+        for other, (host, pid, *descriptors) in enumerate(told):
+            if other != rank and None not in descriptors and host == told[rank][0]:
+                self._meet(other, pid, descriptors, trail)
 
     def wait(self, seconds: float) -> None:
         """Wait for a time, until one of them is gone, or until woken."""
@@ -58,6 +63,8 @@ class Peers:
                 continue
             self._poll.unregister(descriptor)
             self.gone.add(self._handles[descriptor])
+            self._held_back.begin()
+        self._held_back.look()
 
     def wake(self) -> None:
         """End the wait. Safe from any thread, and when nobody waits any more."""
@@ -67,8 +74,10 @@ class Peers:
 
     def close(self) -> None:
         """Let their descriptors go, when nobody waits any more."""
+        self._held_back.end()
         with self._closing:  # the system gives their numbers to other files
-            descriptors, self._own = [*self._own, *self._handles], []
+            descriptors, self._own = [*self._own, *self._handles, *self._words.values()], []
+            self._words.clear()
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -86,6 +95,11 @@ class Peers:
             if other == rank and rank not in self.gone:
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
 
+    def last_words(self, rank: int) -> LastWords | None:
+        """Read what one that is gone has left."""
+        with self._closing:
+            return last_words.read(self._words[rank]) if rank in self._words else None
+
     def speaks(self) -> bool:
         """Tell whether this rank is to say why the job ends, without the store: the first of this host that lives."""
         end = time.monotonic() + _SAY_WAIT
@@ -97,10 +111,10 @@ class Peers:
             time.sleep(_LOOK)
         return False
 
-    def _meet(self, rank: int, pid: int, descriptor: int, trail: Trail) -> None:
+    def _meet(self, rank: int, pid: int, descriptors: Sequence[int], trail: Trail) -> None:
         try:
             handle = os.pidfd_open(pid)
-            memory = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY)
+            memory, self._words[rank] = (os.open(f"/proc/{pid}/fd/{its}", os.O_RDONLY) for its in descriptors)
         except OSError:  # an older kernel, or a process that does not let itself be looked into
             return
         trail.see({**trail.others, rank: others_words(memory)})

@@ -29,7 +29,7 @@ from .whereabouts import Whereabouts
 _LOOK = 1.0  # seconds between two looks, each one request to the store
 _AT_ONCE = 0.02  # seconds between two looks at memory, while a process is gone or the job ends
 _STOPPED_LOOKS = 3
-_GONE_WAIT = 0.5  # seconds at one point, for ranks that all leave by os._exit
+_GONE_WAIT = 0.5  # seconds at one point, for ranks that all leave by os._exit, which they have said
 _RAISE_WAIT = 2.0  # seconds, in which the script's thread comes out of a wait of ours
 _END_WAIT = 10.0  # seconds, in which a script that got the error ends
 
@@ -178,7 +178,8 @@ class Watch:
         still = at_one_place if self.trail.depth or own[SLOTS] else 0.0
         for rank in self._peers.gone:
             its = self.trail.others[rank].tolist()
-            waits = count_of(own) > count_of(its) or still > _GONE_WAIT or self._attendance.lost
+            patience = _GONE_WAIT if self._peers.last_words(rank) else 0.0
+            waits = count_of(own) > count_of(its) or still > patience or self._attendance.lost
             waits = waits or (self._has_queue and at_one_place > _END_WAIT)  # loss.item(), behind a collective
             if waits and not its[SLOTS]:
                 return Finding("gone", rank, count_of(own))
@@ -209,7 +210,8 @@ class Watch:
             places = {**self.whereabouts.sides(finding), **places}
         if finding.kind in ("gone", "stopped"):
             places.update(self.whereabouts.seen_last(finding.rank, places))
-        said = message(finding, places, line)
+        words = self._peers.last_words(finding.rank) if finding.kind == "gone" else None
+        said = message(finding, places, line, words)
         if finding.kind in ("elsewhere", "ended"):
             ranks = {rank: place.points() for rank, place in places.items()}
             said = f"{said}\n\n{table(ranks, finding.count)}".rstrip()

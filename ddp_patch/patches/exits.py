@@ -1,4 +1,4 @@
-"""Ends of a program: sys.exit keeps its line, for when only some ranks come to it; os.exec* would leave the job."""
+"""Ends of a program: sys.exit and os._exit keep their line, for when some ranks come to it; os.exec* leaves the job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from .. import script_thread
 from ..errors import OrderError
+from ..job import last_words
 from ..ledger import script_line
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -19,6 +20,13 @@ def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
     if script_thread.is_here():
         shown = ", ".join(map(repr, args))
         session.job.watch.whereabouts.end = f"sys.exit({shown if len(shown) < _SHOWN else '...'}) in {script_line()}"
+    return wrapped(*args, **kwargs)
+
+
+def _leave_at_once(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    code = args[0] if args else kwargs.get("status")
+    if not session.job.attendance.out_of_step:  # this is not how it ends what cannot go on
+        last_words.say(f"it called os._exit({code!r}) in {script_line()}")
     return wrapped(*args, **kwargs)
 
 
@@ -41,6 +49,7 @@ _EFFECT = "the same; its line is kept, for when not all ranks come to it"
 
 PATCHES = (
     Patch("sys", "exit", _leave, _EFFECT, gives_way=True),
+    Patch("os", "_exit", _leave_at_once, "the same; its line is kept, for the other ranks", gives_way=True),
     # All of os.exec* call these two.
     *(Patch("os", name, _become, _ALONE) for name in ("execv", "execve")),
 )
