@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -157,11 +156,13 @@ def measure(name: str, rows: int, variant: str, steps: int, small: bool, shared:
     for _ in range(WARM):
         step()
     done()
+    if DEVICE.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     for _ in range(steps):
         step()
     done()
-    yield {"seconds": (time.perf_counter() - start) / steps, "most": peak()}
+    yield {"seconds": (time.perf_counter() - start) / steps, "later": peak()}
 
 
 def started(name: str, rows: int, variant: str, given: argparse.Namespace, nproc: int) -> subprocess.Popen[str]:
@@ -202,7 +203,8 @@ def main() -> None:
         return
     name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else str(DEVICE)
     print(f"{given.nproc} ranks, {torch.accelerator.device_count()} of {name}, {datetime.date.today()}, torch", end=" ")
-    print(f"{torch.__version__}, bfloat16\n\n| | {' | '.join(VARIANTS)} | ratio | exposed: DDP, ddp_patch | memory |")
+    columns = [*VARIANTS, "ratio", "exposed: DDP, ddp_patch", "memory: first step, later"]
+    print(f"{torch.__version__}, bfloat16\n\n| | {' | '.join(columns)} |")
     print("|---|---|---|---|---|---|---|")
     for model, rows in (("ResNet-50", 64), ("GPT-2 small", 8)):
         print_row(model, rows * given.nproc, given)
@@ -211,19 +213,20 @@ def main() -> None:
 def print_row(model: str, rows: int, given: argparse.Namespace) -> None:
     """Measure a model in all variants, in turn."""
     seconds: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
-    most: dict[str, float] = {}
+    memory: dict[str, dict[str, float]] = {}  # most that was in use: in the first step, and in later ones
     for _ in range(given.rounds if not given.small else 1):
         for variant in VARIANTS:
             ranks = started(model, rows, variant, given, given.nproc)
             told, _ = ranks.communicate(timeout=START)
             assert ranks.returncode == 0, f"{variant} of {model} failed"
-            last: dict[str, Any] = json.loads(told.splitlines()[-1])
+            first, last = (json.loads(line) for line in told.splitlines())
             seconds[variant].append(last["seconds"])
-            most[variant] = last["most"]
+            memory[variant] = {"first": first["first"], "later": last["later"]}
     hand, alone, ours = (statistics.median(seconds[variant]) * 1e3 for variant in VARIANTS)
-    memory = most[VARIANTS[2]] / most[VARIANTS[0]] if most[VARIANTS[0]] else float("nan")
+    by_hand, own = memory[VARIANTS[0]], memory[VARIANTS[2]]
+    more = ", ".join(f"{own[when] / by_hand[when] if by_hand[when] else float('nan'):.2f}" for when in by_hand)
     print(f"| {model}, {rows} rows | {hand:.1f} ms | {alone:.1f} ms | {ours:.1f} ms | {ours / hand:.3f} ", end="")
-    print(f"| {hand - alone:.1f}, {ours - alone:.1f} ms | {memory:.2f} |", flush=True)
+    print(f"| {hand - alone:.1f}, {ours - alone:.1f} ms | {more} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,18 @@ class Collectives(ABC):
             dist.broadcast(tensor, 0, group=self.group)
         return tensor
 
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Stack the ranks' tensors, which have one shape, into ``[N, *shape]``."""
+        own = tensor.detach().contiguous()
+        every = own.new_empty(self.size, *own.shape)
+        self.ledger.count("all_gather", own.numel() * own.element_size())
+        with self.collective("a tensor of each rank", own.numel()):
+            if self.gathers_flat:
+                dist.all_gather_single(every.view(-1), own.view(-1), group=self.group)
+            else:
+                dist.all_gather([*every.unbind()], own, group=self.group)
+        return every
+
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
         if self.alone:  # some ranks alone may come here: a single row fits where several do not

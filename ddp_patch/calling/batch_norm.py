@@ -44,8 +44,8 @@ def batch_norm(
 ) -> Tensor:
     """Normalise rows ``[b, C, *]`` with the moments of all ranks' rows.
 
-    One all-reduce forward and one backward. Running statistics are updated with the unbiased variance of the whole
-    batch, as ``F.batch_norm`` does on one process.
+    One all-gather forward and one all-reduce backward. Running statistics are updated with the unbiased variance of the
+    whole batch, as ``F.batch_norm`` does on one process.
     """
     # Half precision counts and squares in float, as torch's kernels do.
     mean, var, count = moments(rows.detach().float() if rows.dtype.itemsize < 4 else rows.detach())
@@ -63,11 +63,7 @@ def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance per channel over all ranks' rows, and how many values each channel has."""
     own_mean, own_var = _own_moments(rows)
     own_count = rows.numel() // max(1, rows.shape[1])
-    world = World.get()
-    # One sum collects every rank's moments in a row of its own: a gather in one small all-reduce.
-    table = own_mean.new_zeros(world.size, 2 * own_mean.numel() + 1)
-    table[world.rank] = torch.cat([own_mean, own_var, own_mean.new_full((1,), own_count)])
-    table = world.all_reduce(table)
+    table = World.get().all_gather(torch.cat([own_mean, own_var, own_mean.new_full((1,), own_count)]))
     counts = table[:, -1:]
     means, variances = table[:, :-1].chunk(2, dim=1)
     count = counts.sum()
@@ -149,11 +145,9 @@ class _ByKernels(torch.autograd.Function):
         rows = _dense(rows)
         weight = None if weight is None else weight.contiguous()
         mean, invstd = torch.batch_norm_stats(rows, eps)
-        channels = mean.numel()
-        world = World.get()
-        table = mean.new_zeros(world.size, 2 * channels + 1)
-        table[world.rank] = torch.cat([mean, invstd, mean.new_full((1,), rows.numel() // rows.shape[1])])
-        means, invstds, counts = world.all_reduce(table).split([channels, channels, 1], dim=1)
+        own_count = mean.new_full((1,), rows.numel() // rows.shape[1])
+        table = World.get().all_gather(torch.cat([mean, invstd, own_count]))
+        means, invstds, counts = table.split([mean.numel(), mean.numel(), 1], dim=1)
         given = counts.reshape(-1).to(mean.dtype if running_mean is None else running_mean.dtype)
         mean, invstd = torch.batch_norm_gather_stats_with_counts(
             rows, means.contiguous(), invstds.contiguous(), running_mean, running_var, momentum, eps, given
