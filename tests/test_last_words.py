@@ -113,3 +113,41 @@ def test_a_crash_in_c_names_the_line_of_the_script(tmp_path):
     assert f"the process of rank 1 is gone: Segmentation fault in train.py:{here} (last seen at" in done.stderr
     assert f'train.py", line {here} in forward' in done.stderr
     assert f"ddp_patch: rank 1 was ended by SIGSEGV: Segmentation fault in train.py:{here}." in done.stderr
+
+
+LISTENS = """
+import ddp_patch
+ddp_patch.enable(nproc=2)
+import ctypes, faulthandler, multiprocessing
+
+print(faulthandler.is_enabled())
+faulthandler.enable()
+child = multiprocessing.get_context("fork").Process(target=ctypes.string_at, args=(0,))
+child.start()
+child.join()
+print(faulthandler.is_enabled(), child.exitcode)
+"""
+
+
+def test_what_a_script_has_faulthandler_do_is_done(tmp_path):
+    (tmp_path / "train.py").write_text(LISTENS)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stdout == f"False\nTrue {-signal.SIGSEGV}\n", done.stderr
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+def test_an_exit_at_once_is_one_where_nothing_can_be_said(tmp_path):
+    text = LISTENS[: LISTENS.index("import ctypes")] + "import os\nos.closerange(3, 256)\nos._exit(0)\n"
+    (tmp_path / "train.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rank_with_children_is_ended_with_them():
+    text = HELD.format(handler="import subprocess; child = subprocess.Popen(['sleep', '9'])", seconds=20, last="")
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.returncode) == ("", -signal.SIGTERM), done.stderr

@@ -82,6 +82,7 @@ class Observation:
             dims = self._apart(func, args, kwargs, self.mixing is None)
         if dims is None:
             self.tied(f"{self.function} looks at the whole batch", here=True)
+        self.is_sized = True  # it may do otherwise with another number of rows
         return dims
 
     def sized(self) -> None:

@@ -5,14 +5,13 @@ The values at hand may hide it: what is multiplied by a gate that starts at zero
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout
 from ..batch.names import writes_in_place
 from ..batch.tensor import BatchTensor
 from ..calling.comparison import Dims, Span, compare, usual_size
@@ -22,53 +21,58 @@ from .trial import Trial
 _FEW = 9  # rows
 
 
-def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any) -> Dims | None:
-    """Tell where a function's results have their rows, if some rows give what all of them give for these.
+def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Dims | None:
+    """Tell where a function's results have their rows, if some rows give what the whole batch gives for them.
 
-    No communication, and the same answer on every rank. Of a large batch a few rows are tried, and two runs of them
-    whose sizes have no common divisor: a function that treats pairs of rows, say, keeps them apart in even runs.
+    Beside a rank's rows, runs of a few are tried, cut at two places one after the other: a function that treats rows in
+    pairs, or fours, keeps them apart where all ranks have an even number. No communication.
 
     Args:
         func: a function of torch.
         args: of a call; the batches among them were gathered.
         kwargs: of the call.
+        rank: whose rows are tried.
     """
     layouts = {leaf._layout for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)}
     if len({(layout.counts, layout.total) for layout in layouts}) != 1 or writes_in_place(func, kwargs):
         return None
-    total, spans = _tried(next(iter(layouts)))
+    layout = next(iter(layouts))
     generator = torch.Generator("cpu").manual_seed(0)
     generic: dict[int, Tensor] = {}
 
     def cut(leaf: Any, start: int, count: int) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        dim = leaf._layout.dim if isinstance(leaf, BatchTensor) else None
         if id(leaf) not in generic:
-            few = full_tensor(leaf).narrow(dim, 0, total) if isinstance(leaf, BatchTensor) and dim is not None else leaf
-            generic[id(leaf)] = _generic(few, generator)
-        return generic[id(leaf)] if dim is None else generic[id(leaf)].narrow(dim, start, count)
+            generic[id(leaf)] = _generic(full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, generator)
+        whole = generic[id(leaf)]
+        return whole.narrow(leaf._layout.dim, start, count) if isinstance(leaf, BatchTensor) else whole
 
     def given_for(start: int, count: int) -> Any:
         its_args, its_kwargs = map_leaves(lambda leaf: cut(leaf, start, count), (args, kwargs))
         return func(*its_args, **its_kwargs)
 
+    def compared(total: int, spans: Iterable[tuple[int, int]]) -> Iterator[Dims | None]:
+        whole = given_for(0, total)
+        for start, count in spans:
+            yield compare(given_for(start, count), whole, Span(start, count, total))
+
+    few = min(layout.total, _FEW)
     try:
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass(), _quiet():
-            whole = given_for(0, total)
-            found = [compare(given_for(*span), whole, Span(*span, total)) for span in spans]
-    except Exception:  # noqa: BLE001 — it may refuse such values, and is decided by that
+            (dims,) = compared(layout.total, [layout.span(rank)])
+            if dims is None or None in dims.values() or any(its != dims for its in compared(few, _runs(few))):
+                return None
+    except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
         return None
-    dims = found[0]
-    return None if dims is None or None in dims.values() or any(its != dims for its in found) else dims
+    return dims
 
 
-def _tried(layout: Layout) -> tuple[int, list[tuple[int, int]]]:
-    """How many rows of a batch are tried as a whole, and which runs of these beside it."""
-    if layout.total > _FEW:
-        return _FEW, [(0, _FEW // 2), (_FEW // 2, _FEW - _FEW // 2)]
-    spans = [layout.span(rank) for rank in range(len(layout.counts))]
-    return layout.total, [(start, count) for start, count in spans if count]
+def _runs(rows: int) -> list[tuple[int, int]]:
+    """The two sides of two cuts: no group of rows ends at both."""
+    cuts = (rows // 2, rows // 2 + 1)
+    sides = ((start, end - start) for at in cuts for start, end in ((0, at), (at, rows)))
+    return [(start, count) for start, count in sides if 0 < count < rows]
 
 
 def _quiet() -> Trial:

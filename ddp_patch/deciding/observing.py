@@ -42,16 +42,17 @@ def observation(call: Call, layout: Layout) -> Observation:
     """What will be seen of a call."""
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
+    rank = World.get().rank
     return Observation(
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
-        lambda func, args, kwargs, asked: _agreed(where_rows_lie(func, args, kwargs) if asked else None),
+        lambda func, args, kwargs, asked: _agreed(where_rows_lie(func, args, kwargs, rank) if asked else None),
         lambda: _same_buffers(call.module),
     )
 
 
 def _agreed(own: Dims | None) -> Dims | None:
-    """What follows is computed on batches on every rank, or on none."""
+    """What follows is computed on batches on every rank, or on none: a running sum looks apart to the first rank."""
     every = [given[0] for given in World.get().share([own])]
     return own if all(dims == own for dims in every) else None
 

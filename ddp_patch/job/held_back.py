@@ -6,10 +6,12 @@ is inside torch.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import time
+from pathlib import Path
 
 from .heeded import catches
 
@@ -25,12 +27,18 @@ class HeldBack:
         self._until = 0.0
 
     def begin(self) -> None:
-        """Hold it back from now on, unless the script handles it."""
-        if self._until or not hasattr(os, "memfd_create") or catches(os.getpid(), signal.SIGTERM):
+        """Hold it back from now on, unless the script handles it, or has children.
+
+        Those get it as well, and the script would be told that they are gone: a loader's workers, for one.
+        """
+        if self._until or not hasattr(os, "memfd_create"):
             return
         self._until = time.monotonic() + _WITHIN
-        self._memory = os.memfd_create("ddp_patch_held_back")
-        faulthandler.register(signal.SIGTERM, self._memory, all_threads=False)
+        with contextlib.suppress(OSError):  # no more files may be open
+            if catches(os.getpid(), signal.SIGTERM) or _has_children():
+                return
+            self._memory = os.memfd_create("ddp_patch_held_back")
+            faulthandler.register(signal.SIGTERM, self._memory, all_threads=False)
 
     def look(self) -> None:
         """Let it through once its time is over."""
@@ -47,3 +55,7 @@ class HeldBack:
         os.close(memory)
         if came:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _has_children() -> bool:
+    return any(path.read_text() for path in Path("/proc/self/task").glob("*/children"))

@@ -18,6 +18,7 @@ from ..ledger import is_file_of_script
 FOLDER = "DDP_PATCH_UNSAID"  # the variable that names that of ddp_patch's agent
 
 _MOST = 1 << 16  # bytes
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND  # an earlier attempt of the launcher's may have left some
 _FRAMES = 12  # of a crash, in a message
 _FATAL = "Fatal Python error: "
 _FRAME = re.compile(r'  File "(?!<frozen)(.+)", line (\d+)')
@@ -47,13 +48,23 @@ def descriptor(rank: int) -> int | None:
     folder = os.environ.get(FOLDER)
     if _Own.descriptor is None and folder is not None:
         with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to
-            _Own.descriptor = os.open(of_rank(Path(folder), rank), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            _Own.descriptor = os.open(of_rank(Path(folder), rank), _FLAGS, 0o600)
     if _Own.descriptor is None and hasattr(os, "memfd_create"):
         _Own.descriptor = os.memfd_create("ddp_patch_last_words")
     if _Own.descriptor is not None and not faulthandler.is_enabled():
         faulthandler.enable(_Own.descriptor)
         _Own.hears_crashes = True
     return _Own.descriptor
+
+
+def belong_to_the_script() -> None:
+    """Crashes are written from now on where the script wants them, in its children too."""
+    _Own.hears_crashes = False
+
+
+def hears_crashes() -> bool:
+    """Tell whether it is we who have Python write down crashes."""
+    return _Own.hears_crashes
 
 
 def say(what: str) -> None:

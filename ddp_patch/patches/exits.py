@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any, NoReturn
@@ -25,9 +26,19 @@ def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
 
 def _leave_at_once(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     code = args[0] if args else kwargs.get("status")
-    if not session.job.attendance.out_of_step:  # this is not how it ends what cannot go on
-        last_words.say(f"it called os._exit({code!r}) in {script_line()}")
+    with contextlib.suppress(Exception):  # the disk is full, say: it ends all the same
+        if not session.job.attendance.out_of_step:  # this is not how it ends what cannot go on
+            last_words.say(f"it called os._exit({code!r}) in {script_line()}")
     return wrapped(*args, **kwargs)
+
+
+def _hear_crashes(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    wrapped(*args, **kwargs)
+    last_words.belong_to_the_script()
+
+
+def _hears_crashes(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return not last_words.hears_crashes() and wrapped(*args, **kwargs)
 
 
 def _become(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> NoReturn:
@@ -50,6 +61,9 @@ _EFFECT = "the same; its line is kept, for when not all ranks come to it"
 PATCHES = (
     Patch("sys", "exit", _leave, _EFFECT, gives_way=True),
     Patch("os", "_exit", _leave_at_once, "the same; its line is kept, for the other ranks", gives_way=True),
+    # Where nobody else does, the ranks of a host hear of each other's crashes by it.
+    Patch("faulthandler", "enable", _hear_crashes, "the same"),
+    Patch("faulthandler", "is_enabled", _hears_crashes, "whether the script has enabled it"),
     # All of os.exec* call these two.
     *(Patch("os", name, _become, _ALONE) for name in ("execv", "execve")),
 )
