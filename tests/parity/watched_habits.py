@@ -204,14 +204,16 @@ def a_bank_that_is_filled_later():
     return fit(Banked(), before=after(3, lambda model: setattr(model, "bank", torch.ones(4, 3))))
 
 
-def a_weight_of_each_row_later():
+def fit_weighted(end):
+    """Give each row a weight after three steps; ``end(logits, weights)`` gives what forward returns."""
+
     class Weighted(Net):
         def __init__(self):
             super().__init__()
             self.rows = torch.ones(1)
 
         def forward(self, x):
-            return self.last(self.first(x)) * self.rows
+            return end(self.last(self.first(x)), self.rows)
 
     steps = iter(range(1000))
 
@@ -221,29 +223,20 @@ def a_weight_of_each_row_later():
         return F.cross_entropy(model(x), y)
 
     return fit(Weighted(), loss=loss)
+
+
+def a_weight_of_each_row_later():
+    return fit_weighted(lambda logits, weights: logits * weights)
 
 
 def a_weight_of_each_row_that_is_summed_later():
     """On four ranks some have one row of the last batch, which fits any."""
 
-    class Weighted(Net):
-        def __init__(self):
-            super().__init__()
-            self.rows = torch.ones(1)
+    def end(logits, weights):
+        weighted = logits * weights
+        return logits + 0.1 * weighted.sum(0) + weighted.std(0)
 
-        def forward(self, x):
-            z = self.last(self.first(x))
-            weighted = z * self.rows
-            return z + 0.1 * weighted.sum(0) + weighted.std(0)
-
-    steps = iter(range(1000))
-
-    def loss(model, x, y):
-        if next(steps) >= 3:
-            model.rows = 1 + x[:, :1].abs()
-        return F.cross_entropy(model(x), y)
-
-    return fit(Weighted(), loss=loss)
+    return fit_weighted(end)
 
 
 # --- names that are not written as attributes -------------------------------------------------------------------------
