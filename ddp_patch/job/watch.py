@@ -178,7 +178,8 @@ class Watch:
         still = at_one_place if self.trail.depth or own[SLOTS] else 0.0
         for rank in self._peers.gone:
             its = self.trail.others[rank].tolist()
-            patience = _GONE_WAIT if self._peers.last_words(rank) else 0.0
+            words = self._peers.last_words(rank)
+            patience = _GONE_WAIT if words and not words.frames else 0.0
             waits = count_of(own) > count_of(its) or still > patience or self._attendance.lost
             waits = waits or (self._has_queue and at_one_place > _END_WAIT)  # loss.item(), behind a collective
             if waits and not its[SLOTS]:
