@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -77,6 +78,55 @@ def test_temporary_folders_that_are_moved_away_are_gone(ranks, tmp_path):
     assert several.results == alone.results * 3
     assert several.files() == alone.files() == ["ckpt/0/parts/a.txt", "ckpt/0/w.pt", *alone.files()[2:]]
     assert list(own.rglob("*")) == []
+
+
+def temporary_files_that_are_listed():
+    """Whichever rank comes first finds what one process would."""
+    os.mkdir("ckpt")
+    seen = []
+    for late in (0, 1):
+        descriptor, name = tempfile.mkstemp(suffix=".aside", dir="ckpt")
+        os.close(descriptor)
+        seen.append([Path(found).suffix for found in os.listdir("ckpt")])
+        time.sleep(0.5 * (ddp_patch.rank() == late))
+        os.unlink(name)
+        seen.append([[entry.name for entry in os.scandir("ckpt")], glob.glob("ckpt/*")])
+        time.sleep(0.5 * (ddp_patch.rank() == late))
+        with tempfile.NamedTemporaryFile("w", suffix=".named", dir="ckpt") as file:
+            seen.append([Path(found).suffix for _, _, files in os.walk("ckpt") for found in files])
+            file.write("a")
+            time.sleep(0.5 * (ddp_patch.rank() == late))
+        seen.append(os.listdir("ckpt"))
+    return seen
+
+
+def test_temporary_files_are_listed_as_one_process_finds_them(ranks):
+    alone, several = (ranks.call(temporary_files_that_are_listed, nproc).ok() for nproc in (1, 3))
+    assert several.results == alone.results * 3
+
+
+def folders_by_their_listed_names():
+    """As scripts clear what an earlier run has left."""
+    os.mkdir("ckpt")
+    aside = tempfile.mkdtemp(dir="ckpt")
+    Path(aside, "a.txt").write_text("a")
+    seen = [os.listdir(aside)]
+    with tempfile.TemporaryDirectory(dir="ckpt") as folder:
+        Path(folder, "b.txt").write_text("b")
+        for name in os.listdir("ckpt"):
+            with open(f"ckpt/{name}/c.txt", "w") as file:
+                file.write("c")
+        seen.append([sorted(os.listdir(folder)), sorted(os.listdir(aside)), Path(aside, "c.txt").read_text()])
+    for name in os.listdir("ckpt"):
+        seen.append(sorted(os.listdir(f"ckpt/{name}")))
+        shutil.rmtree(f"ckpt/{name}")
+    return [*seen, os.listdir("ckpt"), os.path.exists(aside)]
+
+
+def test_a_temporary_folder_in_one_of_the_scripts_has_one_name(ranks):
+    alone, several = (ranks.call(folders_by_their_listed_names, nproc).ok() for nproc in (1, 3))
+    assert several.results == alone.results * 3
+    assert several.files() == alone.files()
 
 
 def paths():

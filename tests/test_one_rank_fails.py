@@ -221,7 +221,10 @@ STARTS = """
 import os, subprocess, sys
 sized = {"PMI_SIZE": "3", "MPI_LOCALNRANKS": "3"}
 each = [dict(PMI_RANK=str(rank), MPI_LOCALRANKID=str(rank)) for rank in range(3)]
-ranks = [subprocess.Popen([sys.executable, "train.py"], env={**os.environ, **sized, **one}) for one in each]
+ranks = [
+    subprocess.Popen([sys.executable, "train.py"], env={**os.environ, **sized, **one}, stderr=open(f"said.{place}", "w"))
+    for place, one in enumerate(each)
+]
 print([process.wait() for process in ranks])
 """
 
@@ -266,7 +269,9 @@ def started_by_hydra(tmp_path, script, address=(), starts=STARTS):
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **address}
     command = [str(tmp_path / "hydra_pmi_proxy"), "start.py"]
-    return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done.stderr += "".join(path.read_text() for path in sorted(tmp_path.glob("said.*")))  # one after the other
+    return done
 
 
 def test_ranks_whose_sets_of_strings_have_other_orders_are_refused(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .files import Files
-from .ownership import Ownership
+from .ownership import Ownership, above
 from .rank_zero import RankZero
 
 
@@ -27,11 +27,35 @@ class Folders:
         self._rank_zero = rank_zero
         self._ownership = ownership
         self._files = files
+        self._made: set[str] = set()  # temporary folders in the script's
 
     @property
     def are_others(self) -> bool:
         """Tell whether it is rank 0's folders that the script sees now."""
         return not self._rank_zero.is_leader and (self._rank_zero.in_lockstep() or self._rank_zero.is_silent())
+
+    def is_the_scripts(self, folder: Any) -> bool:
+        """Tell whether a temporary file or folder is to be made in one of the script's, by all ranks alike.
+
+        Args:
+            folder: that was asked for; None for the system's.
+        """
+        return (
+            isinstance(folder, (str, bytes, os.PathLike))
+            and self._rank_zero.in_lockstep()
+            and self._ownership.covers(os.path.join(os.fsdecode(folder), "x"), passing=("tempfile",))
+        )
+
+    def make(self, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Make a temporary folder in one of the script's once: whatever is in it is the script's.
+
+        Raises:
+            OSError: on every rank, what rank 0 gets.
+        """
+        made = self._rank_zero.barrier_call("tempfile.mkdtemp", lambda: real(*args, **kwargs))
+        self._made.add(os.path.abspath(os.fsdecode(made)))
+        self._files.changed(made)
+        return made
 
     def call(self, what: str, real: Callable[..., Any], paths: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """Call a function once, if one of its paths is the script's.
@@ -51,7 +75,7 @@ class Folders:
             kwargs.get(name) is not None for name in _DESCRIPTORS
         ):
             return real(*args, **kwargs)
-        if not self._ownership.covers(*paths):
+        if not self._ownership.covers(*paths, passing=("tempfile",) if self._is_made(paths) else ()):
             return real(*args, **kwargs)
         if is_silent:
             return None
@@ -66,14 +90,16 @@ class Folders:
             self._moved(*named)
         return result
 
+    def _is_made(self, paths: Sequence[Any]) -> bool:
+        named = (os.path.abspath(os.fsdecode(p)) for p in paths if isinstance(p, (str, bytes, os.PathLike)))
+        return bool(self._made) and any(part in self._made for path in named for part in (path, *above(path)))
+
     def _moved(self, source: str, target: str) -> None:
         """Remove what every rank had made for itself, where rank 0's was moved away or replaced."""
         with self._rank_zero.alone():
-            if self._ownership.is_temporary(source) and os.path.isdir(source) and not os.path.islink(source):
-                shutil.rmtree(source, ignore_errors=True)
             for path in (source, target):
                 if self._ownership.is_temporary(path):
-                    with contextlib.suppress(OSError):  # a folder that stays: what was moved is in rank 0's
+                    with contextlib.suppress(OSError):
                         os.unlink(path)
 
     def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:

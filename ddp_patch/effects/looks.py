@@ -52,7 +52,10 @@ class Looks:
             and not self._ownership.asks_itself()
             and self._disks.concerns(own, around=what != "os.chdir")
         )
-        if not is_elsewhere and not (what in _SIZES and self._files.written.is_unfinished(own)):
+        is_restless = (
+            what in _LISTS and self._files.written.is_restless(own) and not self._ownership.asks_itself()
+        )
+        if not (is_elsewhere or is_restless or (what in _SIZES and self._files.written.is_unfinished(own))):
             return real(self._files.leaders(path), *args, **options)
         if what == "os.chdir":
             if not self._disks.sees(own):
@@ -63,4 +66,5 @@ class Looks:
         return self._rank_zero.call(what, lambda: real(path, *args, **options), [own])
 
 
+_LISTS = ("os.listdir", "os.scandir")
 _SIZES = ("os.stat", "os.lstat")

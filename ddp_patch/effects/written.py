@@ -21,10 +21,11 @@ class Written:
         self._open: dict[str, int] = {}  # file -> times opened for writing, and not known to be closed
         self._mapped: set[str] = set()  # written to through memory
         self._finished: set[str] = set()
+        self._restless: set[str] = set()  # folders in which rank 0 has temporary files; when these go is not told
 
     def __bool__(self) -> bool:
         """Whether there is any."""
-        return bool(self._open or self._finished)
+        return bool(self._open or self._finished or self._restless)
 
     def begins(self, path: str) -> None:
         """Note that rank 0 writes to a file from now on."""
@@ -74,6 +75,14 @@ class Written:
         if path in self._mapped and not self._goes_on(path):
             self._mapped.discard(path)
         return path in self._mapped
+
+    def comes_and_goes_in(self, folder: str) -> None:
+        """Note that rank 0 has a temporary file in a folder of the script's, until it comes to its end."""
+        self._restless.add(folder)
+
+    def is_restless(self, folder: str) -> bool:
+        """Tell whether what a rank finds in a folder depends on how far rank 0 is."""
+        return folder in self._restless
 
     def _goes_on(self, path: str) -> bool:
         return bool(self._rank_zero.call("open", lambda: is_written_to(path), [path]))

@@ -35,7 +35,8 @@ _CHANGES = {
     ("shutil", "unpack_archive"): ("filename", "extract_dir"),
 }
 _READS = ("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "shutil.copystat", "shutil.copytree")
-_MAKES_OWN = {"mkdtemp": 2, "mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
+_MAKES_OWN = {"mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
+_FOLDER_OF_MKDTEMP = 2  # likewise
 
 
 def _once(what: str, names: tuple[str, ...]) -> Wrapper:
@@ -56,15 +57,23 @@ def _open_descriptor(session: Session, wrapped: Any, instance: Any, args: Args, 
     return bind(*args, **kwargs)
 
 
+def _make_folder(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.folders.is_the_scripts(_folder(_FOLDER_OF_MKDTEMP, args, kwargs)):
+        return session.folders.make(wrapped, args, kwargs)
+    return _own(_FOLDER_OF_MKDTEMP)(session, wrapped, instance, args, kwargs)
+
+
 def _own(place: int) -> Wrapper:
     def make(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        def own(folder: Any) -> Any:
-            return session.owners.place(folder, folder is not None and session.files.is_made(folder))
-
-        if session.folders.are_others and len(args) > place:
-            args = (*args[:place], own(args[place]), *args[place + 1 :])
-        elif session.folders.are_others and "dir" in kwargs:
-            kwargs = {**kwargs, "dir": own(kwargs["dir"])}
+        folder = _folder(place, args, kwargs)
+        if session.folders.is_the_scripts(folder):
+            session.files.written.comes_and_goes_in(session.files.key(folder))
+        if folder is not None and session.folders.are_others:
+            own = session.owners.place(folder, session.files.is_made(folder))
+            if len(args) > place:
+                args = (*args[:place], own, *args[place + 1 :])
+            else:
+                kwargs = {**kwargs, "dir": own}
         made = wrapped(*args, **kwargs)
         path = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
         session.owners.made(path)
@@ -75,11 +84,21 @@ def _own(place: int) -> Wrapper:
     return make
 
 
+def _folder(place: int, args: Args, kwargs: Kwargs) -> Any:
+    return args[place] if len(args) > place else kwargs.get("dir")
+
+
 _ONCE = "rank 0 acts once all ranks are there; all get what it got"
 
 PATCHES = (
     *(Patch(module, name, _once(f"{module}.{name}", names), _ONCE) for (module, name), names in _CHANGES.items()),
     Patch("os", "open", _open_descriptor, "as `open`"),
+    Patch(
+        "tempfile",
+        "mkdtemp",
+        _make_folder,
+        "in a folder of the script's as `os.mkdir`; else every rank has a temporary folder of its own",
+    ),
     *(
         Patch("tempfile", name, _own(place), "every rank has temporary files of its own")
         for name, place in _MAKES_OWN.items()
