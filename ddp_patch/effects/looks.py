@@ -52,9 +52,7 @@ class Looks:
             and not self._ownership.asks_itself()
             and self._disks.concerns(own, around=what != "os.chdir")
         )
-        is_restless = (
-            what in _LISTS and self._files.written.is_restless(own) and not self._ownership.asks_itself()
-        )
+        is_restless = what in _LISTS and self._files.written.is_restless(own) and not self._ownership.asks_itself()
         if not (is_elsewhere or is_restless or (what in _SIZES and self._files.written.is_unfinished(own))):
             return real(self._files.leaders(path), *args, **options)
         if what == "os.chdir":
