@@ -37,6 +37,7 @@ NAMES = {
     "torch._C._get_dispatch_mode": "whether torch.export or make_fx trace, or tensors are fake",
     "torch._C._TorchDispatchModeKey.FAKE": "the same",
     "torch._C._TorchDispatchModeKey.PROXY": "the same",
+    "torch.hub._get_cache_or_reload": "where torch.hub downloads a repository, so that each host does once",
     "torch._VF": "where nn.functional's functions are looked up (verify)",
     "torch._foreach_mul_": "gradients scaled in one kernel",
     "torch.autograd.Variable._execution_engine": "callbacks at the end of a backward",

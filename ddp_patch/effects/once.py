@@ -14,6 +14,7 @@ from .files import Files
 from .folders import Folders
 from .looks import Looks
 from .ownership import Ownership
+from .per_host import PerHost
 from .rank_zero import RankZero
 from .shared import ANY, Library, SharedObjects
 from .temporary import TemporaryPlaces
@@ -38,6 +39,7 @@ class Once:
         self.files = Files(self.rank_zero, self.owners, self.disks)
         self.looks = Looks(self.rank_zero, self.owners, self.files, self.disks)
         self.folders = Folders(self.rank_zero, self.owners, self.files)
+        self.per_host = PerHost(self.rank_zero, world, job.placement.local_rank, job.sees_one_disk)
         self.places = TemporaryPlaces(self.rank_zero)
         self.commands = Commands(self.rank_zero, self.owners, self.files, self.places)
         self.checkpoints = Checkpoints(world, self.rank_zero, self.owners, self.files)

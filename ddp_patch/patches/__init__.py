@@ -27,6 +27,7 @@ from . import (
     files,
     folders,
     hooks,
+    hub,
     instance_norm,
     ipython,
     listing,
@@ -84,6 +85,7 @@ SUBJECTS = (
         random_states,
         files,
         native_files,
+        hub,
         profiles,
     ),
     *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots, ray_train),
@@ -98,7 +100,7 @@ LOCAL_SUBJECTS = (
     local,
     parallel_functions,
     *(checkpoint, state_dict, device, on_accelerators, without_cuda, system_random, random_states, files, native_files),
-    *(profiles, folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
+    *(hub, profiles, folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots),
     *(scripted, exits, signals),
 )
 LOCAL_OTHERS = (compiled.keep_dynamo_out, local.count_steps, plots.keep_off_screen)

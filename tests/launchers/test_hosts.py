@@ -15,6 +15,7 @@ import torch
 from launchers.hosts import finished, hosts, mpirun, said, torchrun
 from launchers.together import python, run
 from parity.test_scripts import compare_text
+from test_hub import archive
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PACKAGE = Path(__file__).parent.parent.parent / "ddp_patch"
@@ -208,6 +209,42 @@ def test_one_rank_of_each_host_reads_what_cannot_be_dealt(tmp_path):
         assert [it.stdout for it in done] == ["7\n", ""]
         for host in made:
             assert [path.read_text().split() for path in host.folder.glob("read by *")] == [list("0123456")]
+
+
+HUB = """
+import os
+import ddp_patch; ddp_patch.enable()
+import torch
+
+def noted(request, real=torch.hub.urlopen):
+    os.mkdir(f"asked by {os.getpid()}")  # not for all: who downloads is alone
+    return real(request)
+
+torch.hub.urlopen = noted
+torch.hub.set_dir("hub")
+torch.hub._git_archive_link = lambda *_, **__: "file:" + os.path.abspath("net.zip")
+model = torch.hub.load("someone/net:main", "small", trust_repo=True, skip_validation=True)
+print(model(torch.ones(4, 2, dtype=torch.float64)).shape)
+"""
+
+
+@pytest.mark.parametrize("has", [True, False], ids=["both", "rank 0's alone"])
+def test_each_host_downloads_a_repository_once(tmp_path, has):
+    with hosts(tmp_path, "alpha", "beta") as made:
+        for host in made:
+            (host.folder / "script.py").write_text(HUB)
+            if has or host is made[0]:
+                (host.folder / "net.zip").write_bytes(archive())
+        done = torchrun(made, "script.py", each=2, rendezvous="static")
+        if not has:
+            assert all(it.returncode for it in done), said(done)
+            assert "torch.hub.load did on rank 2, the first of its host, not what it did on rank 0" in done[0].stderr
+            return
+        assert [it.returncode for it in done] == [0, 0], said(done)
+        assert done[0].stdout.endswith("the repository is read\ntorch.Size([4, 1])\n"), said(done)
+        for host in made:
+            assert len([*host.folder.glob("asked by *")]) == 1
+            assert (host.folder / "hub" / "someone_net_main" / "hubconf.py").exists()
 
 
 RESUMES = """
