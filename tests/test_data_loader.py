@@ -202,6 +202,11 @@ MIXED = {
         ("this rank make int64, those of rank 1 make float64", "this rank make float64, those of rank 0 make int64"),
     ),
     "numbers that come later": ([1.0] * 4 + [1, 2, 0.5, 1.5], ("LockstepError",)),
+    "shapes": (
+        [torch.ones(3)] * 2 + [torch.ones(4)] * 2,
+        ("make float32[3], those of rank 1", "make float32[4], those"),
+    ),
+    "lengths of lists": ([[1] * 2] * 2 + [[1] * 3] * 2, ("make [2: int64], those of rank 1", "make [3: int64], those")),
     "keys": ([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 3, "a": 4}, {"b": 3, "a": 4}], ("{'a': int64, 'b': int64}",)),
 }
 

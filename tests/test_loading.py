@@ -300,6 +300,19 @@ def the_reader_is_killed():
         batch.tolist()
 
 
+def what_a_reader_gives(folder):
+    tempfile.tempdir = folder
+    return [batch.tolist() for batch in DataLoader(torch.arange(5.0), 2, collate_fn=torch.stack)]
+
+
+def test_a_reader_finds_a_place_for_its_socket_where_that_for_temporary_files_is_far_down(ranks, tmp_path):
+    deep = tmp_path / ("x" * 120)
+    deep.mkdir()
+    outcome = ranks.call(what_a_reader_gives, 2, str(deep)).ok()
+    assert outcome.results == [[[0, 1], [2, 3], [4]]] * 2
+    assert list(deep.rglob("*")) == []
+
+
 def test_a_reader_that_is_gone_is_an_error_at_once_and_leaves_nothing_behind(ranks):
     with tempfile.TemporaryDirectory() as folder:  # a socket's path has to be short
         outcome = ranks.call(the_reader_is_killed, 3, env={"TMPDIR": folder})
@@ -641,6 +654,43 @@ def test_ranks_whose_workers_are_seeded_by_their_numbers_draw_apart(ranks, worke
     alone = [number for batch in augmented_by_seeded_workers(workers) for row in batch for number in row]
     assert len(set(alone)) == len(alone) == len(drawn)
     assert len(set(drawn)) == len(drawn)
+
+
+class HoldsGenerators(Augments):
+    def __init__(self):
+        self.numbers, self.old = np.random.default_rng(1), np.random.RandomState(2)
+        self.python, self.torchs = random.Random(3), torch.Generator().manual_seed(4)
+
+    def __getitem__(self, index):
+        drawn = torch.rand((), generator=self.torchs).item()
+        return index, self.numbers.random(), self.old.rand(), self.python.random(), drawn
+
+
+def reseeds(worker):
+    get_worker_info().dataset.numbers = np.random.default_rng(worker)
+
+
+def drawn_from_generators_held(how):
+    held = HoldsGenerators()
+    loader = DataLoader(held, 6, num_workers=1, worker_init_fn=reseeds if how == "reseeded" else None)
+    if how == "shard_batch":
+        loader = ddp_patch.shard_batch(DataLoader(held, 6))
+    epochs = [[torch.stack(batch[1:], 1).tolist() for batch in loader] for _ in range(2)]
+    scripts = [held.numbers.random(), held.old.rand(), held.python.random()]
+    return epochs, [*scripts, torch.rand((), generator=held.torchs).item()]
+
+
+@pytest.mark.parametrize("how", ["workers", "reseeded", "shard_batch"])
+def test_ranks_draw_apart_from_generators_that_a_dataset_holds(ranks, how):
+    results = ranks.call(drawn_from_generators_held, 3, how).ok().results
+    assert results == results[:1] * 3
+    epochs, scripts = results[0]
+    for column in range(4):
+        drawn = [[row[column] for batch in epoch for row in batch] for epoch in epochs]
+        assert [len(set(each)) for each in drawn] == [24, 24]
+        # A worker begins with what the script's generator is at, in each epoch.
+        assert len({*drawn[0], *drawn[1]}) == (48 if how == "shard_batch" else 24)
+        assert how != "shard_batch" or scripts[column] not in {*drawn[0], *drawn[1]} - set(drawn[0][:2])
 
 
 class Odd:

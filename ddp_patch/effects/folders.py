@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .files import Files
 from .ownership import Ownership, above
 from .rank_zero import RankZero
+from .scratch import is_being_made
 
 
 class Folders:
@@ -42,6 +44,7 @@ class Folders:
         return (
             isinstance(folder, (str, bytes, os.PathLike))
             and self._rank_zero.in_lockstep()
+            and not is_being_made()
             and self._ownership.covers(os.path.join(os.fsdecode(folder), "x"), passing=("tempfile",))
         )
 
@@ -96,9 +99,11 @@ class Folders:
     def _moved(self, source: str, target: str) -> None:
         """Remove what every rank had made for itself, where rank 0's was moved away or replaced."""
         with self._rank_zero.alone():
+            if self._ownership.is_temporary(source) and os.path.isdir(source) and not os.path.islink(source):
+                shutil.rmtree(source, ignore_errors=True)
             for path in (source, target):
                 if self._ownership.is_temporary(path):
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError):  # a folder that stays: what was moved is in rank 0's
                         os.unlink(path)
 
     def open(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:

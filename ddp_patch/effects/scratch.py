@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
+from contextvars import ContextVar
 from pathlib import Path
 
 _MARK = ".ddp_patch-"
@@ -17,6 +18,9 @@ def scratch_name() -> str:
     return f"{_own()}{_host()}"
 
 
+_making: ContextVar[bool] = ContextVar("making", default=False)
+
+
 def make_scratch() -> str:
     """Make a folder of this process among the temporary files, which whoever calls this removes.
 
@@ -24,7 +28,28 @@ def make_scratch() -> str:
         OSError: where none can be made.
     """
     sweep(Path(tempfile.gettempdir()))
-    return tempfile.mkdtemp(prefix=f"{_own()}-", suffix=_host())
+    return make_folder(prefix=f"{_own()}-", suffix=_host())
+
+
+def make_folder(**named: str) -> str:
+    """Make a folder as ``tempfile.mkdtemp`` does, for this rank alone, whatever the others do.
+
+    Args:
+        named: its arguments.
+
+    Raises:
+        OSError: where none can be made.
+    """
+    token = _making.set(True)
+    try:
+        return tempfile.mkdtemp(**named)
+    finally:
+        _making.reset(token)
+
+
+def is_being_made() -> bool:
+    """Tell whether the temporary folder that is asked for now is this package's."""
+    return _making.get()
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from typing import Any
 from .. import script_thread
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..calling.per_rank_generators import PerRankGenerators
 from ..errors import BatchError
 from ..ledger import script_line
 from ..structure import leaves
@@ -31,7 +30,6 @@ class Apart:
         iterator: Any,
         sampler: DealtBatches,
         world: World,
-        stream: PerRankGenerators,
         name: str,
         described: str,
         collated: Collated,
@@ -43,7 +41,6 @@ class Apart:
             iterator: fetches this rank's rows.
             sampler: that it draws from.
             world: the ranks.
-            stream: entered by the sampler where rows are fetched in this process.
             name: of this epoch, the same on every rank.
             described: names the loader in errors.
             collated: what is known of the loader's batches.
@@ -52,7 +49,6 @@ class Apart:
         self.iterator = iterator
         self._sampler = sampler
         self._world = world
-        self._stream = stream
         self._name = name
         self._described = described
         self._collated = collated
@@ -79,8 +75,8 @@ class Apart:
             raise
         finally:
             self._world.fetching.reset(fetching)
-            if script_thread.is_here():
-                self._stream.leave()
+            if self._sampler.streams is not None:
+                self._sampler.streams.leave()
         rows, layout = self._sampler.sizes.popleft()
         if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(data)):
             raise BatchError(

@@ -25,6 +25,7 @@ from torch import Tensor
 from ..batch.layout import Layout
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..effects.scratch import make_folder
 from ..errors import LockstepError
 from ..job import hosts
 from ..job.strangers import refuse_strangers
@@ -33,6 +34,7 @@ from .batches import own_copy
 from .pickling import pickled, placed, unpickled
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
+_LONGEST = 103  # bytes of the name of a socket (unix(7); 107 on Linux)
 _counts = itertools.count(1)
 
 
@@ -61,7 +63,10 @@ class Channel:
         self._failure: Exception | None = None
         server, folder = None, ""
         if self.is_reader:
-            folder = tempfile.mkdtemp(prefix="ddp_patch-")
+            folder = make_folder(prefix="ddp_patch-")
+            if len(f"{folder}/reader".encode()) > _LONGEST:
+                os.rmdir(folder)
+                folder = make_folder(prefix="ddp_patch-", dir="/tmp")
             server = socket.socket(socket.AF_UNIX)
             server.settimeout(timeout)
             server.bind(f"{folder}/reader")

@@ -1,7 +1,8 @@
 """What ``default_collate`` makes of this rank's rows: one kind on all ranks, or the batch would be of no rank's kind.
 
 It takes the kind of a batch from its first row: numbers that are sometimes whole become integers on one rank and floats
-on another; keys stand in the order of each rank's first row.
+on another; keys stand in the order of each rank's first row. Rows of other shapes, which it refuses, may
+be on two ranks.
 """
 
 from __future__ import annotations
@@ -68,19 +69,20 @@ class Collated:
 
 
 _ADVICE = (
-    "torch's default_collate takes the type of a batch, and the order of its keys, from its first row. Give all rows "
-    "the same: float(value) in the dataset."
+    "torch's default_collate takes the type of a batch, and the order of its keys, from its first row, and wants rows "
+    "of one shape and lists of one length. Give all rows the same: float(value) in the dataset, a collate_fn that pads."
 )
 
 
 def _kind(data: Any) -> str:
     if isinstance(data, Tensor):
-        return str(data.dtype).removeprefix("torch.")
+        return f"{str(data.dtype).removeprefix('torch.')}{list(data.shape[1:]) or ''}"
     if isinstance(data, Mapping):
         return "{" + ", ".join(f"{key!r}: {_kind(item)}" for key, item in data.items()) + "}"
     if _is_sequence(data):
-        kinds = ["strings"] if _are_strings(data) else dict.fromkeys(map(_kind, data))  # of which there may be many
-        return f"[{', '.join(kinds)}]"
+        if _are_strings(data):  # one for each row
+            return "[strings]"
+        return f"[{len(data)}: {', '.join(dict.fromkeys(map(_kind, data)))}]"  # kinds of which there may be many
     return type(data).__name__
 
 

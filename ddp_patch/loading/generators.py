@@ -1,4 +1,7 @@
-"""Generators that a loader's dataset or collate function holds, which a reader carries over to other ranks."""
+"""Generators that a loader's dataset or collate function holds.
+
+A reader carries them over to other ranks; where each rank loads its own rows, each draws from a stream of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from typing import Any
 
 import torch
 
-from ..generators import kinds, same_states, set_states, state_of, states
+from .. import script_thread
+from ..calling.per_rank_generators import PerRankGenerators, rank_seed
+from ..generators import kinds, same_states, set_state_of, set_states, state_of, states
 from .held import held_by, held_within
 
 
@@ -32,6 +37,71 @@ def own_generators(loader: Any) -> list[Any]:
     In an order that is the same on every rank.
     """
     return held_by(loader, kinds(), _known())
+
+
+def move(generator: Any, rank: int) -> None:
+    """Have a generator that stands alike on every rank go on in a stream of this rank's."""
+    if isinstance(generator, torch.Generator):
+        drawn = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+        generator.manual_seed(rank_seed(drawn, rank))
+    elif isinstance(generator, random.Random):
+        generator.seed(rank_seed(generator.getrandbits(63), rank))
+    elif (bits := getattr(generator, "bit_generator", None)) is not None:
+        bits.state = type(bits)(rank_seed(int(generator.integers(2**63 - 1)), rank)).state
+    else:
+        generator.seed(rank_seed(int(generator.randint(2**31 - 1)), rank) % 2**32)
+
+
+class FetchingStreams:
+    """What this rank draws from while it fetches rows in this process: torch's, random's, numpy's and the dataset's."""
+
+    def __init__(self, stream: PerRankGenerators, own: Sequence[Any], rank: int) -> None:
+        """Nothing is drawn yet.
+
+        Args:
+            stream: of this rank, for the generators behind functions.
+            own: generators of the dataset, where the script has said that its rows are dealt all the same.
+            rank: of this process.
+        """
+        self._stream = stream
+        self._own = list(own)
+        self._rank = rank
+        self._states: list[Any] | None = None  # of this rank's streams
+        self._scripts: list[Any] | None = None  # while the rank's are in place
+
+    def enter(self) -> None:
+        """Put them in place. Generators belong to the process: other threads would draw for the script."""
+        if not script_thread.is_here():
+            return
+        self._stream.enter()
+        if not self._own or self._scripts is not None:
+            return
+        self._scripts = [state_of(each) for each in self._own]
+        if self._states is None:
+            for each in self._own:
+                move(each, self._rank)
+        else:
+            _set(self._own, self._states)
+
+    def leave(self) -> None:
+        """Put the script's back."""
+        if not script_thread.is_here():
+            return
+        self._stream.leave()
+        if self._scripts is not None:
+            self._states = [state_of(each) for each in self._own]
+            _set(self._own, self._scripts)
+            self._scripts = None
+
+
+def _set(own: Sequence[Any], its: Sequence[Any]) -> None:
+    for generator, state in zip(own, its, strict=True):
+        set_state_of(generator, state)
+
+
+def held_in(dataset: Any) -> list[Any]:
+    """Find generators that a dataset holds."""
+    return list(held_within([dataset], kinds(), _known()))
 
 
 def _known() -> tuple[Any, Any]:
@@ -58,7 +128,7 @@ def as_the_readers(own: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
 
 def seeds_in(dataset: Any) -> list[str]:
     """Tell the seeds of the generators that a dataset holds."""
-    return [_seed_of(each) for each in held_within([dataset], kinds(), _known())]
+    return [_seed_of(each) for each in held_in(dataset)]
 
 
 def _seed_of(generator: Any) -> str:

@@ -26,6 +26,7 @@ from .apart import Apart, samples_as_they_are
 from .batches import as_dealt, common_rows, given
 from .channel import Channel
 from .collated import Collated
+from .generators import FetchingStreams, own_generators
 from .growing import Growing
 from .held import held_by
 from .iterator import Batches
@@ -136,7 +137,7 @@ class Loaders:
             return Listener(make, loader, channel, self._world, name, known.compared, goes_on)
         shadow = self._shadows.get(loader)
         if shadow is None:
-            shadow = self._shadow(how, loader)
+            shadow = self._shadow(how, loader, known)
         if _LENGTH in vars(loader):  # it counts from when the script asked
             vars(shadow)[_LENGTH] = vars(loader)[_LENGTH]
         if loader.persistent_workers:
@@ -151,8 +152,7 @@ class Loaders:
             return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.by is Read.OWN_SAMPLES else None
-        stream, described = self._replicas.stream, _described(loader)
-        return Apart(make(shadow), sampler, self._world, stream, name, described, known.collated, collate)
+        return Apart(make(shadow), sampler, self._world, name, _described(loader), known.collated, collate)
 
     def _connected(self) -> Channel:
         with self._connecting:
@@ -160,11 +160,7 @@ class Loaders:
                 self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
             return self._channel
 
-    def _enter_stream(self) -> None:
-        if script_thread.is_here():  # generators belong to the process: the script would draw from the rank's
-            self._replicas.stream.enter()
-
-    def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
+    def _shadow(self, how: Plan, loader: DataLoader[Any], known: _Known) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
         changes: dict[str, Any] = {}
         if how.by is Read.PER_HOST:
@@ -177,13 +173,15 @@ class Loaders:
         else:
             workers = divided(loader, self._world.rank, self._job.placement.local_world_size)
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
+            if known.streams is None and loader.num_workers == 0:  # each worker has its own
+                known.streams = FetchingStreams(self._replicas.stream, own_generators(loader), self._world.rank)
             changes = {
                 **workers,
                 "batch_sampler": DealtBatches(
                     loader.batch_sampler,
                     self._world,
                     drawn_ahead(loader) - drawn,
-                    self._enter_stream if loader.num_workers == 0 else _nothing,  # left once they are fetched
+                    known.streams,
                 ),
                 "in_order": True,  # batches out of order would differ between ranks
             }
@@ -202,6 +200,7 @@ class _Known:
     how: Plan
     epochs: int = 0
     goes_on: bool = False  # with its workers, in the next epoch
+    streams: FetchingStreams | None = None  # that its rows are drawn from, epoch after epoch
 
 
 class Alone:
@@ -236,10 +235,6 @@ def _number() -> str:
     thread = threading.current_thread()
     where = "" if script_thread.is_here() else f" of {thread.name}"
     return f"{next(_counts.setdefault(where, itertools.count(1)))}{where}"
-
-
-def _nothing() -> None:
-    """Workers fetch."""
 
 
 def _described(loader: DataLoader[Any]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..batch.layout import Layout
 from ..batch.world import World
 from ..diagnosis.lockstep import FirstBatches
+from .generators import FetchingStreams
 
 
 class Drawn:
@@ -81,18 +82,18 @@ class Drawn:
 class DealtBatches(Drawn):
     """A batch sampler that draws each global batch and hands over this rank's part of it."""
 
-    def __init__(self, batches: Any, world: World, ahead: int, before_fetching: Callable[[], object]) -> None:
+    def __init__(self, batches: Any, world: World, ahead: int, streams: FetchingStreams | None) -> None:
         """Wrap the script's batch sampler.
 
         Args:
             batches: yields the indices of global batches.
             world: the ranks to deal to.
             ahead: as for every sampler.
-            before_fetching: called when this process is about to fetch rows of its own.
+            streams: entered when this process is about to fetch rows of its own; None where its workers do.
         """
         super().__init__(batches, world, ahead)
         self.sizes: deque[tuple[int, Layout | None]] = deque()  # of the batches under way, oldest first
-        self._before_fetching = before_fetching
+        self.streams = streams
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Begin an epoch."""
@@ -108,5 +109,6 @@ class DealtBatches(Drawn):
                 yield indices
                 continue
             start, length = layout.span(self.world.rank)
-            self._before_fetching()
+            if self.streams is not None:
+                self.streams.enter()  # left once they are fetched
             yield indices[start : start + length]

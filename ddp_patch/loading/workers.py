@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..calling.per_rank_generators import rank_seed
 from ..generators import same, same_numbers, states
+from .generators import held_in, move
 
 
 class RankSeeds:
@@ -23,10 +24,17 @@ class RankSeeds:
         self.then = then
 
     def __call__(self, worker_id: int) -> None:
-        """Seed torch, random and numpy, which torch seeded alike on every rank."""
+        """Seed torch, random and numpy, which torch seeded alike on every rank, and what the dataset draws from."""
         _seed(rank_seed(torch.initial_seed(), self.rank))
-        if self.then is None:
-            return
+        if self.then is not None:
+            self._begin(worker_id)
+        worker = torch.utils.data.get_worker_info()
+        if self.rank and worker is not None:
+            for generator in held_in(worker.dataset):
+                move(generator, self.rank)
+
+    def _begin(self, worker_id: int) -> None:
+        assert self.then is not None
         before = states()
         self.then(worker_id)
         after = states()

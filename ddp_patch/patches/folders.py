@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..effects.scratch import is_being_made
 from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
@@ -77,7 +78,8 @@ def _own(place: int) -> Wrapper:
         made = wrapped(*args, **kwargs)
         path = made[1] if isinstance(made, tuple) else getattr(made, "name", made)
         session.owners.made(path)
-        if session.rank_zero.in_lockstep() and session.owners.caller("tempfile") == "script":
+        is_scripts = session.owners.caller("tempfile") == "script" and not is_being_made()
+        if session.rank_zero.in_lockstep() and is_scripts:
             session.places.made(path)
         return made
 

@@ -734,6 +734,22 @@ def commands_that_write_to_temporary_places():
     return seen
 
 
+def commands_after_a_loader_that_one_rank_reads():
+    """What that rank needs for itself is no temporary place of the script's."""
+    seen = [len(batch) for batch in DataLoader(torch.arange(5.0), 2, collate_fn=torch.stack)]
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        subprocess.run(["touch", f"{first}/a"], check=True)
+        seen += [os.listdir(first), os.listdir(second)]
+    return seen
+
+
+def temporary_folders_of_the_system_that_are_moved():
+    folder = tempfile.mkdtemp()
+    torch.save(torch.ones(3), f"{folder}/w.pt")
+    shutil.move(folder, "best")
+    return [os.path.exists(folder), os.listdir("best"), torch.load("best/w.pt").tolist()]
+
+
 def pipes_read_by_others():
     process = subprocess.Popen(["printf", "a\\nb\\n"], stdout=subprocess.PIPE)
     lines = list(io.TextIOWrapper(process.stdout, encoding="utf-8"))
@@ -1222,6 +1238,8 @@ HABITS = [
     threads_that_are_asked_whether_they_are_done,
     commands_that_are_handed_over,
     commands_that_write_to_temporary_places,
+    commands_after_a_loader_that_one_rank_reads,
+    temporary_folders_of_the_system_that_are_moved,
     pipes_read_by_others,
     generators_that_are_handed_on,
     films,
