@@ -59,6 +59,26 @@ def histogram(x, edges):
     return (x[:, :1, None] > edges).double().sum((0, 1))
 
 
+@ddp_patch.register_rowwise
+def spread(x, axis=1, keepdims=False):
+    return x.std(axis, keepdim=keepdims)
+
+
+@ddp_patch.register_rowwise
+def gated(mask, input):
+    return mask * torch.special.entr(input.abs())
+
+
+@ddp_patch.register_reduction(kind="mean")
+def magnitude(z):
+    return z.abs().mean()
+
+
+@ddp_patch.register_reduction(kind="sum")
+def column_sums(z):
+    return z.float().sum(0).to(z.dtype)
+
+
 clamped = ddp_patch.register_rowwise(Clamped.apply)
 LOSSES = {"own": own_loss, "of torch": lambda z, y: F.mse_loss(z[:, 0], y)}
 
@@ -123,6 +143,24 @@ def _close(one, other):
     if isinstance(one, str):
         return one == other
     return one == pytest.approx(other, rel=1e-9, abs=1e-9)
+
+
+def named_and_in_half_precision():
+    (x,) = next(iter(DataLoader(TensorDataset(torch.arange(24.0).view(6, 4).sin()), 6)))
+    large = (x.abs() + 1).half() * 2**15
+    return [
+        *(spread(x, axis=1).tolist(), spread(x, keepdims=True).shape, gated(mask=x > 0, input=x).tolist()),
+        *(gated(input=x, mask=x > 0).tolist(), str(magnitude(z=large).dtype), magnitude(large).item()),
+        column_sums(large / 8).tolist(),
+    ]
+
+
+def test_arguments_keep_their_names_and_half_precision_adds_up_in_float(ranks):
+    (wanted,) = ranks.call(named_and_in_half_precision, 1).ok().results
+    for nproc in (2, 3):
+        for found in ranks.call(named_and_in_half_precision, nproc).ok().results:
+            assert found[:5] == wanted[:5]
+            assert found[5:] == [pytest.approx(part, rel=1e-3) for part in wanted[5:]]
 
 
 def mistaken():

@@ -49,6 +49,26 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
             else otherwise(session, wrapped, instance, args, kwargs)
         )
 
+    def asarray(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        def converted(
+            obj: Any, dtype: Any = None, device: Any = None, copy: Any = None, requires_grad: Any = False
+        ) -> Any:
+            if device is None and has_torch_function_unary(None):
+                device = wrapped(torch.empty(0)).device
+            made = obj.to(device=device, dtype=dtype)
+            if copy and made is obj:
+                made = obj.clone()
+            elif copy is False and made is not obj:
+                raise ValueError("can't alias tensor of another dtype or device")
+            # As torch has it (2.13, tensor_new.cpp): a leaf is given the flag, another tensor let go of its graph.
+            return made.detach() if not (made.is_leaf or requires_grad) else made.requires_grad_(requires_grad)
+
+        return (
+            converted(*args, **kwargs)
+            if _is_given(args, kwargs)
+            else otherwise(session, wrapped, instance, args, kwargs)
+        )
+
     def sparse(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         if not any(isinstance(value, BatchTensor) for value in (*args, *kwargs.values())):
             return otherwise(session, wrapped, instance, args, kwargs)
@@ -63,7 +83,7 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
     if name.startswith("sparse_"):
         return sparse
-    return {"tensor": tensor, "as_tensor": as_tensor, "arange": arange}.get(name, otherwise)
+    return {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray, "arange": arange}.get(name, otherwise)
 
 
 def counts(indices: Any, total: int) -> bool:
@@ -90,7 +110,7 @@ def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: K
 
 
 def _is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return isinstance(args[0] if args else kwargs.get("data"), BatchTensor)
+    return isinstance(args[0] if args else kwargs.get("data", kwargs.get("obj")), BatchTensor)
 
 
 def _whole(leaf: Any) -> Any:

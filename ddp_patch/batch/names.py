@@ -24,8 +24,12 @@ def function_name(func: Any) -> str:
     return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
 
 
-def as_rules_have_them(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_rules_have_them(
+    rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Give arguments where rules look for them: ``torch.mean(input=x, axis=1)`` is ``torch.mean(x, dim=1)``."""
+    if getattr(rule, "__module__", None) == _OF_SCRIPTS:  # whose parameters may have any name
+        return args, kwargs
     if not args and "input" in kwargs and "condition" not in kwargs:
         args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
     if "axis" in kwargs or "keepdims" in kwargs:  # NumPy's names, which torch takes as well
@@ -40,6 +44,7 @@ def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
     return is_named or kwargs.get("out") is not None or bool(kwargs.get("inplace"))
 
 
+_OF_SCRIPTS = f"{__package__}.registered"
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}
 _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",

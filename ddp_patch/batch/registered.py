@@ -154,8 +154,12 @@ def _reduced(rule: Rule, result: Any, layout: Layout) -> Any:
         raise BatchError(
             f"{rule.name} was registered as a reduction, and gave {type(result).__name__}. A reduction gives a tensor."
         )
+    # Half precision adds up in float, as in torch's own sums.
+    is_narrow = result.dtype.is_floating_point and result.dtype.itemsize < 4
+    part, node, dtype = result.float() if is_narrow else result, name_of(result), result.dtype
     if rule.kind == "sum":
-        return all_reduce(result) if result.dim() else pending_reduction(result, 1)
-    part = result * layout.counts[World.get().rank]
-    node = name_of(result)
-    return all_reduce(part, layout.total, node=node) if part.dim() else pending_reduction(part, layout.total, node=node)
+        return all_reduce(part, 1, dtype) if part.dim() else pending_reduction(part, 1, dtype=dtype)
+    part = part * layout.counts[World.get().rank]
+    if part.dim():
+        return all_reduce(part, layout.total, dtype, node)
+    return pending_reduction(part, layout.total, dtype=dtype, node=node)

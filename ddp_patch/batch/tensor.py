@@ -151,7 +151,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = as_rules_have_them(args, kwargs)
+    args, kwargs = as_rules_have_them(rule, args, kwargs)
     world = World.current  # none after disable(), when a batch still knows its shape
     operation, before = 0, None
     if world is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..batch import packed
-from ..batch.crossings import shard
+from ..batch.crossings import shard_argument
 from ..batch.forms import full_tensor, to_local
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
@@ -64,7 +64,7 @@ def _own(states: Any, sequence: PackedRows) -> Any:
     if isinstance(states, BatchTensor):
         return to_local(states) if states._layout == layout else NotImplemented
     fits = isinstance(states, Tensor) and states.dim() == 3 and states.shape[1] == layout.total
-    return shard(states, layout) if fits else NotImplemented
+    return shard_argument(states, layout) if fits else NotImplemented
 
 
 def _whole(states: Any) -> Any:

@@ -6,7 +6,7 @@ from cases import Call, batch, generator
 
 def half_sums(r):
     """Half precision adds up in float, beyond what a half holds, before it is narrowed."""
-    dtype, form, dim = r.choice([torch.float16, torch.bfloat16]), r.randrange(6), r.randrange(2)
+    dtype, form, dim = r.choice([torch.float16, torch.bfloat16]), r.randrange(7), r.randrange(2)
     shape = [r.randint(4, 9), r.randint(4, 9)]
     x = torch.randint(-30, 30, shape, generator=generator(r)) * 1024.0
 
@@ -22,6 +22,9 @@ def half_sums(r):
             return x.sum(dtype=dtype), x.mean(dtype=dtype)
         if form == 4:
             return z.mean(dim), (z > 0).sum(dtype=dtype)
+        if form == 5:
+            large = (x > 0) * 70000.0  # more than a half holds; their mean is less
+            return large.mean(dtype=dtype), large.mean(dim, dtype=dtype)
         return z.sum() / 2 + z.mean()
 
     return Call(function, [(x, dim)], local=False, grads=False)
@@ -75,6 +78,31 @@ def by_name(r):
     return Call(function, [(x, dim), (y, dim)], local=False)
 
 
+def sizes_and_arrays(r):
+    """What is compared by size alone, and tensors that are taken as arrays."""
+    x, dim = batch(r, dims=2)
+    form = r.randrange(5)
+
+    def function(x):
+        y = x * 2
+        if form == 0:
+            return torch.tensor([x.is_same_size(y), x.is_same_size(y.t()), torch.is_same_size(x, y[:1])])
+        if form == 1:
+            return torch.asarray(y, dtype=torch.float64), torch.asarray(y.detach(), copy=True) + 1
+        if form == 2:
+            made = torch.asarray(y.detach(), requires_grad=True)
+            (made * x.detach()).sum().backward()
+            return made.grad, torch.tensor([made.requires_grad, torch.asarray(y).requires_grad])
+        if form == 3:
+            try:
+                return torch.asarray(y, dtype=torch.float64, copy=False)
+            except ValueError:
+                return torch.ones(1)
+        return torch.asarray(obj=y) * 3, torch.asarray(y.tolist())
+
+    return Call(function, [(x, dim)], grads=False)
+
+
 def hooks_of_leaves(r):
     """A hook after accumulation is given the leaf, with its gradient."""
     x, dim = batch(r, dims=2)
@@ -94,10 +122,12 @@ CASES = {
     "half_sums": half_sums,
     "conjugates": conjugates,
     "by_name": by_name,
+    "sizes_and_arrays": sizes_and_arrays,
     "hooks_of_leaves": hooks_of_leaves,
 }
 REPEATS = {
     "half_sums": 40,
     "conjugates": 24,
     "by_name": 28,
+    "sizes_and_arrays": 20,
 }

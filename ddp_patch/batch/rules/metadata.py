@@ -9,19 +9,33 @@ import torch
 from torch import Tensor
 
 from ..forms import full_tensor, strides_of, to_local
-from ..names import function_name
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
-_SIZES = ("Tensor.size", "Tensor.shape", "Tensor.__len__", "Tensor.numel", "Tensor.nelement", "torch.numel")
+_SIZES = {
+    *(Tensor.size, Tensor.shape.__get__, Tensor.__len__, Tensor.numel, Tensor.nelement),  # type: ignore[attr-defined]
+    torch.numel,
+}
 
 
 def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer for the whole batch; the wrapper itself carries the global shape."""
-    if World.current is not None and World.current.observation is not None and function_name(func) in _SIZES:
-        World.current.observation.sized()
+    if func in _SIZES:
+        _note_that_it_is_asked()
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
+
+
+def _note_that_it_is_asked() -> None:
+    if World.current is not None and World.current.observation is not None:
+        World.current.observation.sized()
+
+
+def same_size(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Compare the sizes of whole batches, each of which the wrapper carries."""
+    _note_that_it_is_asked()
+    left, right = [*args, *kwargs.values()]
+    return bool(left.shape == right.shape)
 
 
 def of_the_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,6 +53,7 @@ def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Strides that the whole batch would have, were it laid out as the rows are."""
+    _note_that_it_is_asked()
     batch: BatchTensor = args[0]
     strides = strides_of(batch)
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -73,6 +88,7 @@ def of_every_form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def nbytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Bytes of the whole batch."""
+    _note_that_it_is_asked()
     batch: BatchTensor = args[0]
     return math.prod(batch.shape) * to_local(batch).element_size()
 
@@ -81,6 +97,8 @@ def rules() -> list[tuple[Any, Rule]]:
     """Functions that need more than the wrapper's own answer."""
     return [
         (Tensor.stride, stride),
+        (Tensor.is_same_size, same_size),
+        (torch.is_same_size, same_size),
         (Tensor.__repr__, as_text),
         (Tensor.is_contiguous, is_contiguous),
         (Tensor.type, type_name),

@@ -44,7 +44,9 @@ def over(name: str) -> Rule:
         # Sum, then divide, as torch's kernel does: a mean of 0s and 1s stays exact. Half precision adds up in float.
         wide = torch.float32 if dtype.itemsize < 4 else dtype
         reduced = 1 if not is_mean else batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
-        partial = torch.sum(rows.to(dtype), *args[1:], **{**kwargs, "dtype": wide})
+        # torch's mean into half precision has the entries in float on the CPU (torch 2.13, ReduceOps.cpp).
+        entries = rows.to(wide if is_mean and rows.device.type == "cpu" else dtype)
+        partial = torch.sum(entries, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
             return all_reduce(partial, reduced, dtype)
         return pending_reduction(partial, reduced, rows=rows, dtype=dtype)

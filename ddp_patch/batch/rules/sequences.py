@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..crossings import replicate
+from ..crossings import replicate, shard_argument
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
@@ -120,8 +120,14 @@ def _draws(any_number: bool) -> AbstractContextManager[None]:
 
 def _states(states: Any, layout: Layout, dims: int) -> list[Tensor] | None:
     given = states if isinstance(states, (list, tuple)) else [states]
-    own = [aligned(state, layout) if state.dim() == dims else None for state in given]
+    own = [_state(state, layout) if state.dim() == dims else None for state in given]
     return None if any(state is None for state in own) else [state for state in own if state is not None]
+
+
+def _state(state: Tensor, layout: Layout) -> Tensor | None:
+    if isinstance(state, BatchTensor) or state.dim() <= layout.dim or state.shape[layout.dim] != layout.total:
+        return aligned(state, layout)
+    return shard_argument(state, layout)
 
 
 def rules() -> list[tuple[Any, Rule]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
+from ..world import World
 from .copies import contiguous, copied, is_view, reshaped_copy
 from .elementwise import broadcast_dims, common_layout, cutter
 
@@ -68,6 +69,8 @@ def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
     copies = func is not Tensor.view and not is_view(batch, new_shape)
     if not layout:
         return on_whole(func, (copied(batch), new_shape), {}) if copies else NotImplemented
+    if layout.total < batch._layout.total and (seen := World.get().observation) is not None:
+        seen.is_sized = True  # several rows become one: with another number of rows, some of two ranks may
     own = list(new_shape)
     own[layout.dim] = own_count(batch, layout)
     return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), own), layout)

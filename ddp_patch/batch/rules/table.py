@@ -92,7 +92,7 @@ contiguous pin_memory alias_copy detach_copy resolve_conj resolve_neg
 
 METADATA = _words("""
 size dim ndimension numel nelement __len__ is_floating_point is_complex is_signed element_size get_device is_tensor
-__hash__ is_same_size
+__hash__
 """)
 
 METADATA_PROPERTIES = _words("""
