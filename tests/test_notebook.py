@@ -275,11 +275,11 @@ def test_an_agent_that_is_told_to_end_leaves_nothing_of_the_call(caller, tmp_pat
     assert not folder.exists()
 
 
-def run(*command, stdin=None, **env):
+def run(*command, stdin=None, cwd=None, **env):
     environ = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     return subprocess.run(
         [sys.executable, *command], env={**environ, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1", **env},
-        input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        input=stdin, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
 
 
@@ -347,6 +347,90 @@ def test_what_changed_comes_back_whatever_the_result_is(tmp_path):
     assert refused.startswith("LaunchError ddp_patch.launch(train): what it returned, generator, cannot be handed to")
     assert unknown.startswith("LaunchError a rank raised what this process cannot import (No module named 'beside'):")
     assert "BadData: row 7" in unknown
+
+
+CHANGED = """
+import logging, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+import ddp_patch
+
+class Head(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+def finetune(net, optimizer, extra):
+    net[0].requires_grad_(False)
+    net[1] = Head(4, 4)
+    net[1].weight.data.fill_(0.5)
+    net.add_module("tied", net[0])
+    net.register_parameter("scale", nn.Parameter(torch.ones(3) * 7))
+    net.register_buffer("count", torch.tensor(4))
+    del net.old
+    optimizer.add_param_group({"params": [extra, net.scale], "lr": 0.5})
+    (extra * 2 + net.scale.sum()).sum().backward()
+    optimizer.step()
+    return 1
+
+def materialize(lazy):
+    lazy(torch.ones(2, 3))
+    lazy[0].weight.data.fill_(3.0)
+
+class Data:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return float(index)
+
+def spawns():
+    loader = DataLoader(Data(), 4, num_workers=1, multiprocessing_context="spawn")
+    return [batch.sum().item() for batch in loader]
+
+def logs():
+    logging.getLogger("train").info("epoch %d", 0)
+    logging.getLogger("quiet").info("nothing")
+
+def all_of_it(call):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 9))
+    net.register_buffer("old", torch.ones(1))
+    extra = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    print(call(finetune, net, optimizer, extra))
+    print(net(torch.ones(1, 4)).tolist(), [p.requires_grad for p in net.parameters()], isinstance(net[1], Head))
+    print(net.scale.tolist(), net.count.item(), [*net._modules], net.tied is net[0], hasattr(net, "old"))
+    groups = optimizer.param_groups
+    print([group["lr"] for group in groups], groups[1]["params"][0] is extra, groups[0]["params"][0] is net[0].weight)
+    print(extra.tolist(), len(optimizer.state), sum(p.numel() for p in net.parameters()))
+    lazy = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
+    call(materialize, lazy)
+    print(lazy, lazy[0].weight.tolist(), lazy[1].running_mean.shape, len(lazy[0]._forward_pre_hooks))
+    print(lazy(torch.ones(2, 3)).shape)
+    print(call(spawns))
+    call(logs)
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="{name}: {message}", style="{")
+    logging.getLogger("train").addHandler(logging.FileHandler("train.log"))
+    logging.getLogger("quiet").setLevel(logging.WARNING)
+    if sys.argv[1] == "plain":
+        all_of_it(lambda function, *args: function(*args))
+    else:
+        all_of_it(lambda function, *args: ddp_patch.launch(function, *args, nproc=2))
+"""
+
+
+def test_layers_groups_and_sizes_come_back_and_the_ranks_log_and_spawn_as_a_plain_call_does(tmp_path):
+    said = {}
+    for how in ("plain", "launched"):
+        (tmp_path / how).mkdir()
+        (tmp_path / how / "train.py").write_text(CHANGED)
+        done = run(str(tmp_path / how / "train.py"), how, cwd=tmp_path / how)
+        assert done.returncode == 0, done.stderr
+        said[how] = done.stdout, (tmp_path / how / "train.log").read_text()
+    assert said["launched"] == said["plain"]
+    assert said["plain"][0].endswith("train: epoch 0\n")
 
 
 FILTERED = """

@@ -118,7 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _taken(folder: Path, code: int, held: list[Any], name: str) -> Any:
     if (folder / "changed").exists():
-        changed, state = pickle.loads((folder / "changed").read_bytes())
+        changed, state = parcel.unpack_changes(held, (folder / "changed").read_bytes())
         changes.make(held, changed)
         parcel.set_state(state)
     failed = sorted(folder.glob("error.*"), key=lambda path: path.stat().st_mtime_ns)

@@ -1,12 +1,46 @@
-"""What a function changed of what it got: noted where it ran, and made where it was called."""
+"""What a function changed of what it got: noted where it ran, and made where it was called.
+
+What one thing holds of another, a module's layers or an optimizer's parameters, travels as which one it is, where both
+went with the call; what the function has made travels by value.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
+from torch.nn.parameter import Parameter, is_lazy
+
+_NUMBERS = (int, float, bool, str, tuple)
+_TENSORS = ("_parameters", "_buffers")
+_OF_LAZY_LAYERS = ("_initialize_hook", "_load_hook")  # which torch removes once they know their sizes
+
+
+class OfTensor(NamedTuple):
+    """What a tensor is now."""
+
+    value: Tensor
+    requires_grad: bool
+
+
+class OfModule(NamedTuple):
+    """What a module holds now, other than before."""
+
+    training: bool
+    tensors: dict[tuple[str, str], OfTensor | None]  # where, and by which name
+    layers: dict[str, nn.Module | None]
+    gone: list[str]
+    kind: tuple[type, dict[str, Any]] | None  # what a lazy layer became, and its sizes
+
+
+class OfOptimizer(NamedTuple):
+    """What an optimizer goes on with."""
+
+    groups: list[list[Tensor]]
+    state: dict[str, Any]
 
 
 def note(held: Sequence[Any]) -> list[Any]:
@@ -18,19 +52,17 @@ def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     """Give what is another one since, by position."""
     found: dict[int, Any] = {}
     for index, (each, was) in enumerate(zip(held, before, strict=True)):
-        if isinstance(each, torch.Tensor):
+        if isinstance(each, Tensor):
             if _seen(each) != was:
-                found[index] = each.detach().cpu()  # or unpickling would make the caller use an accelerator
-        elif isinstance(each, torch.nn.Module):
-            replaced = {
-                name: value if value is None else value.detach().cpu()
-                for name, value in _held_by(each).items()
-                if was[1].get(name) is not value
-            }
-            if each.training != was[0] or replaced:
-                found[index] = each.training, replaced
+                found[index] = _of(each)
+        elif isinstance(each, nn.Module):
+            its = _of_module(each, *was)
+            if its.training != was[1] or its[1:] != ({}, {}, [], None):
+                found[index] = its
         elif isinstance(each, torch.Generator):
             found[index] = each.get_state()
+        elif isinstance(each, torch.optim.Optimizer):
+            found[index] = OfOptimizer([group["params"] for group in each.param_groups], each.state_dict())
         else:
             found[index] = each.state_dict()
     return found
@@ -41,42 +73,106 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
     with torch.no_grad():
         for index, value in changed.items():
             each = held[index]
-            if isinstance(each, torch.Tensor):
+            if isinstance(each, Tensor):
                 _write(each, value)
-            elif isinstance(each, torch.nn.Module):
-                each.training, replaced = value
-                own = _held_by(each)
-                for name, tensor in replaced.items():
-                    before = own.get(name)
-                    if before is not None and tensor is not None:
-                        _write(before, tensor)
-                    else:
-                        setattr(each, name, tensor)
+            elif isinstance(each, nn.Module):
+                _make_module(each, value)
             elif isinstance(each, torch.Generator):
                 each.set_state(value)
+            elif isinstance(each, torch.optim.Optimizer):
+                for number, params in enumerate(value.groups):
+                    if number < len(each.param_groups):
+                        each.param_groups[number]["params"] = params
+                    else:
+                        each.add_param_group({"params": params})
+                each.load_state_dict(value.state)
             else:
                 each.load_state_dict(value)
 
 
-def _held_by(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
-    """Its own buffers and parameters: ``self.center = 0.9 * self.center`` puts another one into its place."""
-    return {**module._buffers, **module._parameters}
+def _of(tensor: Tensor) -> OfTensor:
+    # On an accelerator, unpickling would make the caller use it.
+    return OfTensor(tensor.detach().cpu(), tensor.requires_grad)
 
 
-def _write(own: torch.Tensor, value: torch.Tensor) -> None:
+def _of_module(
+    module: nn.Module, kind: type, training: bool, tensors: dict[tuple[str, str], Any], layers: dict[str, Any]
+) -> OfModule:
+    own = _held_by(module)
+    return OfModule(
+        module.training,
+        {
+            place: value if value is None else _of(value)
+            for place, value in own.items()
+            # ``self.center = 0.9 * self.center`` puts another one into its place.
+            if (place not in tensors or tensors[place] is not value) and not (value is not None and is_lazy(value))
+        },
+        {name: layer for name, layer in module._modules.items() if name not in layers or layers[name] is not layer},
+        [name for _, name in tensors if (_, name) not in own]
+        + [name for name in layers if name not in module._modules],
+        None if type(module) is kind else (type(module), _numbers(module)),
+    )
+
+
+def _numbers(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, _NUMBERS)}
+
+
+def _make_module(module: nn.Module, its: OfModule) -> None:
+    module.training = its.training
+    if its.kind is not None:
+        for name in _OF_LAZY_LAYERS:
+            if name in vars(module):
+                vars(module).pop(name).remove()
+        module.__class__ = its.kind[0]
+        vars(module).update(its.kind[1])
+    for name in its.gone:
+        if hasattr(module, name):
+            delattr(module, name)
+    own = _held_by(module)
+    for (where, name), value in its.tensors.items():
+        before = own.get((where, name))
+        if before is not None and value is not None:
+            _write(before, value)
+        elif where == "_parameters":
+            module.register_parameter(name, value and Parameter(value.value, value.requires_grad))
+        elif name in module._buffers:
+            module._buffers[name] = value and value.value
+        else:
+            module.register_buffer(name, value and value.value)
+    for name, layer in its.layers.items():
+        if name in module._modules:
+            module._modules[name] = layer
+        else:
+            module.register_module(name, layer)
+
+
+def _held_by(module: nn.Module) -> dict[tuple[str, str], Tensor | None]:
+    """Its own buffers and parameters."""
+    return {(where, name): value for where in _TENSORS for name, value in getattr(module, where).items()}
+
+
+def _write(own: Tensor, its: OfTensor) -> None:
+    value = its.value
+    if is_lazy(own):
+        own.materialize(value.shape, dtype=value.dtype)
     if own.shape == value.shape and own.dtype == value.dtype:
         own.copy_(value)
     else:
         own.data = value.to(own.device)
+    if own.is_leaf and own.requires_grad != its.requires_grad:
+        own.requires_grad_(its.requires_grad)
 
 
 def _seen(each: Any) -> Any:
-    if isinstance(each, torch.nn.Module):
-        return each.training, _held_by(each)
-    if not isinstance(each, torch.Tensor):
+    if isinstance(each, nn.Module):
+        return type(each), each.training, _held_by(each), dict(each._modules)
+    if not isinstance(each, Tensor):
         return None
+    if is_lazy(each):
+        return "without a size"
     print_ = None
     if each.device.type == "cpu" and each.layout is torch.strided and not each.is_quantized and each.numel():
         # What changes ``.data`` leaves the version as it was.
         print_ = zlib.crc32(each.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return each._version, tuple(each.shape), each.dtype, print_
+    return each._version, tuple(each.shape), each.dtype, each.requires_grad, print_

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import io
 import linecache
 import os
 import pickle
 import sys
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,10 +17,12 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch.nn.parameter import Parameter
 
 from .. import generators
 from ..errors import LaunchError, OrderError
 from ..portable import portable
+from . import logs
 
 CHANGING = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator)
 _HOST = ("cpu", "meta")
@@ -103,8 +107,48 @@ def dumps(value: Any) -> bytes:
     return cloudpickle.dumps(value)  # type: ignore[no-any-return]
 
 
+class _Back(cloudpickle.Pickler):  # type: ignore[misc]
+    """Names what came with the call by its number, and takes other tensors to the host."""
+
+    def __init__(self, file: Any, held: list[Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._numbers = {id(each): number for number, each in enumerate(held)}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._numbers.get(id(obj))
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in (torch.Tensor, Parameter) and obj.device.type not in _HOST:
+            return _on_host, (obj.detach().cpu(), type(obj) is Parameter, obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _on_host(value: torch.Tensor, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
+    return Parameter(value, requires_grad) if is_parameter else value.requires_grad_(requires_grad)
+
+
+def pack_changes(held: list[Any], changed: Mapping[int, Any]) -> bytes:
+    """Pickle what a function changed of what it got.
+
+    Args:
+        held: what it may have changed.
+        changed: of it, by number; and the state of this process.
+    """
+    file = io.BytesIO()
+    _Back(file, held).dump((changed, state()))
+    return file.getvalue()
+
+
+def unpack_changes(held: list[Any], packed: bytes) -> tuple[dict[int, Any], dict[str, Any]]:
+    """Give what was changed, and the state; what is held is the caller's own."""
+    unpickler = pickle.Unpickler(io.BytesIO(packed))
+    unpickler.persistent_load = held.__getitem__  # type: ignore[method-assign]
+    found: tuple[dict[int, Any], dict[str, Any]] = unpickler.load()
+    return found
+
+
 def surroundings() -> dict[str, Any]:
-    """What else a function finds in this process: folder, paths, generators, ...; nothing of the script's own types."""
+    """What else a function finds in this process: folder, paths, loggers, ...; nothing of the script's own types."""
     return {
         "path": list(sys.path),
         "argv": list(sys.argv),
@@ -113,8 +157,17 @@ def surroundings() -> dict[str, Any]:
         "cells": {
             name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()
         },
+        "program": program(),
+        "loggers": logs.seen(),
         "state": state(),
     }
+
+
+def program() -> tuple[str | None, str | None]:
+    """The file of the script, and the module's name where it is run by ``-m``: what it spawns imports it."""
+    its = sys.modules["__main__"]
+    path, spec = getattr(its, "__file__", None), getattr(its, "__spec__", None)
+    return path and os.path.abspath(path), spec and spec.name
 
 
 def surround(found: Mapping[str, Any]) -> None:
@@ -127,6 +180,12 @@ def surround(found: Mapping[str, Any]) -> None:
         if value is not None:
             os.environ[name] = value
     linecache.cache.update(found["cells"])
+    path, name = found["program"]
+    its = sys.modules["__main__"] = types.ModuleType("__main__")
+    if path is not None and Path(path).exists():
+        its.__file__ = path
+    if name is not None:
+        its.__spec__ = importlib.machinery.ModuleSpec(name, None)
 
 
 def state() -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import types
 from pathlib import Path
 from types import TracebackType
 
@@ -23,20 +22,19 @@ def main(folder: Path) -> None:
     surroundings, packed = pickle.loads((folder / "call").read_bytes())
     sys.path[:] = surroundings["path"]
     from .. import api  # noqa: PLC0415 — found where the caller finds it
-    from . import changes, parcel  # noqa: PLC0415 — imports torch
+    from . import changes, logs, parcel  # noqa: PLC0415 — imports torch
 
     sys.excepthook = leave  # shown by the caller
-    sys.modules["__main__"] = types.ModuleType("__main__")
     os.environ.pop("DDP_PATCH_CALLER", None)
     parcel.surround(surroundings)
     parcel.set_state(surroundings["state"])
     try:
         with api.enable(**surroundings["options"]):
+            logs.set_up(surroundings["loggers"])
             function, args, kwargs, held = parcel.unpack(packed)
             before = changes.note(held)
             result = function(*args, **kwargs)
-            state = parcel.state()
-            changed = parcel.dumps((changes.changes(held, before), state))  # on every rank: rows are gathered
+            changed = parcel.pack_changes(held, changes.changes(held, before))  # on every rank: rows are gathered
             given, refused = parcel.pack_result(function, result)  # likewise
     except SystemExit as error:
         leave(type(error), error, error.__traceback__)
