@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..job.relaunch import agent, cores, worker_environment
-from . import changes, parcel
+from . import changes, parcel, surroundings
 
 _LOOK = 0.1  # seconds between two looks whether the ranks have ended
 _LAST_WORDS = 1.0  # seconds for what is in the pipes when they have: a process of the function's may hold them open
@@ -44,8 +44,8 @@ def call(
     packed, held = parcel.pack(function, args, kwargs)
     folder = Path(tempfile.mkdtemp(prefix="ddp_patch_call_"))
     try:
-        surroundings = {**parcel.surroundings(), "options": dict(options)}
-        (folder / "call").write_bytes(pickle.dumps((surroundings, packed)))
+        found = {**surroundings.seen(), "options": dict(options)}
+        (folder / "call").write_bytes(pickle.dumps((found, packed)))
         process = _start(folder, options["nproc"])
         try:
             _show(process)
@@ -120,7 +120,7 @@ def _taken(folder: Path, code: int, held: list[Any], name: str) -> Any:
     if (folder / "changed").exists():
         changed, state = parcel.unpack_changes(held, (folder / "changed").read_bytes())
         changes.make(held, changed)
-        parcel.set_state(state)
+        surroundings.set_state(state)
     failed = sorted(folder.glob("error.*"), key=lambda path: path.stat().st_mtime_ns)
     if failed:
         raise parcel.unpack_error(failed[0].read_bytes())

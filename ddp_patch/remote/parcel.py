@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import io
-import linecache
-import os
 import pickle
 import sys
 import traceback
-import types
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import torch
 from torch.nn.parameter import Parameter
 
-from .. import generators
 from ..errors import LaunchError, OrderError
 from ..portable import portable
-from . import logs
+from . import surroundings
 
 CHANGING = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Generator)
 _HOST = ("cpu", "meta")
-_CARRIED = ("PYTHONPATH",)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -135,7 +128,7 @@ def pack_changes(held: list[Any], changed: Mapping[int, Any]) -> bytes:
         changed: of it, by number; and the state of this process.
     """
     file = io.BytesIO()
-    _Back(file, held).dump((changed, state()))
+    _Back(file, held).dump((changed, surroundings.state()))
     return file.getvalue()
 
 
@@ -145,70 +138,6 @@ def unpack_changes(held: list[Any], packed: bytes) -> tuple[dict[int, Any], dict
     unpickler.persistent_load = held.__getitem__  # type: ignore[method-assign]
     found: tuple[dict[int, Any], dict[str, Any]] = unpickler.load()
     return found
-
-
-def surroundings() -> dict[str, Any]:
-    """What else a function finds in this process: folder, paths, loggers, ...; nothing of the script's own types."""
-    return {
-        "path": list(sys.path),
-        "argv": list(sys.argv),
-        "folder": os.getcwd(),
-        "variables": {name: os.environ.get(name) for name in _CARRIED},
-        "cells": {
-            name: entry for name, entry in linecache.cache.items() if len(entry) == 4 and not Path(name).exists()
-        },
-        "program": program(),
-        "loggers": logs.seen(),
-        "state": state(),
-    }
-
-
-def program() -> tuple[str | None, str | None]:
-    """The file of the script, and the module's name where it is run by ``-m``: what it spawns imports it."""
-    its = sys.modules["__main__"]
-    path, spec = getattr(its, "__file__", None), getattr(its, "__spec__", None)
-    return path and os.path.abspath(path), spec and spec.name
-
-
-def surround(found: Mapping[str, Any]) -> None:
-    """Have this process look so."""
-    sys.path[:] = found["path"]
-    sys.argv[:] = found["argv"]
-    os.chdir(found["folder"])
-    for name, value in found["variables"].items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    linecache.cache.update(found["cells"])
-    path, name = found["program"]
-    its = sys.modules["__main__"] = types.ModuleType("__main__")
-    if path is not None and Path(path).exists():
-        its.__file__ = path
-    if name is not None:
-        its.__spec__ = importlib.machinery.ModuleSpec(name, None)
-
-
-def state() -> dict[str, Any]:
-    """What one process has of torch's and the generators' state, as far as calls change it."""
-    return {
-        "numpy": "numpy" in sys.modules,
-        "generators": generators.states(),
-        "default type": torch.get_default_dtype(),
-        "gradients": torch.is_grad_enabled(),
-        "deterministic": torch.get_deterministic_debug_mode(),
-        "precision": torch.get_float32_matmul_precision(),
-    }
-
-
-def set_state(held: Mapping[str, Any]) -> None:
-    """Go on from there."""
-    if held["numpy"]:
-        import numpy  # noqa: F401, PLC0415 — its generator's state is set
-    generators.set_states(held["generators"])
-    torch.set_default_dtype(held["default type"])
-    torch.set_grad_enabled(held["gradients"])
-    torch.set_deterministic_debug_mode(held["deterministic"])
-    torch.set_float32_matmul_precision(held["precision"])
 
 
 class Raised(Exception):

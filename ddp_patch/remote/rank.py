@@ -19,18 +19,18 @@ def main(folder: Path) -> None:
     def leave(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number))
 
-    surroundings, packed = pickle.loads((folder / "call").read_bytes())
-    sys.path[:] = surroundings["path"]
+    found, packed = pickle.loads((folder / "call").read_bytes())
+    sys.path[:] = found["path"]
     from .. import api  # noqa: PLC0415 — found where the caller finds it
-    from . import changes, logs, parcel  # noqa: PLC0415 — imports torch
+    from . import changes, logs, parcel, surroundings  # noqa: PLC0415 — imports torch
 
     sys.excepthook = leave  # shown by the caller
     os.environ.pop("DDP_PATCH_CALLER", None)
-    parcel.surround(surroundings)
-    parcel.set_state(surroundings["state"])
+    surroundings.set_up(found)
+    surroundings.set_state(found["state"])
     try:
-        with api.enable(**surroundings["options"]):
-            logs.set_up(surroundings["loggers"])
+        with api.enable(**found["options"]):
+            logs.set_up(found["loggers"])
             function, args, kwargs, held = parcel.unpack(packed)
             before = changes.note(held)
             result = function(*args, **kwargs)
