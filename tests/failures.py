@@ -111,9 +111,10 @@ SITES = (
 
 
 _STEP = ("for x, y in loader", "loss = (model(x)", "return Square.apply", "loss.backward()")
-# Where ranks meet after a site of the script, within a step: what a line of it begins with.
+# Where ranks meet after a site of the script, within a step: what a line of it begins with. A rank that is slower may be
+# at the loader when it hears of one that was killed in its forward.
 MEETINGS = {
-    "forward": _STEP[1:],
+    "forward": _STEP,
     "loop": _STEP,
     "stepped": (*_STEP, "optimizer.step()", "save(", "torch.save("),
     "pickled": ("torch.save(", "save("),
