@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -261,13 +262,15 @@ class Asked:
     """A store, or the waits at it, that counts what the main thread asks of it."""
 
     def __init__(self, store):
-        self.store, self.count = store, 0
+        self.store, self.count, self.others = store, 0, 0
 
     def __getattr__(self, name):
         method = getattr(self.store, name)
 
         def call(*args):
-            self.count += threading.current_thread() is threading.main_thread()
+            is_scripts = threading.current_thread() is threading.main_thread()
+            self.count += is_scripts
+            self.others += not is_scripts
             return method(*args)
 
         return call
@@ -298,6 +301,40 @@ def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks
     assert many[0][0] == few[0][0] <= 10
     assert max(asked for asked, _ in many[1:]) <= few[1][0]
     assert abs(many[0][1]) <= 8  # of the last effect
+
+
+def asked_for_steps():
+    """Requests of this rank's script, and of its other threads in a second, while it trains."""
+    from ddp_patch.job.job import Job
+
+    attendance = Job.current.attendance
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(steps):
+        for x in DataLoader(torch.ones(4 * steps, 4), 4):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    train(5)
+    store, waiting = attendance._store, attendance._waiting
+    found = []
+    for steps in (50, 300):
+        asked, awaited = Asked(store), Asked(waiting)
+        attendance._store, attendance._waiting = asked, awaited
+        began = time.monotonic()
+        train(steps)
+        took = time.monotonic() - began
+        attendance._store, attendance._waiting = store, waiting
+        found.append([asked.count + awaited.count, (asked.others + awaited.others) / max(took, 1)])
+    return found
+
+
+def test_steps_ask_the_store_for_nothing_and_the_watch_asks_once_a_second(ranks):
+    for few, many in ranks.call(asked_for_steps, 3).ok().results:
+        assert many[0] <= few[0] + 4  # all where an epoch begins, some of which wait
+        assert max(few[1], many[1]) <= 3
 
 
 def seeded_often():
