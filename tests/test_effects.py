@@ -66,6 +66,13 @@ def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
     assert tree(outcome.cwd) == files
 
 
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_runs_that_models_and_threads_log_to_are_those_of_one_process(ranks, nproc):
+    """In processes of its own: wandb's service goes on in the folder where it was started."""
+    wanted = ranks.call(outward.runs_that_models_and_threads_log_to, 1).ok().results[0]
+    assert ranks.call(outward.runs_that_models_and_threads_log_to, nproc).ok().results == [wanted] * nproc
+
+
 def prints_in_forward():
     class Net(torch.nn.Linear):
         def forward(self, x):

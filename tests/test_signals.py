@@ -149,7 +149,8 @@ def test_a_handler_runs_on_every_rank_at_the_same_step_when_the_job_is_signalled
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_signal_to_one_rank_alone_is_heeded_by_all(tmp_path, rank):
-    text = f"{FLAG}signal.signal(signal.SIGUSR1, stop)\n{TRAINING}steps = train()\n{ENDING}"
+    named = "signal.signal(handler=stop, signalnum=signal.SIGUSR1)\nassert signal.getsignal(signalnum=signal.SIGUSR1) is stop\n"
+    text = f"{FLAG}{named}{TRAINING}steps = train()\n{ENDING}"
     with running(tmp_path, text, 3) as job:
         job.wait_for("ready")
         os.kill(job.pid(rank), signal.SIGUSR1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import wrapt
@@ -31,6 +31,31 @@ class LeadersHandle(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use h
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, on rank 0."""
         return self._self_objects.call(f"{type(self.__wrapped__).__name__}()", self.__wrapped__, args, kwargs)
+
+
+class Nobody:
+    """What another rank's thread holds in the place of an object that rank 0's thread has: it takes every call."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Give a method."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Do nothing."""
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give nothing."""
+        return iter(())
+
+    def __enter__(self) -> Any:
+        """Begin nothing."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End nothing."""
 
 
 class OthersHandle:

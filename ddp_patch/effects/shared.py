@@ -26,7 +26,7 @@ from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
 from ..structure import map_leaves
-from .handles import LeadersHandle, OthersHandle, with_operators
+from .handles import LeadersHandle, Nobody, OthersHandle, with_operators
 from .ownership import Ownership
 from .rank_zero import RankZero
 
@@ -89,7 +89,7 @@ class SharedObjects:
         """
         args, kwargs = map_leaves(plain, (args, kwargs))
         if self._rank_zero.is_silent():
-            return None
+            return Nobody() if isinstance(real, type) else None
         if not self._rank_zero.in_lockstep():
             args, kwargs = map_leaves(_theirs, (args, kwargs))
             return real(*args, **kwargs)

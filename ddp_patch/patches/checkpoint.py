@@ -38,24 +38,25 @@ def _load(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     return bind(*args, **kwargs)
 
 
-def compiled(what: str) -> Any:
-    """What C++ writes into a file of that name."""
+def compiled(what: str, *names: str) -> Any:
+    """What C++ writes into a file of that name.
+
+    Args:
+        what: saves.
+        names: of its parameters, up to that of the file.
+    """
 
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
-        def bind(first: Any, *rest: Any, **options: Any) -> None:
-            # torch.jit.save(module, f) and module.save(f)
-            held, f = ([], first) if instance is not None else ([first], rest[0] if rest else options.pop("f"))
-            rest = rest if instance is not None else rest[1:]
-            if not isinstance(f, (str, os.PathLike)):
-                wrapped(*held, f, *rest, **options)
-                return
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not (given.keys() >= {*names} and isinstance(given[names[-1]], (str, os.PathLike))):
+            wrapped(*args, **kwargs)
+            return
+        *held, f = (given.pop(name) for name in names)
 
-            def write(target: Any) -> None:
-                wrapped(*held, target, *rest, **options)
+        def write(target: Any) -> None:
+            wrapped(*held, target, *args[len(names) :], **given)
 
-            session.checkpoints.save(what, f, None, write, lambda: write(f), alone=True)
-
-        bind(*args, **kwargs)
+        session.checkpoints.save(what, f, None, write, lambda: write(f), alone=True)
 
     return call
 
@@ -114,9 +115,9 @@ def wholly(data: Any) -> Any:
 _HERE = "to this rank's device, wherever `map_location`, or nothing, would have put it"
 
 PATCHES = (
-    Patch("torch.jit._serialization", "save", compiled("torch.jit.save"), _ONCE, also=("torch.jit:save",)),
-    Patch("torch.jit._script", "RecursiveScriptModule.save", compiled("ScriptModule.save"), _ONCE),
-    Patch("torch.export", "save", compiled("torch.export.save"), _ONCE),
+    Patch("torch.jit._serialization", "save", compiled("torch.jit.save", "m", "f"), _ONCE, also=("torch.jit:save",)),
+    Patch("torch.jit._script", "RecursiveScriptModule.save", compiled("ScriptModule.save", "f"), _ONCE),
+    Patch("torch.export", "save", compiled("torch.export.save", "ep", "f"), _ONCE),
     Patch("torch.serialization", "save", _save, _ONCE, also=("torch:save",)),
     Patch("torch.serialization", "load", _load, _HERE, also=("torch:load",)),
     Patch(_DCP, "save", _save_folder, _ONCE, when_imported="torch.distributed.checkpoint"),

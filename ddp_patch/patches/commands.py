@@ -42,7 +42,7 @@ def _signal(what: str) -> Wrapper:
 
 def _join(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
-    if not args and not kwargs:
+    if (args[0] if args else kwargs.get("timeout")) is None:
         session.commands.joined("threading.Thread.join", "threading")
 
 
@@ -147,6 +147,7 @@ PATCHES = (
         when_imported=_POOL,
     ),
     Patch(_FUTURES, "Future.result", _awaited("Future.result", "concurrent"), _DONE),
+    Patch(_FUTURES, "Future.exception", _awaited("Future.exception", "concurrent"), _DONE),
     Patch(_FUTURES, "wait", _wait, _DONE),
     Patch("concurrent.futures.thread", "ThreadPoolExecutor.shutdown", _shut, _DONE, when_imported=_THREAD),
     Patch("concurrent.futures.process", "ProcessPoolExecutor.shutdown", _shut, _DONE, when_imported=_PROCESS),

@@ -24,6 +24,7 @@ from ..local.told import digest
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from .below_modes import is_heard
+from .data_loader import own_iter
 
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
@@ -31,7 +32,7 @@ _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 def _iterate(session: LocalSession, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
     if session.world.fetching.get():  # within a dataset: this rank is at a row of its own
         return wrapped(*args, **kwargs)
-    return session.local_loaders.iterate(wrapped.__func__, instance)
+    return session.local_loaders.iterate(own_iter(wrapped), instance)
 
 
 def _iterate_stateful(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

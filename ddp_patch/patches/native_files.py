@@ -178,13 +178,15 @@ def _close_hdf5(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _once(what: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         args, kwargs = map_leaves(plain, (args, kwargs))
-        if session.rank_zero.is_silent():
-            return None
-        if not session.rank_zero.in_lockstep() or not session.owners.covers(args[0]):
+        path = args[0] if args else kwargs.get("filename")
+        if path is None or not session.owners.covers(path):
             return wrapped(*args, **kwargs)
-        return session.rank_zero.barrier_call(
-            what, lambda: wrapped(*args, **kwargs), [os.path.abspath(os.fsdecode(args[0]))]
-        )
+        if session.rank_zero.is_silent():
+            return True  # written by rank 0's thread
+        if not session.rank_zero.in_lockstep():
+            return wrapped(*args, **kwargs)
+        own = [os.path.abspath(os.fsdecode(path))]
+        return session.rank_zero.barrier_call(what, lambda: wrapped(*args, **kwargs), own)
 
     return call
 

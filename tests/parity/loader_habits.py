@@ -489,8 +489,14 @@ def loaders_of_ones_own():
         def __len__(self):
             return super().__len__() + 100
 
+    class ByClass(DataLoader):
+        def __iter__(self):
+            yield from DataLoader.__iter__(self)
+
     loader = Device(Rows(), 6, shuffle=True)
-    return [*epochs(loader), float(len(loader)), float(type(loader) is Device)]
+    by_class = ByClass(Rows(), 6, shuffle=True)
+    found = [*epochs(loader), float(len(loader)), float(type(loader) is Device), *epochs(by_class)]
+    return [*found, *said(next(DataLoader.__iter__(DataLoader(Rows(), 6)))), *said(next(iter(by_class)))]
 
 
 def workers_kept_over_epochs():

@@ -449,6 +449,88 @@ def runs_that_are_asked_for():
     return seen
 
 
+def runs_that_models_and_threads_log_to():
+    """A trial of a model logs nothing, and a thread has rank 0's run."""
+    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
+    import wandb
+
+    class Logs(torch.nn.Linear):
+        def forward(self, x):
+            wandb.log({"rows": len(x)})
+            return super().forward(x)
+
+    run = wandb.init(project="p")
+    seen = [run.resumed, run.disabled, run.offline, run.starting_step, run.sweep_id, run.project_url]
+    model = Logs(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.ones(24, 4)), 8):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    seen += [run.step, run.summary["rows"] if ddp_patch.rank() == 0 else 8]  # the summary is rank 0's
+    wandb.finish()
+
+    def begins():
+        its = wandb.init(project="threads")
+        its.log({"a": 1})
+        its.finish()
+
+    thread = threading.Thread(target=begins)
+    thread.start()
+    thread.join(timeout=None)
+    seen.append(len(glob.glob("wandb/offline-run-*")))
+    shutil.rmtree("wandb")
+    return seen
+
+
+def threads_that_write_and_are_waited_for():
+    import cv2
+
+    class Job(threading.Thread):
+        def run(self):
+            subprocess.run("sleep 0.5; echo 7 > out.txt", shell=True, check=True)
+
+        def join(self, timeout=None):
+            super().join(timeout)
+
+    def put(number):
+        video = cv2.VideoWriter(f"{number}.avi", cv2.VideoWriter_fourcc(*"MJPG"), 5, (16, 56))
+        video.write(np.zeros((56, 16, 3), "uint8"))
+        video.release()
+        return cv2.imwrite(f"{number}.png", np.zeros((4, 4, 3), "uint8")), bool(video.isOpened)
+
+    job = Job()
+    job.start()
+    job.join()
+    seen = [Path("out.txt").read_text(), cv2.imwrite(filename="named.png", img=np.zeros((4, 4, 3), "uint8"))]
+    with ThreadPoolExecutor() as pool:
+        seen.append(list(pool.map(put, range(3))))
+        failing = pool.submit(lambda: 1 / 0)
+        seen.append(type(failing.exception()).__name__)
+    for name in glob.glob("*.avi"):
+        os.remove(name)
+    return [*seen, sorted(glob.glob("*.png"))]
+
+
+def files_that_are_saved_by_name():
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.ones_(model.weight)
+    scripted = torch.jit.script(model)
+    scripted.save(f="method.pth")
+    torch.jit.save(m=scripted, f="function.pth")
+    torch.jit.save(scripted, f="mixed.pth", _extra_files={"a": b"b"})
+    stream = io.BytesIO()
+    torch.jit.save(m=scripted, f=stream)
+    program = torch.export.export(model, (torch.ones(3, 2),))
+    torch.export.save(ep=program, f="exported.pt2")
+    torch.export.save(program, "named.pt2", extra_files={"a": "b"})
+    names = sorted(glob.glob("*.pth") + glob.glob("*.pt2"))
+    seen = [torch.jit.load(name).weight.tolist() for name in sorted(glob.glob("*.pth"))]
+    for name in names:
+        os.remove(name)
+    return [*seen, names, stream.tell() > 100]
+
+
 def experiments():
     import comet_ml
 
@@ -1216,6 +1298,8 @@ def arrays_that_are_pickled_without_a_copy():
 
 
 HABITS = [
+    threads_that_write_and_are_waited_for,
+    files_that_are_saved_by_name,
     functions_are_copied,
     a_forward_that_writes_to_what_is_open,
     a_forward_that_logs,

@@ -29,7 +29,12 @@ _QUIET = (
 
 def _begin(what: str) -> Any:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        if not session.rank_zero.in_lockstep() or session.owners.caller() in ("own", ""):
+        if session.owners.caller() in ("own", ""):
+            return wrapped(*args, **kwargs)
+        if session.rank_zero.is_silent():  # rank 0's thread has the experiment
+            with session.rank_zero.alone():
+                return _elsewhere({"url": None})
+        if not session.rank_zero.in_lockstep():
             return wrapped(*args, **kwargs)
         made: list[Any] = []
 
@@ -45,6 +50,12 @@ def _begin(what: str) -> Any:
             return _elsewhere(facts)
 
     return call
+
+
+def _log(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.rank_zero.mutes((args, kwargs)):
+        return None
+    return wrapped(*args, **kwargs)
 
 
 def _ended(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -72,6 +83,10 @@ def _end(experiment: Any, scratch: str) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+_LOGS = (  # of an experiment (comet_ml 3.58)
+    *("metric", "metrics", "parameter", "parameters", "other", "others", "text", "image", "figure", "video", "audio"),
+    *("histogram_3d", "curve", "confusion_matrix", "table", "html", "points_3d", "embedding", "dataset_hash", "asset"),
+)
 _HAS = (
     "one experiment; those of other ranks have its key and its `url`, log by themselves what it logs, and go to a "
     "temporary folder"
@@ -81,6 +96,17 @@ PATCHES = (
     *(
         Patch("comet_ml", name, _begin(f"comet_ml.{name}"), _HAS, when_imported="comet_ml")
         for name in ("start", "Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment")
+    ),
+    *(
+        Patch(
+            "comet_ml.experiment",
+            f"CometExperiment.log_{name}",
+            _log,
+            "as written, but for what a trial of a model logs",
+            when_imported="comet_ml",
+            optional=True,
+        )
+        for name in _LOGS
     ),
     Patch(
         "comet_ml.experiment",

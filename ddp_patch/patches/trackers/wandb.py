@@ -18,7 +18,10 @@ from ...patch import Args, Kwargs, Patch
 from ...session import Session
 from ...structure import map_leaves
 
-_FACTS = ("id", "name", "project", "entity", "group", "job_type", "dir", "url", "path", "start_time", "tags", "notes")
+_FACTS = (
+    *("id", "name", "project", "entity", "group", "job_type", "dir", "url", "path", "start_time", "tags", "notes"),
+    *("resumed", "disabled", "offline", "starting_step", "sweep_id", "sweep_url", "project_url"),
+)
 # What a run is asked for, or tells a server and comes back with.
 _ASKED = (
     *("use_artifact", "use_model", "log_artifact", "upsert_artifact", "finish_artifact", "link_artifact", "log_model"),
@@ -27,6 +30,9 @@ _ASKED = (
 
 
 def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if session.rank_zero.is_silent():  # rank 0's thread has the run
+        with session.rank_zero.alone():
+            return wrapped(*args, **{**kwargs, "mode": "disabled"})
     if not session.rank_zero.in_lockstep():
         return wrapped(*args, **kwargs)
     runs: list[Any] = []
@@ -67,6 +73,8 @@ def become(session: Session, run: Any, known: dict[str, Any]) -> None:
 
 def _log(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     args, kwargs = map_leaves(plain, (args, kwargs))
+    if session.rank_zero.mutes((args, kwargs)):
+        return None
     return wrapped(*args, **kwargs)
 
 
