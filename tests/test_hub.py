@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import os
+import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -84,6 +87,12 @@ def first_run(address):
     except OSError as error:
         seen.append([type(error).__name__, str(error)])
     torch.hub.download_url_to_file(f"{address}/weights.pt", "own.pt", progress=False)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.hub.download_url_to_file(f"file:{os.path.abspath('own.pt')}", f"{folder}/w.pt", progress=False)
+        seen.append(torch.load(f"{folder}/w.pt")["bias"].item())
+    sys.stdin = io.StringIO("y\n")
+    torch.hub.load("someone/net:main", "small", verbose=False, **{**known, "trust_repo": False})
+    sys.stdin = io.StringIO()
     torch.hub.download_url_to_file(f"{address}/weights.pt", "own.pt", hash_prefix="", progress=False)
     seen.append(torch.load("own.pt")["bias"].item())
     try:

@@ -673,24 +673,31 @@ def reseeds(worker):
 def drawn_from_generators_held(how):
     held = HoldsGenerators()
     loader = DataLoader(held, 6, num_workers=1, worker_init_fn=reseeds if how == "reseeded" else None)
-    if how == "shard_batch":
-        loader = ddp_patch.shard_batch(DataLoader(held, 6))
-    epochs = [[torch.stack(batch[1:], 1).tolist() for batch in loader] for _ in range(2)]
+    epochs = []
+    for epoch in range(3):
+        if "shard_batch" in how and (epoch == 0 or "anew" in how):
+            loader = ddp_patch.shard_batch(DataLoader(held, 6))
+        if epoch == 2 and how == "shard_batch, replaced":
+            held.numbers, held.python = np.random.default_rng(9), random.Random(9)
+            held.old.seed(9)
+            held.torchs.manual_seed(9)
+        epochs.append([torch.stack(batch[1:], 1).tolist() for batch in loader])
     scripts = [held.numbers.random(), held.old.rand(), held.python.random()]
     return epochs, [*scripts, torch.rand((), generator=held.torchs).item()]
 
 
-@pytest.mark.parametrize("how", ["workers", "reseeded", "shard_batch"])
+@pytest.mark.parametrize("how", ["workers", "reseeded", "shard_batch", "shard_batch, anew", "shard_batch, replaced"])
 def test_ranks_draw_apart_from_generators_that_a_dataset_holds(ranks, how):
     results = ranks.call(drawn_from_generators_held, 3, how).ok().results
     assert results == results[:1] * 3
     epochs, scripts = results[0]
     for column in range(4):
         drawn = [[row[column] for batch in epoch for row in batch] for epoch in epochs]
-        assert [len(set(each)) for each in drawn] == [24, 24]
+        assert [len(set(each)) for each in drawn] == [24] * 3
         # A worker begins with what the script's generator is at, in each epoch.
-        assert len({*drawn[0], *drawn[1]}) == (48 if how == "shard_batch" else 24)
-        assert how != "shard_batch" or scripts[column] not in {*drawn[0], *drawn[1]} - set(drawn[0][:2])
+        every = {number for each in drawn for number in each}
+        assert len(every) == (72 if "shard_batch" in how else 24)
+        assert "shard_batch" not in how or scripts[column] not in every
 
 
 class Odd:

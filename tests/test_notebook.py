@@ -373,6 +373,19 @@ def finetune(net, optimizer, extra):
     optimizer.step()
     return 1
 
+def tie(lm):
+    lm.head.weight = lm.embed.weight
+    lm.extra = nn.Parameter(torch.zeros(2))
+
+def train(net, optimizer):
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.1)
+    for x, in DataLoader(torch.utils.data.TensorDataset(torch.arange(32.0).view(8, 4) / 32), 4):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+    report = str(ddp_patch.report()) if ddp_patch.world_size() > 1 else "outermost owner of optimized parameters"
+    return "outermost owner of optimized parameters" in report
+
 def materialize(lazy):
     lazy(torch.ones(2, 3))
     lazy[0].weight.data.fill_(3.0)
@@ -403,16 +416,28 @@ def all_of_it(call):
     groups = optimizer.param_groups
     print([group["lr"] for group in groups], groups[1]["params"][0] is extra, groups[0]["params"][0] is net[0].weight)
     print(extra.tolist(), len(optimizer.state), sum(p.numel() for p in net.parameters()))
+    print(groups[1]["params"][1] is net.scale)
+    lm = nn.Module()
+    lm.embed, lm.head = nn.Embedding(5, 3), nn.Linear(3, 5)
+    call(tie, lm)
+    print(lm.head.weight is lm.embed.weight, isinstance(lm.extra, nn.Parameter), len(list(lm.parameters())))
+    for given in (False, True):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 9))
+        print(call(train, net, torch.optim.SGD(net.parameters(), 0.1) if given else None))
+        print([round(p.sum().item(), 5) for p in net.parameters()], type(net[0]))
     lazy = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
     call(materialize, lazy)
     print(lazy, lazy[0].weight.tolist(), lazy[1].running_mean.shape, len(lazy[0]._forward_pre_hooks))
     print(lazy(torch.ones(2, 3)).shape)
     print(call(spawns))
+    logging.info("before")
     call(logs)
+    logging.getLogger("train").info("after")
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="{name}: {message}", style="{")
-    logging.getLogger("train").addHandler(logging.FileHandler("train.log"))
+    logging.getLogger("train").addHandler(logging.FileHandler("train.log", mode="w"))
     logging.getLogger("quiet").setLevel(logging.WARNING)
     if sys.argv[1] == "plain":
         all_of_it(lambda function, *args: function(*args))
@@ -430,7 +455,8 @@ def test_layers_groups_and_sizes_come_back_and_the_ranks_log_and_spawn_as_a_plai
         assert done.returncode == 0, done.stderr
         said[how] = done.stdout, (tmp_path / how / "train.log").read_text()
     assert said["launched"] == said["plain"]
-    assert said["plain"][0].endswith("train: epoch 0\n")
+    assert said["plain"][0].endswith("root: before\ntrain: epoch 0\ntrain: after\n")
+    assert said["plain"][1] == "epoch 0\nafter\n"
 
 
 FILTERED = """

@@ -41,19 +41,36 @@ def own_generators(loader: Any) -> list[Any]:
 
 def move(generator: Any, rank: int) -> None:
     """Have a generator that stands alike on every rank go on in a stream of this rank's."""
+    _reseed(generator, rank_seed(_drawn_from(generator), rank))
+
+
+def _drawn_from(generator: Any) -> int:
     if isinstance(generator, torch.Generator):
-        drawn = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-        generator.manual_seed(rank_seed(drawn, rank))
+        return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+    if isinstance(generator, random.Random):
+        return generator.getrandbits(63)
+    if getattr(generator, "bit_generator", None) is not None:
+        return int(generator.integers(2**63 - 1))
+    return int(generator.randint(2**31 - 1))
+
+
+def _reseed(generator: Any, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
     elif isinstance(generator, random.Random):
-        generator.seed(rank_seed(generator.getrandbits(63), rank))
+        generator.seed(seed)
     elif (bits := getattr(generator, "bit_generator", None)) is not None:
-        bits.state = type(bits)(rank_seed(int(generator.integers(2**63 - 1)), rank)).state
+        bits.state = type(bits)(seed).state
     else:
-        generator.seed(rank_seed(int(generator.randint(2**31 - 1)), rank) % 2**32)
+        generator.seed(seed % 2**32)
 
 
 class FetchingStreams:
-    """What this rank draws from while it fetches rows in this process: torch's, random's, numpy's and the dataset's."""
+    """What this rank draws from while it fetches rows of an epoch in this process.
+
+    torch's, random's and numpy's generators, and the dataset's own. These are drawn from once, alike on every rank, so
+    that what the script seeds counts, and another epoch has other numbers.
+    """
 
     def __init__(self, stream: PerRankGenerators, own: Sequence[Any], rank: int) -> None:
         """Nothing is drawn yet.
@@ -76,11 +93,11 @@ class FetchingStreams:
         self._stream.enter()
         if not self._own or self._scripts is not None:
             return
+        seeds = [_drawn_from(each) for each in self._own] if self._states is None else []
         self._scripts = [state_of(each) for each in self._own]
-        if self._states is None:
-            for each in self._own:
-                move(each, self._rank)
-        else:
+        for each, seed in zip(self._own, seeds, strict=False):
+            _reseed(each, rank_seed(seed, self._rank))
+        if self._states is not None:
             _set(self._own, self._states)
 
     def leave(self) -> None:

@@ -137,7 +137,7 @@ class Loaders:
             return Listener(make, loader, channel, self._world, name, known.compared, goes_on)
         shadow = self._shadows.get(loader)
         if shadow is None:
-            shadow = self._shadow(how, loader, known)
+            shadow = self._shadow(how, loader)
         if _LENGTH in vars(loader):  # it counts from when the script asked
             vars(shadow)[_LENGTH] = vars(loader)[_LENGTH]
         if loader.persistent_workers:
@@ -160,7 +160,7 @@ class Loaders:
                 self._channel = Channel(self._world, self._job.placement.local_rank, self._timeout)
             return self._channel
 
-    def _shadow(self, how: Plan, loader: DataLoader[Any], known: _Known) -> DataLoader[Any]:
+    def _shadow(self, how: Plan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Make the loader that this rank iterates in place of the script's."""
         changes: dict[str, Any] = {}
         if how.by is Read.PER_HOST:
@@ -173,15 +173,16 @@ class Loaders:
         else:
             workers = divided(loader, self._world.rank, self._job.placement.local_world_size)
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
-            if known.streams is None and loader.num_workers == 0:  # each worker has its own
-                known.streams = FetchingStreams(self._replicas.stream, own_generators(loader), self._world.rank)
+            streams = None  # each worker has its own
+            if loader.num_workers == 0:
+                streams = FetchingStreams(self._replicas.stream, own_generators(loader), self._world.rank)
             changes = {
                 **workers,
                 "batch_sampler": DealtBatches(
                     loader.batch_sampler,
                     self._world,
                     drawn_ahead(loader) - drawn,
-                    known.streams,
+                    streams,
                 ),
                 "in_order": True,  # batches out of order would differ between ranks
             }
@@ -200,7 +201,6 @@ class _Known:
     how: Plan
     epochs: int = 0
     goes_on: bool = False  # with its workers, in the next epoch
-    streams: FetchingStreams | None = None  # that its rows are drawn from, epoch after epoch
 
 
 class Alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..patch import Args, Kwargs, Patch
@@ -10,11 +11,11 @@ from ..session import Session
 
 def _get_repository(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(github: str, force_reload: bool, trust_repo: Any, *rest: Any, **options: Any) -> Any:
-        def get(is_new: bool) -> Any:
-            return wrapped(github, is_new, trust_repo, *rest, **options)
+        def get(is_new: bool, trust: Any) -> Any:
+            return wrapped(github, is_new, trust, *rest, **options)
 
-        # Who takes it shall not be asked whether it trusts what is there already.
-        return session.per_host.call("torch.hub.load", lambda: get(force_reload), lambda: get(False))
+        # Who takes it is not asked whether it trusts what rank 0 has trusted.
+        return session.per_host.call("torch.hub.load", lambda: get(force_reload, trust_repo), lambda: get(False, True))
 
     return bind(*args, **kwargs)
 
@@ -32,7 +33,9 @@ def _download(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
             wrapped(url, dst, *rest, **options)
 
         what = "torch.hub.download_url_to_file"
-        if session.owners.covers(dst):
+        if session.owners.is_temporary(os.path.expanduser(dst)):
+            download()  # each rank has its own
+        elif session.owners.covers(dst):
             session.folders.call(what, wrapped, [dst], (url, dst, *rest), options)
         else:
             session.per_host.call(what, download, lambda: None)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..job.relaunch import agent, cores, worker_environment
-from . import changes, parcel, surroundings
+from . import changes, logs, parcel, surroundings
 
 _LOOK = 0.1  # seconds between two looks whether the ranks have ended
 _LAST_WORDS = 1.0  # seconds for what is in the pipes when they have: a process of the function's may hold them open
@@ -51,6 +51,7 @@ def call(
             _show(process)
         finally:
             _end(process)
+        logs.go_on_at_the_end()
         return _taken(folder, process.returncode, held, getattr(function, "__name__", str(function)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import Parameter, is_lazy
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 
 _NUMBERS = (int, float, bool, str, tuple)
 _TENSORS = ("_parameters", "_buffers")
@@ -30,7 +31,7 @@ class OfModule(NamedTuple):
     """What a module holds now, other than before."""
 
     training: bool
-    tensors: dict[tuple[str, str], OfTensor | None]  # where, and by which name
+    tensors: dict[tuple[str, str], Tensor | None]  # where, and by which name
     layers: dict[str, nn.Module | None]
     gone: list[str]
     kind: tuple[type, dict[str, Any]] | None  # what a lazy layer became, and its sizes
@@ -54,10 +55,11 @@ def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     for index, (each, was) in enumerate(zip(held, before, strict=True)):
         if isinstance(each, Tensor):
             if _seen(each) != was:
-                found[index] = _of(each)
+                # On an accelerator, unpickling would make the caller use it.
+                found[index] = OfTensor(each.detach().cpu(), each.requires_grad)
         elif isinstance(each, nn.Module):
             its = _of_module(each, *was)
-            if its.training != was[1] or its[1:] != ({}, {}, [], None):
+            if its.training != was[1] or its.tensors or its.layers or its.gone or its.kind:
                 found[index] = its
         elif isinstance(each, torch.Generator):
             found[index] = each.get_state()
@@ -90,27 +92,23 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
                 each.load_state_dict(value)
 
 
-def _of(tensor: Tensor) -> OfTensor:
-    # On an accelerator, unpickling would make the caller use it.
-    return OfTensor(tensor.detach().cpu(), tensor.requires_grad)
-
-
 def _of_module(
     module: nn.Module, kind: type, training: bool, tensors: dict[tuple[str, str], Any], layers: dict[str, Any]
 ) -> OfModule:
     own = _held_by(module)
+    is_known = issubclass(kind, LazyModuleMixin) and not isinstance(module, LazyModuleMixin)
     return OfModule(
         module.training,
         {
-            place: value if value is None else _of(value)
+            # ``self.center = 0.9 * self.center`` puts another one into its place, which may have a graph.
+            place: value if value is None or value.is_leaf else value.detach()
             for place, value in own.items()
-            # ``self.center = 0.9 * self.center`` puts another one into its place.
-            if (place not in tensors or tensors[place] is not value) and not (value is not None and is_lazy(value))
+            if place not in tensors or tensors[place] is not value
         },
         {name: layer for name, layer in module._modules.items() if name not in layers or layers[name] is not layer},
         [name for _, name in tensors if (_, name) not in own]
         + [name for name in layers if name not in module._modules],
-        None if type(module) is kind else (type(module), _numbers(module)),
+        (kind.cls_to_become, _numbers(module)) if is_known else None,  # type: ignore[attr-defined]
     )
 
 
@@ -129,17 +127,13 @@ def _make_module(module: nn.Module, its: OfModule) -> None:
     for name in its.gone:
         if hasattr(module, name):
             delattr(module, name)
-    own = _held_by(module)
     for (where, name), value in its.tensors.items():
-        before = own.get((where, name))
-        if before is not None and value is not None:
-            _write(before, value)
+        if name in getattr(module, where):
+            getattr(module, where)[name] = value
         elif where == "_parameters":
-            module.register_parameter(name, value and Parameter(value.value, value.requires_grad))
-        elif name in module._buffers:
-            module._buffers[name] = value and value.value
+            module.register_parameter(name, value)  # type: ignore[arg-type]
         else:
-            module.register_buffer(name, value and value.value)
+            module.register_buffer(name, value)
     for name, layer in its.layers.items():
         if name in module._modules:
             module._modules[name] = layer

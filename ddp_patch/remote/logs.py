@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from typing import NamedTuple
 
@@ -50,6 +52,16 @@ def set_up(loggers: dict[str, OfLogger]) -> None:
         for handler in its.handlers:
             if handler not in own:
                 logger.addHandler(_made(handler))
+
+
+def go_on_at_the_end() -> None:
+    """Have the files of this process's handlers go on behind what the ranks have written to them."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
+    for handler in handlers:
+        if isinstance(handler, logging.FileHandler) and handler.stream is not None and handler.stream.seekable():
+            with handler.lock or contextlib.nullcontext():
+                handler.stream.seek(0, os.SEEK_END)
 
 
 def _of(handler: logging.Handler) -> OfHandler | None:

@@ -21,7 +21,10 @@ def main(folder: Path) -> None:
 
     found, packed = pickle.loads((folder / "call").read_bytes())
     sys.path[:] = found["path"]
+    from torch.optim import Optimizer  # noqa: PLC0415
+
     from .. import api  # noqa: PLC0415 — found where the caller finds it
+    from ..state import State  # noqa: PLC0415
     from . import changes, logs, parcel, surroundings  # noqa: PLC0415 — imports torch
 
     sys.excepthook = leave  # shown by the caller
@@ -30,8 +33,11 @@ def main(folder: Path) -> None:
     surroundings.set_state(found["state"])
     try:
         with api.enable(**found["options"]):
-            logs.set_up(found["loggers"])
             function, args, kwargs, held = parcel.unpack(packed)
+            logs.set_up(found["loggers"])  # modules that were imported for the call may have done so already
+            for each in held:
+                if isinstance(each, Optimizer) and State.session is not None:
+                    State.session.adopt(each)
             before = changes.note(held)
             result = function(*args, **kwargs)
             changed = parcel.pack_changes(held, changes.changes(held, before))  # on every rank: rows are gathered
