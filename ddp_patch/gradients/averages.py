@@ -95,18 +95,22 @@ def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: W
         values: this rank's gradients.
         world: the ranks.
     """
-    kinds = [(value is not None, value is not None and value.is_sparse) for value in values]
+    kinds = [
+        (value is not None, value is not None and value.is_sparse, value is not None and value.requires_grad)
+        for value in values
+    ]
     used = world.all_reduce(torch.tensor(kinds, dtype=torch.float, device=world.device)).tolist() if kinds else []
     means: list[Tensor | None] = [None] * len(sources)
-    in_entries = [index for index, (_, is_sparse) in enumerate(used) if is_sparse]
+    # Entries travel without their graph: what has one is averaged whole.
+    in_entries = [index for index, (_, is_sparse, has_graph) in enumerate(used) if is_sparse and not has_graph]
     entries = _means_of_entries([sources[i] for i in in_entries], [values[i] for i in in_entries], world)
     for index, mean in zip(in_entries, entries, strict=True):
         means[index] = mean
-    indices = [index for index, (anywhere, is_sparse) in enumerate(used) if anywhere and not is_sparse]
-    parts = [values[index] for index in indices]
+    indices = [index for index, (anywhere, *_) in enumerate(used) if anywhere and index not in in_entries]
+    parts = [value.to_dense() if value is not None else None for value in (values[index] for index in indices)]
     wanted = [torch.zeros_like(sources[i]) if part is None else part for i, part in zip(indices, parts, strict=True)]
     for index, mean in zip(indices, means_of(wanted, world, recorded=True), strict=True):
-        means[index] = mean
+        means[index] = mean.to_sparse(1) if used[index][1] else mean
     return means
 
 

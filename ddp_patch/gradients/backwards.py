@@ -34,11 +34,12 @@ class Backwards:
         self.tuning = tuning
         self._world = world
         self._group = group
-        self.hooks = ParameterHooks(lambda: self._running, self.trains, world)
+        self.hooks = ParameterHooks(lambda: self._running, self._shares, world)
         self.loss_scale = LossScale(world.ledger)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
         self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
+        self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)
         self.unsettled = Unsettled()
         self._running = False
@@ -62,6 +63,8 @@ class Backwards:
             self.unsettled.note(sync)
         self._syncs.remove(sync)
         sync.outlived = self._outlived if settle else None
+        self._gone = {key: held for key, held in self._gone.items() if held() is not None}
+        self._gone.update((id(parameter), weakref.ref(parameter)) for parameter in sync.all)
         if not self._syncs:
             self._conversions.stop()
 
@@ -77,6 +80,15 @@ class Backwards:
     def trains(self, tensor: Any) -> bool:
         """Tell whether a tensor is a parameter that some replica keeps global."""
         return any(id(tensor) in sync.ids for sync in self._syncs)
+
+    def has_trained(self, tensor: Any) -> bool:
+        """Tell whether one does, or did when a graph that is still alive may have been made."""
+        held = self._gone.get(id(tensor))
+        return self.trains(tensor) or (held is not None and held() is tensor)
+
+    def _shares(self, tensor: Any) -> bool:
+        """Tell whether the backward that runs gives a parameter this rank's share of its gradient."""
+        return self.trains(tensor) or any(id(tensor) in sync.ids for sync in self._late)
 
     @property
     def is_busy(self) -> bool:
@@ -165,28 +177,28 @@ class Backwards:
             self._world.ledger.count("gradient bucket", size, sent)
 
     def _end(self, failed: bool, recorded: bool) -> None:
-        if failed:
-            self.hooks.forget()
-        for sync in self._syncs:
-            try:
-                if not failed:
-                    self.hooks.release(sync.all, recorded)
-            except BaseException:
-                failed = True  # a hook of the script's raised: what it left must not meet the next backward
-                self.hooks.forget()
-                raise
-            finally:
-                sync.end(failed, recorded)
-            if not failed and self.hooks.after_any(sync.all):
-                self.unsettled.settle(sync)
-                self.hooks.release_after(sync.all)
-            self.unsettled.note(sync)
         late, self._late = self._late, []
+        for sync in self._syncs:
+            sync.end(failed, recorded)
+            self.unsettled.note(sync)
         for sync in () if failed else late:
             sync.pending = True
             sync.settle()
+        try:
+            if not failed:
+                self._call_hooks([*self._syncs, *late], recorded)  # which may look at any gradient
+        finally:
+            self.hooks.forget()  # one that raised: what it left must not meet the next backward
         if self._stepping is not None and not failed:
             self._align(self._stepping)  # a closure's
+
+    def _call_hooks(self, syncs: list[GradientSync], recorded: bool) -> None:
+        for sync in syncs:
+            self.hooks.release(sync.all, recorded)
+        for sync in syncs:
+            if self.hooks.after_any(sync.all):
+                self.unsettled.settle(sync)
+                self.hooks.release_after(sync.all)
 
     # --- optimizers, which look at gradients ------------------------------------------------------------------------
 

@@ -236,9 +236,8 @@ class GradientSync:
 
     def _average_recorded(self) -> None:
         """Average differentiably, for ``backward(create_graph=True)``."""
-        for part in in_parts(self.parameters):
+        for part in (*in_parts(self.parameters), self.sparse):
             means = average(part, [grad_of(parameter) for parameter in part], self._world)
             for parameter, mean in zip(part, means, strict=True):
                 if mean is not None:
                     set_grad(parameter, mean)
-        average_sparse(self.sparse, self._world)

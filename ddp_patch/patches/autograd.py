@@ -113,10 +113,10 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         given["grad_outputs"] = nested(whole_of, given.get("grad_outputs"))
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
     if not trained:
-        return wrapped(**given)
+        return wrapped(**{**given, "inputs": list(map(untied, sources))})
     # A parameter may be unused by the rows of some ranks only.
     with session.replicas.backwards.grad():
-        values = list(wrapped(**{**given, "allow_unused": True}))
+        values = list(wrapped(**{**given, "inputs": list(map(untied, sources)), "allow_unused": True}))
     averaged = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
     for index, value in zip(trained, averaged, strict=True):
         values[index] = None if value is None else session.replicas.backwards.hooks.on(sources[index], value)
@@ -127,11 +127,11 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
 def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
-    if session.replicas.backwards.trains(source):
+    if session.replicas.backwards.has_trained(source):
         return True
     if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None or has_tie(source):
         return False
-    return comes_from(source, session.replicas.backwards.trains, _MOST_NODES)
+    return comes_from(source, session.replicas.backwards.has_trained, _MOST_NODES)
 
 
 def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:

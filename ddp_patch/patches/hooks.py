@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..batch.nodes import untied
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
 from ..calling.module_hooks import is_torchs
@@ -15,6 +18,7 @@ from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from .below_modes import below_modes
 
+_kept: Any = WeakTensorKeyDictionary()  # what a forward computed -> what keeps its gradient for the script's form of it
 _ON_MODULES = (
     "register_forward_hook",
     "register_forward_pre_hook",
@@ -29,6 +33,13 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
         session.world.may_assume = False
     if isinstance(instance, BatchTensor):
         return rules.register_hook(wrapped, (instance, *args), kwargs)
+    if (computed := untied(instance)) is not instance:  # what was computed from it does not come by its tied form
+        handle = computed.register_hook(*args, **kwargs)
+        if computed in _kept:  # gradients are kept as the last hook leaves them
+            before, keep = _kept[computed]
+            before.remove()
+            _kept[computed] = computed.register_hook(keep), keep
+        return handle
     if not instance.is_leaf:
         note_hook()
     if instance.is_leaf and instance.requires_grad and not session.replicas.forwards.computes_rows:
@@ -49,7 +60,21 @@ def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: 
 
 def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> None:
     session.world.may_assume = False
-    wrapped(*args, **kwargs)
+    computed = untied(instance)
+    if computed is instance or isinstance(instance, BatchTensor):
+        wrapped(*args, **kwargs)
+        return
+    held, kept = weakref.ref(instance), list[bool]()
+
+    def keep(grad: Tensor) -> None:
+        its = held()
+        if its is not None:
+            before = its.grad if kept else None
+            its.grad = grad.clone() if before is None else before + grad
+            kept.append(True)
+
+    if computed not in _kept:
+        _kept[computed] = computed.register_hook(keep), keep
 
 
 def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:

@@ -1622,6 +1622,95 @@ def layers_that_take_turns_in_one_step():
     return loop(model, step, optimizer) + everything(first, second)
 
 
+def layers_that_take_turns_and_gradients_by_hand():
+    model = mlp()
+    first, second = model[2], nn.Linear(6, 3)
+    optimizer = SGD([*model.parameters(), *second.parameters()], 0.3)
+
+    def step(x, y):
+        model[2] = first
+        before = F.cross_entropy(model(x), y)
+        model[2] = second
+        after = F.cross_entropy(model(x), y)
+        (gradient,) = torch.autograd.grad(before, first.weight, retain_graph=True)
+        with torch.no_grad():
+            first.bias -= 0.1 * gradient.sum(1)
+        return descend(after, optimizer) + gradient.norm() + first.bias.sum()
+
+    return loop(model, step, optimizer) + everything(first, second)
+
+
+def layers_that_take_turns_and_hooks():
+    model = mlp()
+    first, second = model[2], nn.Linear(6, 3)
+    optimizer, seen = SGD([*model.parameters(), *second.parameters()], 0.3), []
+    first.weight.register_hook(lambda grad: seen.append(grad.norm().item()) or grad.clamp(-0.01, 0.01))
+    first.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(bias.grad.norm().item()))
+
+    def step(x, y):
+        model[2] = first
+        before = F.cross_entropy(model(x), y)
+        model[2] = second
+        return descend(before + F.cross_entropy(model(x), y), optimizer)
+
+    return loop(model, step, optimizer) + everything(first, second) + seen
+
+
+def hooks_that_read_other_gradients():
+    model, apart = mlp(), nn.Linear(4, 3)
+    optimizer, seen = SGD([*model.parameters(), *apart.parameters()], 0.3), []
+
+    def scaled(grad):
+        seen.append(model[2].weight.grad.norm().item() + apart.weight.grad.norm().item())
+        return grad * min(1.0, seen[-1])
+
+    model[0].weight.register_hook(scaled)
+    model[0].bias.register_post_accumulate_grad_hook(lambda bias: seen.append(apart.bias.grad.sum().item()))
+    return loop(model, lambda x, y: descend(F.cross_entropy(model(x) + apart(x), y), optimizer), optimizer) + seen
+
+
+class Pairs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 6)
+
+    def forward(self, x):
+        z = self.net(x)
+        logits = z @ z.t()
+        middle = z.mean(0)
+        return logits, logits.t(), middle, (z - middle).square().sum()
+
+
+def outputs_of_one_another_that_are_hooked():
+    model = Pairs()
+    optimizer, seen = SGD(model.parameters(), 0.1), []
+
+    def step(x, y):
+        images, texts, middle, spread = model(x)
+        images.retain_grad()
+        images.register_hook(lambda grad: seen.append(grad.norm().item()) or grad.clamp(-0.02, 0.02))
+        middle.register_hook(lambda grad: seen.append(grad.norm().item()))
+        (by_hand,) = torch.autograd.grad(spread, middle, retain_graph=True)
+        targets = torch.arange(len(x))
+        loss = F.cross_entropy(images, targets) + F.cross_entropy(texts, targets) + 0.01 * spread
+        return descend(loss, optimizer) + images.grad.norm() + by_hand.norm()
+
+    return loop(model, step, optimizer) + seen
+
+
+def penalties_on_sparse_gradients():
+    model = nn.Sequential(nn.Embedding(5, 6, sparse=True), nn.Tanh(), nn.Linear(6, 3))
+    optimizer = SGD(model.parameters(), 0.3)
+
+    def step(x, y):
+        loss = F.cross_entropy(model(y + (x[:, 0] > 0)), y)
+        grads = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
+        return descend(loss + 0.1 * sum(grad.square().sum() for grad in dense), optimizer)
+
+    return loop(model, step, optimizer)
+
+
 def the_whole_is_met_after_its_parts():
     model = Net()
     optimizer = SGD(model.parameters(), 0.3)
