@@ -61,20 +61,24 @@ def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: 
 def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> None:
     session.world.may_assume = False
     computed = untied(instance)
-    if computed is instance or isinstance(instance, BatchTensor):
-        wrapped(*args, **kwargs)
-        return
-    held, kept = weakref.ref(instance), list[bool]()
+    if computed is not instance and not isinstance(instance, BatchTensor) and computed not in _kept:
+        held, before = weakref.ref(instance), list[Any]()
 
-    def keep(grad: Tensor) -> None:
-        its = held()
-        if its is not None:
-            before = its.grad if kept else None
-            its.grad = grad.clone() if before is None else before + grad
-            kept.append(True)
+        def come(grad: Tensor) -> None:  # in a backward, before torch adds what comes by the tied form
+            its = held()
+            before[:] = () if its is None else (its.grad,)
 
-    if computed not in _kept:
+        def keep(grad: Tensor) -> None:
+            its = held()
+            if its is not None and untied(its) is computed_now():  # else the script has written to it
+                so_far = before[0] if before else its.grad
+                its.grad = grad.clone() if so_far is None else so_far + grad
+            before.clear()
+
+        computed_now = weakref.ref(computed)
+        instance.register_hook.__wrapped__(come)  # type: ignore[attr-defined]
         _kept[computed] = computed.register_hook(keep), keep
+    wrapped(*args, **kwargs)
 
 
 def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> Any:

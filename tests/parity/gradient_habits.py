@@ -1643,9 +1643,9 @@ def layers_that_take_turns_and_gradients_by_hand():
 def layers_that_take_turns_and_hooks():
     model = mlp()
     first, second = model[2], nn.Linear(6, 3)
-    optimizer, seen = SGD([*model.parameters(), *second.parameters()], 0.3), []
+    optimizer, seen, after = SGD([*model.parameters(), *second.parameters()], 0.3), [], []
     first.weight.register_hook(lambda grad: seen.append(grad.norm().item()) or grad.clamp(-0.01, 0.01))
-    first.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(bias.grad.norm().item()))
+    first.bias.register_post_accumulate_grad_hook(lambda bias: after.append(bias.grad.norm().item()))
 
     def step(x, y):
         model[2] = first
@@ -1653,20 +1653,21 @@ def layers_that_take_turns_and_hooks():
         model[2] = second
         return descend(before + F.cross_entropy(model(x), y), optimizer)
 
-    return loop(model, step, optimizer) + everything(first, second) + seen
+    return loop(model, step, optimizer) + everything(first, second) + seen + after
 
 
 def hooks_that_read_other_gradients():
     model, apart = mlp(), nn.Linear(4, 3)
-    optimizer, seen = SGD([*model.parameters(), *apart.parameters()], 0.3), []
+    optimizer, seen, after = SGD([*model.parameters(), *apart.parameters()], 0.3), [], []
 
     def scaled(grad):
         seen.append(model[2].weight.grad.norm().item() + apart.weight.grad.norm().item())
         return grad * min(1.0, seen[-1])
 
     model[0].weight.register_hook(scaled)
-    model[0].bias.register_post_accumulate_grad_hook(lambda bias: seen.append(apart.bias.grad.sum().item()))
-    return loop(model, lambda x, y: descend(F.cross_entropy(model(x) + apart(x), y), optimizer), optimizer) + seen
+    model[0].bias.register_post_accumulate_grad_hook(lambda bias: after.append(apart.bias.grad.sum().item()))
+    said = loop(model, lambda x, y: descend(F.cross_entropy(model(x) + apart(x), y), optimizer), optimizer)
+    return said + seen + after
 
 
 class Pairs(nn.Module):
