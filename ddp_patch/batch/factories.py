@@ -50,9 +50,7 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
         )
 
     def asarray(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-        def converted(
-            obj: Any, dtype: Any = None, device: Any = None, copy: Any = None, requires_grad: Any = False
-        ) -> Any:
+        def converted(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None, **rest: Any) -> Any:
             if device is None and has_torch_function_unary(None):
                 device = wrapped(torch.empty(0)).device
             made = obj.to(device=device, dtype=dtype)
@@ -60,7 +58,12 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
                 made = obj.clone()
             elif copy is False and made is not obj:
                 raise ValueError("can't alias tensor of another dtype or device")
-            # As torch has it (2.13, tensor_new.cpp): a leaf is given the flag, another tensor let go of its graph.
+            requires_grad = rest.get("requires_grad")
+            if requires_grad is None:
+                if obj.requires_grad:
+                    wrapped(torch.empty(0, requires_grad=True))  # warns of that (torch 2.13)
+                return made
+            # As torch has it (tensor_new.cpp): a leaf is given the flag, another tensor let go of its graph.
             return made.detach() if not (made.is_leaf or requires_grad) else made.requires_grad_(requires_grad)
 
         return (
