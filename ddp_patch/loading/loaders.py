@@ -175,7 +175,8 @@ class Loaders:
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
             streams = None  # each worker has its own
             if loader.num_workers == 0:
-                streams = FetchingStreams(self._replicas.stream, own_generators(loader), self._world.rank)
+                held = own_generators(loader) if is_settled(loader) else []  # else one rank reads for all
+                streams = FetchingStreams(self._replicas.stream, held, self._world.rank)
             changes = {
                 **workers,
                 "batch_sampler": DealtBatches(
