@@ -398,6 +398,41 @@ def test_ddp_leaves_arguments_where_they_are(ranks):
         assert result["device_ids"] is None
 
 
+def ddps_of_heads_that_take_turns():
+    """Losses, and how many instances of DDP twelve steps make."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    heads = [nn.Linear(6, 4), nn.Linear(6, 4)]
+    model = nn.Sequential(nn.Linear(16, 6), nn.Tanh(), heads[0])
+    optimizer = torch.optim.Adam([*model[0].parameters(), *heads[0].parameters(), *heads[1].parameters()], 0.05)
+    made, making = [], nn.parallel.DistributedDataParallel.__init__
+
+    def counted(*args, **kwargs):
+        made.append(1)
+        making(*args, **kwargs)
+
+    nn.parallel.DistributedDataParallel.__init__ = counted
+    losses = []
+    for index, (x, y) in enumerate(batches(12)):
+        model[2] = heads[index % 2]
+        loss = F.cross_entropy(model(x.double()), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    nn.parallel.DistributedDataParallel.__init__ = making
+    torch.set_default_dtype(torch.float32)
+    return losses, len(made)
+
+
+def test_heads_that_take_turns_get_no_ddp_in_each_step(ranks):
+    ((wanted, none),) = ranks.call(ddps_of_heads_that_take_turns, 1).ok().results
+    assert none == 0
+    for losses, made in ranks.call(ddps_of_heads_that_take_turns, 2).ok().results:
+        assert losses == pytest.approx(wanted, rel=1e-9)
+        assert made == 4  # for each, and twice more
+
+
 def forwards_of_ddp(compiles):
     """How often DDP's own forward runs in six steps."""
     torch.manual_seed(0)

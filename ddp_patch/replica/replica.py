@@ -31,6 +31,7 @@ _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_un
 _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
 _DDPS_OWN = 25.0  # MiB
 MOST_CONVERSIONS = 2  # to other types or devices; then gradients are averaged after backward, without DDP
+MOST_RETURNS = 2  # to parameters that it was trained for before, as heads that take turns; then likewise
 _REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
 
@@ -54,6 +55,8 @@ class Replica:
         self._ddp: DistributedDataParallel | None = None
         self._fewer = 0
         self._conversions = 0  # of its parameters, to another type or device and back
+        self._stood_for: set[frozenset[int]] = set()  # parameters that it was built for
+        self._returns = 0  # to some of these
 
     def prepare(self, held: Held) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
@@ -130,9 +133,14 @@ class Replica:
             if self._fewer <= _REBUILD_AFTER:
                 return
         self._fewer = 0
+        is_whole = sync is not None and not (sync.broken or sync.is_stale)
+        self._returns += is_whole and trainable in self._stood_for
+        del sync
         self._let_go_of_nodes()
-        # BatchNorm's statistics are the ranks' own where the author wanted it so.
-        compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
+        self._stood_for.add(trainable)
+        if self._returns <= MOST_RETURNS:
+            # BatchNorm's statistics are the ranks' own where the author wanted it so.
+            compare_parameters(self._world, self.module, with_buffers=self._options.sync_batchnorm)
         self._build()
 
     def _let_go_of_nodes(self) -> None:
@@ -156,7 +164,7 @@ class Replica:
         sparse, flags = list(apart.values()), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         self._built = None
-        if dense and self._conversions <= MOST_CONVERSIONS:
+        if dense and self._conversions <= MOST_CONVERSIONS and self._returns <= MOST_RETURNS:
             self._built = self._backwards.tuning.built(self.module, described(self.module), dense)
             options, after = self._built.options, self._built.powersgd_after
             # DDP would compress what is no gradient, or take it for unused.
