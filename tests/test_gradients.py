@@ -398,8 +398,15 @@ def test_ddp_leaves_arguments_where_they_are(ranks):
         assert result["device_ids"] is None
 
 
-def ddps_of_heads_that_take_turns():
-    """Losses, and how many instances of DDP twelve steps make."""
+TURNS = {
+    "in each step": [0, 1] * 6,
+    "and then do not": [0, 1] * 6 + [1] * 70,
+    "of sixty steps": [number // 60 % 2 for number in range(300)],
+}
+
+
+def ddps_of_heads_that_take_turns(turns):
+    """Losses, and how many instances of DDP the steps make."""
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     heads = [nn.Linear(6, 4), nn.Linear(6, 4)]
@@ -413,8 +420,8 @@ def ddps_of_heads_that_take_turns():
 
     nn.parallel.DistributedDataParallel.__init__ = counted
     losses = []
-    for index, (x, y) in enumerate(batches(12)):
-        model[2] = heads[index % 2]
+    for turn, (x, y) in zip(TURNS[turns], batches(len(TURNS[turns])), strict=True):
+        model[2] = heads[turn]
         loss = F.cross_entropy(model(x.double()), y)
         optimizer.zero_grad()
         loss.backward()
@@ -425,12 +432,13 @@ def ddps_of_heads_that_take_turns():
     return losses, len(made)
 
 
-def test_heads_that_take_turns_get_no_ddp_in_each_step(ranks):
-    ((wanted, none),) = ranks.call(ddps_of_heads_that_take_turns, 1).ok().results
+@pytest.mark.parametrize(("turns", "count"), [("in each step", 4), ("and then do not", 5), ("of sixty steps", 5)])
+def test_heads_that_take_turns_get_no_ddp_in_each_step(ranks, turns, count):
+    ((wanted, none),) = ranks.call(ddps_of_heads_that_take_turns, 1, turns).ok().results
     assert none == 0
-    for losses, made in ranks.call(ddps_of_heads_that_take_turns, 2).ok().results:
+    for losses, made in ranks.call(ddps_of_heads_that_take_turns, 2, turns).ok().results:
         assert losses == pytest.approx(wanted, rel=1e-9)
-        assert made == 4  # for each, and twice more
+        assert made == count
 
 
 def forwards_of_ddp(compiles):

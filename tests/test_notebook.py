@@ -403,6 +403,13 @@ def spawns():
 def logs():
     logging.getLogger("train").info("epoch %d", 0)
     logging.getLogger("quiet").info("nothing")
+    import lib
+    lib.log.warning("hi")
+
+class Starred(logging.Formatter):
+    def format(self, record):
+        record.star = "*"
+        return super().format(record)
 
 def all_of_it(call):
     torch.manual_seed(0)
@@ -439,6 +446,12 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="{name}: {message}", style="{")
     logging.getLogger("train").addHandler(logging.FileHandler("train.log", mode="w"))
     logging.getLogger("quiet").setLevel(logging.WARNING)
+    import lib
+    lib.log.propagate = False
+    lib.log.handlers[0].setFormatter(Starred("%(star)s %(message)s"))
+    lib.log.addHandler(odd := logging.StreamHandler(sys.stdout))
+    odd.setFormatter(type("Odd", (), {"format": lambda self, record: record.getMessage()})())
+    lib.log.removeHandler(odd)
     if sys.argv[1] == "plain":
         all_of_it(lambda function, *args: function(*args))
     else:
@@ -451,11 +464,14 @@ def test_layers_groups_and_sizes_come_back_and_the_ranks_log_and_spawn_as_a_plai
     for how in ("plain", "launched"):
         (tmp_path / how).mkdir()
         (tmp_path / how / "train.py").write_text(CHANGED)
+        (tmp_path / how / "lib.py").write_text(
+            "import logging, sys\nlog = logging.getLogger('lib')\nlog.addHandler(logging.StreamHandler(sys.stdout))\n"
+        )
         done = run(str(tmp_path / how / "train.py"), how, cwd=tmp_path / how)
         assert done.returncode == 0, done.stderr
         said[how] = done.stdout, (tmp_path / how / "train.log").read_text()
     assert said["launched"] == said["plain"]
-    assert said["plain"][0].endswith("root: before\ntrain: epoch 0\ntrain: after\n")
+    assert said["plain"][0].endswith("root: before\ntrain: epoch 0\n* hi\ntrain: after\n")
     assert said["plain"][1] == "epoch 0\nafter\n"
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
+import pickle
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import cloudpickle
+
 _STREAMS = ("stdout", "stderr")
-_STYLES = {logging.StringTemplateStyle: "$", logging.StrFormatStyle: "{"}  # the first of them that fits; else "%"
 
 
 class OfHandler(NamedTuple):
@@ -19,7 +23,7 @@ class OfHandler(NamedTuple):
     path: str
     encoding: str | None
     level: int
-    form: tuple[str, str | None, str] | None  # format, that of dates, and style
+    how: bytes  # its formatter and its filters, pickled by value; empty where they cannot be
 
 
 class OfLogger(NamedTuple):
@@ -29,29 +33,42 @@ class OfLogger(NamedTuple):
     propagate: bool
     disabled: bool
     handlers: list[OfHandler]
+    is_modules: bool  # of its name, which may have set it up
 
 
 def seen() -> dict[str, OfLogger]:
     """Tell how the loggers of this process are set up, by name; the root's is empty."""
-    known = {
-        name: logger for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)
-    }
+    found = {"": logging.root, **logging.root.manager.loggerDict}
     return {
-        name: OfLogger(logger.level, logger.propagate, logger.disabled, [*filter(None, map(_of, logger.handlers))])
-        for name, logger in {"": logging.root, **known}.items()
+        name: OfLogger(
+            logger.level,
+            logger.propagate,
+            logger.disabled,
+            [told for told in map(_of, logger.handlers) if told is not None],
+            name in sys.modules,
+        )
+        for name, logger in found.items()
+        if isinstance(logger, logging.Logger)
     }
 
 
-def set_up(loggers: dict[str, OfLogger]) -> None:
-    """Set the loggers of this process up so; a handler that it has already stays."""
+def set_up(loggers: Mapping[str, OfLogger]) -> None:
+    """Set the loggers of this process up so."""
     for name, its in loggers.items():
+        if its.handlers and its.is_modules:
+            with contextlib.suppress(Exception):  # it adds its handlers now, and not beside those below
+                importlib.import_module(name)
         logger = logging.getLogger(name or None)
         logger.setLevel(its.level)
         logger.propagate, logger.disabled = its.propagate, its.disabled
-        own = {_of(handler) for handler in logger.handlers}
-        for handler in its.handlers:
-            if handler not in own:
-                logger.addHandler(_made(handler))
+        own = {_target(handler): handler for handler in logger.handlers}
+        for told in its.handlers:
+            handler = own.get((told.stream, told.path))
+            if handler is None:
+                logger.addHandler(handler := _made(told))
+            handler.setLevel(told.level)
+            with contextlib.suppress(Exception):  # what these processes cannot have
+                handler.formatter, handler.filters = pickle.loads(told.how)
 
 
 def go_on_at_the_end() -> None:
@@ -65,31 +82,26 @@ def go_on_at_the_end() -> None:
 
 
 def _of(handler: logging.Handler) -> OfHandler | None:
+    target = _target(handler)
+    if target is None:
+        return None
+    try:
+        how = cloudpickle.dumps((handler.formatter, handler.filters))
+    except Exception:  # noqa: BLE001 — pickling runs foreign code
+        how = b""
+    return OfHandler(*target, getattr(handler, "encoding", None), handler.level, how)
+
+
+def _target(handler: logging.Handler) -> tuple[str, str] | None:
     if isinstance(handler, logging.FileHandler):
-        return OfHandler("", handler.baseFilename, handler.encoding, handler.level, _form(handler.formatter))
-    if isinstance(handler, logging.StreamHandler):
-        stream = next(
-            (name for name in _STREAMS if handler.stream in (getattr(sys, name), getattr(sys, f"__{name}__"))), ""
-        )
-        return OfHandler(stream, "", None, handler.level, _form(handler.formatter)) if stream else None
+        return "", handler.baseFilename
+    for name in _STREAMS:
+        if getattr(handler, "stream", None) in (getattr(sys, name), getattr(sys, f"__{name}__")):
+            return name, ""
     return None
 
 
-def _form(formatter: logging.Formatter | None) -> tuple[str, str | None, str] | None:
-    if formatter is None:
-        return None
-    style = next((sign for kind, sign in _STYLES.items() if isinstance(formatter._style, kind)), "%")
-    return formatter._style._fmt, formatter.datefmt, style
-
-
 def _made(its: OfHandler) -> logging.Handler:
-    handler: logging.Handler = (
-        logging.StreamHandler(getattr(sys, its.stream))
-        if its.stream
-        else logging.FileHandler(its.path, encoding=its.encoding, delay=True)
-    )
-    handler.setLevel(its.level)
-    if its.form is not None:
-        text, dates, style = its.form
-        handler.setFormatter(logging.Formatter(text, dates, style))  # type: ignore[arg-type]
-    return handler
+    if its.stream:
+        return logging.StreamHandler(getattr(sys, its.stream))
+    return logging.FileHandler(its.path, encoding=its.encoding, delay=True)

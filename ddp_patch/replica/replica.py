@@ -32,6 +32,7 @@ _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # ty
 _DDPS_OWN = 25.0  # MiB
 MOST_CONVERSIONS = 2  # to other types or devices; then gradients are averaged after backward, without DDP
 MOST_RETURNS = 2  # to parameters that it was trained for before, as heads that take turns; then likewise
+_SETTLED = 50  # forwards for the same parameters, after which DDP is worth its making
 _REBUILD_AFTER = 2  # forwards with fewer trainable parameters before DDP is built anew
 
 
@@ -56,7 +57,8 @@ class Replica:
         self._fewer = 0
         self._conversions = 0  # of its parameters, to another type or device and back
         self._stood_for: set[frozenset[int]] = set()  # parameters that it was built for
-        self._returns = 0  # to some of these
+        self._returns = 0  # to some of these, each after a few forwards
+        self._stood = 0  # forwards for the present ones
 
     def prepare(self, held: Held) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
@@ -118,7 +120,9 @@ class Replica:
     def _renew(self, held: Held) -> None:
         if self.fits(held):
             self._fewer = 0
-            if self._is_to_be_tried():
+            self._stood += 1
+            if self._is_to_be_tried() or self._has_settled():
+                self._returns = 0
                 self.drop()
                 gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
                 self._build()
@@ -134,7 +138,8 @@ class Replica:
                 return
         self._fewer = 0
         is_whole = sync is not None and not (sync.broken or sync.is_stale)
-        self._returns += is_whole and trainable in self._stood_for
+        self._returns = 0 if self._stood >= _SETTLED else self._returns + (is_whole and trainable in self._stood_for)
+        self._stood = 0
         del sync
         self._let_go_of_nodes()
         self._stood_for.add(trainable)
@@ -150,6 +155,11 @@ class Replica:
             self._conversions += sync.is_stale
             del sync
             gc.collect()  # likewise
+
+    def _has_settled(self) -> bool:
+        """Tell whether parts that took turns have stopped to, and no gradient is on its way."""
+        is_time = self._returns > MOST_RETURNS and self._stood >= _SETTLED
+        return is_time and self._schedule.is_at_start and self.sync is not None and not self.sync.pending
 
     def _is_to_be_tried(self) -> bool:
         """Tell whether DDP is to be built with other values, and no gradient is on its way."""

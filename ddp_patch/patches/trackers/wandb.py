@@ -39,7 +39,9 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 
     def act() -> dict[str, Any]:
         runs.append(wrapped(*args, **kwargs))
-        known = {name: getattr(runs[0], name, None) for name in _FACTS}
+        # An offline run warns whoever asks where it can be seen.
+        asked = [name for name in _FACTS if not (name.endswith("url") and getattr(runs[0], "offline", False))]
+        known = {**dict.fromkeys(_FACTS), **{name: getattr(runs[0], name, None) for name in asked}}
         return {**known, "config": dict(runs[0].config)}
 
     facts = session.rank_zero.barrier_call("wandb.init", act)
