@@ -441,6 +441,14 @@ def test_heads_that_take_turns_get_no_ddp_in_each_step(ranks, turns, count):
         assert made == count
 
 
+def test_heads_that_take_turns_keep_a_hook_that_is_asked_for(ranks):
+    """It is DDP's: without DDP, gradients would silently travel as they are."""
+    for _, made in (
+        ranks.call(ddps_of_heads_that_take_turns, 2, "in each step", enable={"comm_hook": "fp16"}).ok().results
+    ):
+        assert made == 12
+
+
 def forwards_of_ddp(compiles):
     """How often DDP's own forward runs in six steps."""
     torch.manual_seed(0)

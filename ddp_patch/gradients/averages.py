@@ -107,7 +107,8 @@ def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: W
     for index, mean in zip(in_entries, entries, strict=True):
         means[index] = mean
     indices = [index for index, (anywhere, *_) in enumerate(used) if anywhere and index not in in_entries]
-    parts = [value.to_dense() if value is not None else None for value in (values[index] for index in indices)]
+    given = [values[index] for index in indices]
+    parts = [value.to_dense() if value is not None and value.is_sparse else value for value in given]
     wanted = [torch.zeros_like(sources[i]) if part is None else part for i, part in zip(indices, parts, strict=True)]
     for index, mean in zip(indices, means_of(wanted, world, recorded=True), strict=True):
         means[index] = mean.to_sparse(1) if used[index][1] else mean

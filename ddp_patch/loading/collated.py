@@ -1,8 +1,8 @@
 """What ``default_collate`` makes of this rank's rows: one kind on all ranks, or the batch would be of no rank's kind.
 
 It takes the kind of a batch from its first row: numbers that are sometimes whole become integers on one rank and floats
-on another; keys stand in the order of each rank's first row. Rows of other shapes, which it refuses, may
-be on two ranks.
+on another; keys stand in the order of each rank's first row. Rows of several shapes, which it refuses, may be alike on
+each rank.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ def _download(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         def download() -> None:
             wrapped(url, dst, *rest, **options)
 
-        what = "torch.hub.download_url_to_file"
-        if session.owners.is_temporary(os.path.expanduser(dst)):
+        what, path = "torch.hub.download_url_to_file", os.path.expanduser(dst)
+        if session.owners.is_temporary(path):
             download()  # each rank has its own
-        elif session.owners.covers(dst):
-            session.folders.call(what, wrapped, [dst], (url, dst, *rest), options)
+        elif session.owners.covers(path):
+            session.folders.call(what, wrapped, [path], (url, dst, *rest), options)
         else:
             session.per_host.call(what, download, lambda: None)
 

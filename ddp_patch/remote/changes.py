@@ -106,7 +106,7 @@ def _of_module(
             if place not in tensors or tensors[place] is not value
         },
         {name: layer for name, layer in module._modules.items() if name not in layers or layers[name] is not layer},
-        [name for _, name in tensors if (_, name) not in own]
+        [name for where, name in tensors if (where, name) not in own]
         + [name for name in layers if name not in module._modules],
         (kind.cls_to_become, _numbers(module)) if is_known else None,  # type: ignore[attr-defined]
     )

@@ -174,7 +174,9 @@ class Replica:
         sparse, flags = list(apart.values()), None
         dense = [p for p in self.module.parameters() if p.requires_grad and not any(p is other for other in sparse)]
         self._built = None
-        if dense and self._conversions <= MOST_CONVERSIONS and self._returns <= MOST_RETURNS:
+        # A hook that the script asked for is DDP's: it would silently be left out.
+        is_worth_it = self._returns <= MOST_RETURNS or self._options.comm_hook is not None
+        if dense and self._conversions <= MOST_CONVERSIONS and is_worth_it:
             self._built = self._backwards.tuning.built(self.module, described(self.module), dense)
             options, after = self._built.options, self._built.powersgd_after
             # DDP would compress what is no gradient, or take it for unused.
