@@ -520,6 +520,7 @@ DOORS = {
     "loading/pickling.py": "by a Unix socket, whose other end is of this user (job/strangers.py)",
     "portable.py": "of this very process",
     "remote/caller.py": "in a folder of this user's own",
+    "remote/logs.py": "in a parcel, which is in a folder of this user's own",
     "remote/parcel.py": "in a folder of this user's own",
     "remote/rank.py": "in a folder of this user's own",
     "verify/files.py": "files of the script, by a table of classes",
