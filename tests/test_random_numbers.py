@@ -93,6 +93,37 @@ def test_seeds_by_the_clock_are_rank_0s(ranks):
     assert results[0][-1] == ranks.call(seeded_by_the_clock, 1).ok().results[0][-1]
 
 
+class Own(random.Random):
+    """As a game's or a sampler's."""
+
+    def seed(self, a=None, version=2):
+        super().seed(a, version)
+        self.seeds = [*getattr(self, "seeds", []), a is None]
+
+
+def seeded_later():
+    """By a method of a generator that is there already."""
+    made, own, drawn = random.Random(0), Own(0), []
+    for generator in (made, own):
+        for seed in ((), (time.time_ns(),), (7,), (None,)):
+            generator.seed(*seed)
+            drawn.append(generator.random())
+        generator.seed(a=os.getpid(), version=1)
+        drawn.append(generator.random())
+    again = pickle.loads(pickle.dumps(made)), copy.deepcopy(made)
+    return [drawn, own.seeds, [each.random() == made.random() for each in again[:1]]]
+
+
+def test_a_generator_that_is_seeded_later_is_rank_0s(ranks):
+    results = ranks.call(seeded_later, 3).ok().results
+    assert results == [results[0]] * 3
+    drawn, seeds, same = results[0]
+    assert drawn[2] == drawn[7] == random.Random(7).random()
+    assert drawn[4] == drawn[9]
+    assert len({*drawn}) == len(drawn) - 2
+    assert (seeds, same) == ([False, True, False, False, True, False], [True])
+
+
 def test_a_seeded_script_draws_what_one_process_draws(ranks):
     (wanted,) = ranks.call(seeded, 1).ok().results
     for nproc in (2, 3):

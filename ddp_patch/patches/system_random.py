@@ -78,6 +78,8 @@ PATCHES = (
     *(Patch(module, "manual_seed", _MANUAL_SEED, _SEEDED) for module in ("torch", "torch.random")),
     *(Patch("torch.cuda", name, _manual(f"torch.cuda.{name}"), _SEEDED) for name in ("manual_seed", "manual_seed_all")),
     Patch("random", "seed", seeded("random.seed", "a"), _SEEDED),
+    # What __init__ calls it for comes from Python's own code, and is left alone.
+    Patch("random", "Random.seed", seeded("random.Random.seed", "a"), _SEEDED),
     Patch("random", "Random.__init__", seeded("random.Random", "x"), _SEEDED),
     *(
         Patch("numpy.random", name, wrapper, _SEEDED, when_imported="numpy.random")
