@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+# Python's own, and those made after it: datasets and pathos start processes by the second, Celery by the third.
+_MULTIPROCESSING = ("multiprocessing.process", "multiprocess.process", "billiard.process")
+
 
 class Enabled:
     """What ``enable()`` returns: usable as a context manager and as a decorator, or ignored."""
@@ -96,8 +99,8 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
         return Enabled(dict(options), owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is None or not _is_child(processes):
+    loaded = [sys.modules[name] for name in _MULTIPROCESSING if name in sys.modules]
+    if not any(map(_is_child, loaded)):
         if _waits_for_calls(resolved):
             return Enabled(dict(options), owns=False)
         starting.start(resolved, _stopped, lambda: str(report()))
@@ -113,12 +116,13 @@ def _waits_for_calls(options: Options) -> bool:
 
 
 def _is_child(processes: Any) -> bool:
-    """Tell whether multiprocessing started this process.
+    """Tell whether one of the multiprocessing packages started this process.
 
     While one that was spawned imports the script, it does not know its parent yet (CPython 3.10 to 3.14).
     """
     inherits = getattr(processes.current_process(), "_inheriting", False)
-    return bool(inherits) or processes.parent_process() is not None
+    parent_process = getattr(processes, "parent_process", None)  # which billiard 4.3 lacks
+    return bool(inherits) or (parent_process is not None and parent_process() is not None)
 
 
 def disable() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
 import socket
@@ -226,6 +227,33 @@ def test_ranks_that_a_launcher_forks_keep_its_hash(tmp_path):
     done = run("launch.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["the launcher starts", "trained", "0 0"]
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory):
+    """A package of another name that starts processes as Python's own does, such as multiprocess of datasets."""
+    folder = tmp_path_factory.mktemp("twin")
+    own = Path(multiprocessing.__file__).parent
+    (folder / "multiprocess").mkdir()
+    for file in own.glob("*.py"):  # but for the C code, which it shares
+        text = re.sub(r"(?<!_)multiprocessing", "multiprocess", file.read_text())
+        (folder / "multiprocess" / file.name).write_text(text)
+    return folder
+
+
+def test_children_of_another_multiprocessing_are_no_program(tmp_path, twin):
+    (tmp_path / "train.py").write_text(
+        "import ddp_patch\n\n"
+        "ddp_patch.enable(nproc=2)\n"
+        "from multiprocess import get_context\n\n"
+        "def square(number):\n"
+        "    return number * number\n\n"
+        "if __name__ == '__main__':\n"
+        "    with get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(square, [2, 3]))\n"
+    )
+    done = run("train.py", cwd=tmp_path, PYTHONPATH=str(twin))
+    assert (done.returncode, done.stdout) == (0, "[4, 9]\n"), done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["-u"], ["-", "--epochs", "3"]])
