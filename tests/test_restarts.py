@@ -155,3 +155,16 @@ def await_epochs(folder, count, agents):
         assert time.monotonic() < end
         assert all(agent.poll() is None for agent in agents)
         time.sleep(0.1)
+
+
+def test_what_a_platform_tells_torchrun_is_not_for_our_agent(tmp_path):
+    """A failing script is not started again, and its output is where one process has it."""
+    text = "import ddp_patch\nddp_patch.enable(nproc=2)\nimport os\nprint(os.environ['PET_TEE'])\nraise SystemExit(3)\n"
+    (tmp_path / "train.py").write_text(text)
+    told = {"PET_MAX_RESTARTS": "2", "PET_REDIRECTS": "1", "PET_TEE": "3", "PET_LOG_DIR": str(tmp_path / "logs")}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env={**environ(), "DDP_PATCH_QUIET": "1", **told},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "3\n"), done.stderr
+    assert not (tmp_path / "logs").exists()

@@ -33,10 +33,9 @@ def main(argv: Sequence[str]) -> int:
     os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
     make(os.environ)
     # --no-python: the command carries its own interpreter with its own flags.
-    args = run.parse_args([*one_host.arguments(), f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
+    args = _parsed([*one_host.arguments(), f"--nproc-per-node={nproc}", _SIGNALS, "--no-python", command[0]])
     # Not through the parser: argparse looks for torchrun's options among the script's as well (Python 3.11).
     args.training_script_args = command[1:]
-    args.standalone = False  # PET_STANDALONE
     stopped = False
     try:
         with passed_on(), os_exit.folder() as marks:
@@ -52,6 +51,15 @@ def main(argv: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     finally:
         clear_for_caller(command[-1], stopped)
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """Parse torchrun's arguments without its variables, which are meant for a torchrun that the ranks may start."""
+    of_torchrun = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("PET_")}
+    try:
+        return run.parse_args(arguments)
+    finally:
+        os.environ.update(of_torchrun)
 
 
 def _run(args: argparse.Namespace, marks: Path) -> int:
