@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,6 +11,13 @@ if TYPE_CHECKING:
     from .job.job import Job
     from .options import Options
     from .session import Session
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return os.sep
 
 
 class State:
@@ -19,3 +28,5 @@ class State:
     last_report: Report | None = None
     joined: Job | None = None  # kept over disable(): the ranks stay joined
     script: str | None = None  # that ``python -m ddp_patch`` is about to run
+    folder = _folder()  # of this process when the package was imported, often before the script left it
+    search = tuple(sys.path)  # and where it looked for modules

@@ -18,6 +18,7 @@ from parity.test_scripts import alone, compare_text
 
 from ddp_patch.errors import LaunchError
 from ddp_patch.job import hosts, interfaces, launcher, program, reaching, relaunch, software
+from ddp_patch.state import State
 from ddp_patch.version import OLDEST_TORCH
 
 SCRIPTS = Path(__file__).parent / "parity" / "scripts"
@@ -184,6 +185,34 @@ def test_a_script_is_started_again_from_where_it_was(tmp_path, arguments, given)
     said = sorted(line.partition("data ")[2] for line in done.stdout.splitlines())
     assert len(said) == 2
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("imported", ["above", "below"])
+def test_a_module_is_started_again_from_where_it_was(tmp_path, imported):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "data").mkdir()
+    lines = ["import ddp_patch", "import os", "os.chdir('data')"]
+    lines = lines if imported == "above" else [*lines[1:], lines[0]]
+    said = ["ddp_patch.enable(nproc=2)", "print(os.path.basename(os.getcwd()), __spec__.name)"]
+    (tmp_path / "pack" / "train.py").write_text("\n".join([*lines, *said]))
+    done = run("-m", "pack.train", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "data pack.train\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "search", "expected"),
+    [
+        ("{}", ["{}/lib", "{}"], "{}"),  # a folder of the script's own comes first
+        ("{}/data", ["{}", "{}/lib"], "{}"),
+        ("{}/data", ["{}/python311.zip"], "{}/data"),
+        ("{}/data", [""], "{}/data"),
+    ],
+)
+def test_where_modules_were_looked_for_tells_where_the_program_was(monkeypatch, tmp_path, folder, search, expected):
+    monkeypatch.setattr(State, "folder", folder.format(tmp_path))
+    monkeypatch.setattr(State, "search", tuple(path.format(tmp_path) for path in search))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "pack"])
+    assert program.folder_of_start() == expected.format(tmp_path)
 
 
 def test_a_hash_that_a_script_draws_is_not_the_ranks(tmp_path):

@@ -11,18 +11,9 @@ from pathlib import Path
 from types import FrameType
 
 from ..errors import LaunchError
+from ..state import State
 
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # of the interpreter's flags
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone
-        return os.sep
-
-
-_imported_in = _folder()
 
 
 def own_command(orig_argv: Sequence[str], executable: str) -> list[str]:
@@ -120,9 +111,19 @@ def is_forked() -> bool:
 
 
 def folder_of_start() -> str:
-    """Where a script that is called by a relative path is found, which may have changed its folder since."""
+    """Where a program that is called by a relative path or by ``-m`` is found, which may have changed its folder since."""
+    if parts(sys.orig_argv[1:])[1] == "-m":
+        return _folder_of_modules()
     path = getattr(sys.modules["__main__"], "__file__", None) or ""  # made absolute when the interpreter started
     script = os.path.normpath(parts(sys.orig_argv[1:])[1] or "")
     if os.path.isabs(path) and not os.path.isabs(script) and path.endswith(os.sep + script):
         return path[: -len(script) - 1] or os.sep
-    return _imported_in
+    return State.folder
+
+
+def _folder_of_modules() -> str:
+    """Where ``-m`` looks first: the interpreter notes it at its start, unless it is told to look elsewhere."""
+    folder, search = State.folder, State.search
+    if folder in search or not search or getattr(sys.flags, "safe_path", sys.flags.isolated):  # Python 3.11
+        return folder
+    return search[0] if os.path.isabs(search[0]) and os.path.isdir(search[0]) else folder
