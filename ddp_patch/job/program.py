@@ -111,7 +111,7 @@ def is_forked() -> bool:
 
 
 def folder_of_start() -> str:
-    """Where a program that is called by a relative path or by ``-m`` is found, which may have changed its folder since."""
+    """Where a relative path or ``-m`` finds this program, which may have changed its folder since."""
     if parts(sys.orig_argv[1:])[1] == "-m":
         return _folder_of_modules()
     path = getattr(sys.modules["__main__"], "__file__", None) or ""  # made absolute when the interpreter started
