@@ -26,17 +26,16 @@ from ..calling.census import Census, Held
 from ..calling.comparison import Span
 from ..calling.entry import Entry, enter
 from ..calling.how import How
-from ..calling.rows import as_batches, detached, first_rows, writing_back
+from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves
 from .agreed import agreed, muted
 from .call_forms import First, Form, Forms
 from .dimensions import Dimensions
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
-from .observing import Work, is_of_batches, observation, observed, of_few_rows, restored_if_it_fails, told_by, untouched
+from .observing import Work, is_of_batches, observation, observed, restored_if_it_fails, told_by, untouched
 from .probe import SplitDecision, decide, is_of_machine
-
-_ROWS_TRIED = 4  # of a call that cannot be observed on batches
+from .unobserved import Unobserved
 
 
 class SplitDecisions:
@@ -174,6 +173,9 @@ class SplitDecisions:
         elif tried is not None:
             with muted(self._world), untouched(layers):
                 decision = decide(call.module, *tried, self._span(entry), seen, generators=generators)
+            if before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
+                before.put_back()
+                decision = SplitDecision(How.BATCHES, ". ".join(CHANGES_OUTSIDE))
             if decision.how is How.ROWS and seen.unknown:
                 decision = dataclasses.replace(
                     decision, reason=f"{decision.reason}, though {', '.join(seen.unknown)} ..."
@@ -211,26 +213,17 @@ class SplitDecisions:
         """
         held = self._census.of(call.module)
 
-        def decided(entry: Entry) -> SplitDecision:
-            most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
-            given = as_batches(call.args, call.kwargs, entry)
-            self.fingerprints.of(call.module, held)  # as the call has left it that failed
-            guards = self.fingerprints.guards(call.module)
-            guards.outside.noted()
-            with muted(self._world), untouched(held.layers):
-                whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-                span, generators = Span(0, most // 2, most), self.fingerprints.generators(call)
-                decision = decide(call.module, whole, part, span, vector=call.vector, generators=generators)
-            return agreed(self._world, of_few_rows(decision, guards, other, before or guards.outside))
-
-        decision = decided(entry)
+        trial = Unobserved(self._world, self.fingerprints, call, held, other, before)
+        decision = trial.decide(entry)
         if decision.how is not How.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
-            entry, decision = again, decided(again)
+            entry, decision = again, trial.decide(again)
         form = self.form(call, entry, held)
-        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
+        of_any = not decision.is_sized
+        known = self._of(call.module).known.setdefault(form, Form(decision, {}, of_any, decision.is_sized))
+        known.by_sizes[self._sizes(call, entry, known)] = decision
         if decision.how is not How.ROWS:
             self._not_split(call.module, decision)
         return First(False, None, entry, decision)

@@ -44,6 +44,7 @@ class SplitDecision:
     reason: str
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
+    is_sized: bool = False  # its forward was seen to ask how large the batch is
 
 
 def decide(
@@ -132,7 +133,7 @@ def decide(
         return SplitDecision(How.BATCHES, f"{why}. Make it a parameter of the module")
     if not _same_state(on_rows, on_whole):
         return SplitDecision(How.BATCHES, "its forward keeps values of the batch on the module. Return them instead")
-    return SplitDecision(How.ROWS, "its rows were seen to be independent", dims)
+    return SplitDecision(How.ROWS, "its rows were seen to be independent", dims, is_sized=trial.is_sized and not vector)
 
 
 def _trains_others(outputs: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:

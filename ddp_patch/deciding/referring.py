@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import datetime
 import functools
 import itertools
+import numbers
+import pathlib
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,6 +39,11 @@ def _of_c(walk: Walk, thing: types.BuiltinMethodType, depth: int) -> Any:
     return walk.over(owner, depth) if isinstance(owner, walk.generators) else walk.instance(thing, depth)
 
 
+def _value(walk: Walk, thing: Any, depth: int) -> Any:
+    """Tell a thing by its text: no table can hold it, since nothing refers to it weakly."""
+    return type(thing), repr(thing)
+
+
 def _partial(walk: Walk, thing: functools.partial[Any], depth: int) -> Any:
     return tuple(walk.over(part, depth) for part in (thing.func, thing.args, thing.keywords))
 
@@ -58,8 +66,11 @@ def used_up(walk: Walk, thing: Iterator[Any]) -> Any:
     return repr(thing) if isinstance(thing, itertools.count) else object()
 
 
+_VALUES = (range, slice, numbers.Number, datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath)
+
 # kinds -> how one of them is walked
 WALKS: tuple[tuple[Any, Callable[[Walk, Any, int], Any]], ...] = (
+    (_VALUES, _value),
     (types.ModuleType, _file),
     (types.MethodType, _bound),
     (types.BuiltinMethodType, _of_c),

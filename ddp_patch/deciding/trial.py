@@ -6,6 +6,7 @@ is computed from constants alone, such as a mask made in forward, has the same v
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,9 +25,9 @@ from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 # The last one hands calls on, under torch.set_default_device.
-_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}/_tensor.py", f"{_TORCH}/utils/_device.py")
+_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}_tensor.py", f"{_TORCH}utils{os.sep}_device.py")
 _KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
 
 
@@ -53,6 +54,7 @@ class Trial(TorchDispatchMode):
         self.looked = ""  # at values that are not constants: the line that did
         self._draws: dict[tuple[Any, ...], str] = {}  # what was drawn, in which shape: the line that did
         self._drawn_beside: list[tuple[Any, ...]] = []  # the same, for nothing of the batch
+        self.is_sized = False  # the forward asks how large the batch is
         self.hooked = ""  # activations: the line that did
         self.drew_own = False  # from a generator of its own, which may be one that it makes, and seeds, in every call
         self._shared = {p.untyped_storage().data_ptr() for p in module.parameters() if p.layout is torch.strided}
@@ -78,9 +80,9 @@ class Trial(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.name().split("::")[-1].split(".")[0]
         written = _written(func, args, kwargs) if func._schema.is_mutable else []
-        if any(tensor.untyped_storage().data_ptr() in self._shared for tensor in written if tensor.numel()):
-            raise Refused("its forward writes to its parameters")
-        given = list(_tensors((args, kwargs)))
+        self.refuse_written(written)
+        # What is made beside a tensor, in its type, holds nothing of it.
+        given = [] if name.startswith("new_") else list(_tensors((args, kwargs)))
         of_batch = any(self._are_in(self._of_batch, tensor) for tensor in given)
         if torch.Tag.data_dependent_output in func.tags or (
             torch.Tag.dynamic_output_shape in func.tags and not of_batch
@@ -125,6 +127,15 @@ class Trial(TorchDispatchMode):
         if not self.looked and self._are_in(self._of_batch, tensor):
             self.looked = model_line()
 
+    def note_shape(self, tensor: Tensor) -> None:
+        """Note that Python is told the sizes of a tensor."""
+        self.is_sized = self.is_sized or self._are_in(self._of_batch, tensor)
+
+    def refuse_written(self, written: list[Tensor]) -> None:
+        """Refuse that the module's parameters, which its copies share, are written to."""
+        if any(tensor.untyped_storage().data_ptr() in self._shared for tensor in written if tensor.numel()):
+            raise Refused("its forward writes to its parameters")
+
     @staticmethod
     def refuse_mixed(given: list[Tensor]) -> None:
         """Refuse rows beside a batch that the forward was not given: a single row fits any, and ranks would part."""
@@ -146,16 +157,22 @@ class _Copies(TorchFunctionMode):
 
     _COPIES = ("tolist", "numpy", "__array__", "__dlpack__")
     _SIZES = ("numel", "nelement")  # of which nobody can tell how it depends on the number of rows
+    _SHAPES = ("size", "__len__")
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in self._COPIES:
+        name, of = getattr(func, "__name__", ""), getattr(func, "__self__", None)
+        if name in self._COPIES:
             self._trial.note_reading(list(_tensors(args)))
-        elif getattr(func, "__name__", "") in self._SIZES and not _reader().startswith(_TORCH):
+        elif name in self._SIZES and not _reader().startswith(_TORCH):
             self._trial.note_size(args[0])
+        elif (name in self._SHAPES or of is Tensor.shape) and not _reader().startswith(_TORCH):
+            self._trial.note_shape(args[0])
+        elif of is Tensor.data and name == "__set__":
+            self._trial.refuse_written([args[0]])
         self._trial.refuse_mixed(list(_tensors((args, kwargs or {}))))
         return func(*args, **(kwargs or {}))
 

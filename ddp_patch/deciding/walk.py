@@ -90,7 +90,7 @@ class Walk:
     def _tensor(self, thing: Tensor) -> Any:
         if not isinstance(thing, nn.Parameter) and type(thing) is Tensor:
             self.standing.flag(thing)
-            return Tensor, thing.requires_grad and thing.is_leaf, thing.dtype, thing.dim()
+            return Tensor, thing.requires_grad and thing.is_leaf, thing.dtype, thing.shape
         return BatchTensor if isinstance(thing, BatchTensor) else Tensor
 
     def _module(self, thing: nn.Module, depth: int) -> Any:

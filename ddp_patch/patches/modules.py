@@ -23,6 +23,15 @@ def _delete_attribute(session: Session, wrapped: Any, instance: nn.Module, args:
     _noted(session, instance, args[0], before, None)
 
 
+def _register_buffer(session: Session, wrapped: Any, instance: nn.Module, args: Args, kwargs: Kwargs) -> None:
+    def bind(name: str, tensor: Any, *rest: Any, **options: Any) -> None:
+        before = _held(instance, name)
+        wrapped(name, tensor, *rest, **options)
+        _noted(session, instance, name, before, tensor)
+
+    bind(*args, **kwargs)
+
+
 def _noted(session: Session, module: nn.Module, name: str, before: Any, value: Any) -> None:
     replicas = session.replicas
     replicas.decisions.fingerprints.noted(module, name, before, value, replicas.is_at_work)
@@ -41,4 +50,5 @@ _CHANGED = "a changed module is observed anew"
 PATCHES = (
     Patch("torch.nn.modules.module", "Module.__delattr__", _delete_attribute, _CHANGED),
     Patch("torch.nn.modules.module", "Module.__setattr__", _set_attribute, _CHANGED),
+    Patch("torch.nn.modules.module", "Module.register_buffer", _register_buffer, _CHANGED),
 )

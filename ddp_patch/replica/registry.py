@@ -60,7 +60,7 @@ class Registry:
         retired: list[nn.Module] = []
         if not replicas:
             return retired
-        own = [replica.sync is None or replica.sync.ids.isdisjoint(trained) for replica in replicas]
+        own = [trained.isdisjoint(map(id, replica.module.parameters())) for replica in replicas]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
         of_ranks = [given[0] for given in self._world.share([own])]
         for replica, flags in zip(replicas, zip(*of_ranks, strict=True), strict=True):

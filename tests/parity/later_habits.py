@@ -508,3 +508,95 @@ def comparisons_with_what_is_no_tensor():
         return F.cross_entropy(model(x), y)
 
     return fit(Net(lambda net, z: z if z == None else z * 2), loss)  # noqa: E711
+
+
+# --- outside of the module ---------------------------------------------------------------------------------------------
+
+
+def grids_kept_by_shape():
+    kept = {}
+
+    def mix(net, z):
+        shape = str(z.shape)
+        if shape not in kept:
+            kept[shape] = torch.linspace(-1, 1, z.shape[1]).repeat(z.shape[0], 1)
+        return z + kept[shape]
+
+    return fit(Net(mix), epochs=4)
+
+
+class Decayed(nn.Linear):
+    """Halves its weight in every forward."""
+
+    def forward(self, x):
+        self.weight.data = self.weight.data * 0.5
+        return super().forward(x)
+
+
+def weights_that_a_forward_replaces():
+    model = nn.Sequential(Decayed(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    return fit(model, epochs=1)
+
+
+BANK = {"bank": torch.zeros(0, 6)}
+
+
+def a_bank_that_is_filled_later():
+    def mix(net, z):
+        return z - torch.cat([BANK["bank"], z]).mean(0) if len(BANK["bank"]) else z
+
+    def before(model, step):
+        BANK["bank"] = torch.ones(4 if step > 2 else 0, 6)
+
+    return fit(Net(mix), before=before)
+
+
+def a_range_that_grows():
+    def mix(net, z):
+        for _ in net.weight:
+            z = centred(z)
+        return z
+
+    def before(model, step):
+        model.weight = range(step // 3)
+
+    return fit(Net(mix), before=before)
+
+
+def a_buffer_that_is_registered_later():
+    model = Net(lambda net, z: z if net.centre is None else centred(z) + net.centre)
+    model.register_buffer("centre", None)
+
+    def before(model, step):
+        if step == 3:
+            model.register_buffer("centre", torch.ones(6))
+
+    return fit(model, before=before)
+
+
+def noise_for_all_rows_in_an_empty_tensor():
+    return fit(Net(lambda net, z: z + z.new_empty(z.size(1)).normal_()))
+
+
+def noise_for_all_rows_by_chance():
+    return fit(Net(lambda net, z: z * torch.bernoulli(z.new_full((1, z.size(1)), 0.5))))
+
+
+class Mapped(nn.Module):
+    """Maps its first layer over the rows, which cannot be observed, and looks at their number."""
+
+    def __init__(self, test):
+        super().__init__()
+        self.first, self.last, self.test = nn.Linear(4, 6), nn.Linear(6, 3), test
+
+    def forward(self, x):
+        z = torch.func.vmap(self.first)(x)
+        return self.last(centred(z) if self.test(x) else z)
+
+
+def a_mapped_forward_that_centres_large_batches():
+    return fit(Mapped(lambda x: len(x) >= 8))
+
+
+def a_mapped_forward_that_centres_the_last_batch():
+    return fit(Mapped(lambda x: x.shape[0] == 6)) + fit(Mapped(lambda x: x.size(0) == 6))

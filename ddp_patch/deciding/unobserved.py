@@ -1,0 +1,82 @@
+"""Deciding on a call that cannot be observed on batches: copies are tried on a few rows, and on half of them."""
+
+from __future__ import annotations
+
+from ..batch.world import World
+from ..calling.calls import Call
+from ..calling.census import Held
+from ..calling.comparison import Span
+from ..calling.entry import Entry
+from ..calling.how import How
+from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
+from .agreed import agreed, muted
+from .fingerprint import Fingerprints
+from .observing import of_few_rows, untouched
+from .probe import SplitDecision, decide, is_of_machine
+from .standing import Standing
+
+_ROWS_TRIED = 4
+
+
+class Unobserved:
+    """Tries a call on copies of its module."""
+
+    def __init__(
+        self, world: World, fingerprints: Fingerprints, call: Call, held: Held, other: How, before: Standing | None
+    ) -> None:
+        """Try nothing yet.
+
+        Args:
+            world: the ranks.
+            fingerprints: of modules.
+            call: that cannot be observed.
+            held: by its module.
+            other: how it is carried out if not on rows.
+            before: what stood before a call that failed.
+        """
+        self._world = world
+        self._fingerprints = fingerprints
+        self._call = call
+        self._held = held
+        self._other = other
+        self._before = before
+
+    def decide(self, entry: Entry) -> SplitDecision:
+        """Decide how the call is carried out. Every rank comes here.
+
+        Args:
+            entry: how its arguments are cut.
+        """
+        most = max(2, min(*entry.layout.counts, _ROWS_TRIED))
+        given = as_batches(self._call.args, self._call.kwargs, entry)
+        with muted(self._world):
+            whole, part = first_rows(*given, most), first_rows(*given, most // 2)
+        _, told = self._tried(whole, part, Span(0, most // 2, most))
+        decision = agreed(self._world, told)
+        if decision.how is How.ROWS and decision.is_sized:
+            return self._of_its_size(given, entry, decision)
+        return decision
+
+    def _of_its_size(self, given: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
+        """Try all rows against this rank's: a few rows are on one side of what a forward compares their number with."""
+        with muted(self._world):
+            whole = whole_arguments(*given)
+        span = Span(*entry.layout.span(self._world.rank), entry.layout.total)
+        try:
+            how, told = self._tried(whole, detached((entry.args, entry.kwargs)), span)
+        except Exception as error:
+            if not is_of_machine(error):
+                raise
+            how = How.WHOLE
+        # All rows may be more than this rank has room for, or than the forward takes.
+        return agreed(self._world, decision if how is How.WHOLE else told)
+
+    def _tried(self, whole: Arguments, part: Arguments, span: Span) -> tuple[How, SplitDecision]:
+        """Give what a trial says, and the decision that it leads to."""
+        self._fingerprints.of(self._call.module, self._held)  # as the call has left it that failed
+        guards = self._fingerprints.guards(self._call.module)
+        guards.outside.noted()
+        generators = self._fingerprints.generators(self._call)
+        with muted(self._world), untouched(self._held.layers):
+            decision = decide(self._call.module, whole, part, span, vector=self._call.vector, generators=generators)
+        return decision.how, of_few_rows(decision, guards, self._other, self._before or guards.outside)
