@@ -381,6 +381,92 @@ except TimeoutError:
     assert said[0][0] == "late"
 
 
+LATE = """
+def late(number, frame):
+    raise TimeoutError
+old = signal.signal(signal.SIGALRM, late)
+"""
+
+
+def test_a_timer_that_fired_is_heeded_before_it_is_stopped(tmp_path):
+    text = f"""
+{LATE}
+signal.alarm(1)
+try:
+    time.sleep(1.5)
+    result = "done"
+except TimeoutError:
+    result = "late"
+finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+here(result)
+print(result)
+torch.save(result, "result.pt")
+"""
+    with running(tmp_path, text, 2) as job:
+        code, out, error = job.end()
+    assert (code, out) == (0, "late\n"), error
+    assert job.said(2) == [["late"]] * 2
+
+
+@pytest.mark.parametrize("stop", ["alarm(0)", "setitimer(signal.ITIMER_REAL, 0)", "signal(signal.SIGALRM, old)"])
+def test_a_timer_that_fires_on_one_rank_fires_on_all(tmp_path, stop):
+    text = f"""
+{LATE}
+signal.alarm(1)
+end = time.monotonic() + (1.5 if ddp_patch.rank() else 0.5)
+try:
+    while time.monotonic() < end:
+        pass
+        pass
+    signal.{stop}
+    here("in time")
+except TimeoutError:
+    here("late")
+signal.alarm(0)
+torch.save(1, "one.pt")
+time.sleep(1)
+torch.save(2, "two.pt")
+"""
+    with running(tmp_path, text, 2) as job:
+        code, _, error = job.end()
+    assert code == 0, error
+    assert job.said(2) == [["late"]] * 2
+
+
+def test_a_timer_that_is_stopped_in_time_is_none(tmp_path):
+    text = f"""
+{LATE}
+given = [signal.alarm(100), signal.alarm(50), signal.alarm(0), signal.alarm(0)]
+given += [signal.setitimer(signal.ITIMER_REAL, 1000, 7), *signal.setitimer(signal.ITIMER_REAL, 0)]
+here(repr(given))
+for turn in range(20):
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        time.sleep(0.05 * (turn % 3))
+    except TimeoutError:
+        here(f"late in {{turn}}")
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except TimeoutError:
+            here(f"late after {{turn}}")
+torch.save(1, "one.pt")
+"""
+    with running(tmp_path, text, 3) as job:
+        code, _, error = job.end()
+    said = job.said(3)
+    assert code == 0, error
+    assert said[0] == said[1] == said[2]
+    given = json.loads(said[0][0].replace("(", "[").replace(")", "]"))
+    assert given[:5] == [0, 100, 50, 0, [0, 0]]
+    assert 990 < given[5] < 1000
+    assert given[6] == 7
+    assert sum(f"late in {turn}" in said[0] for turn in range(2, 20, 3)) == 6
+    assert not any(f"in {turn}" in line for turn in range(0, 20, 3) for line in said[0])
+
+
 def test_a_debugger_s_trace_goes_on(tmp_path):
     text = """
 lines = 0

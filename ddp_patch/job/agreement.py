@@ -9,19 +9,25 @@ is where they are.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from queue import Empty
+from types import FrameType
 
-from ..ledger import script_line
+import torch
+
+from ..ledger import is_of_model, script_line
 from ..script_thread import Script
 from ..trail import NOWHERE, Trail
 from .attendance import Attendance
 
 _STILL = 1.0  # seconds in one line, after which a rank counts as one that does not move
 _SAME = 5.0  # seconds, in which a launcher that tells one rank has told all
+_STAND = 1.0  # seconds, in which the other ranks come to stand where this one does
+_BETWEEN = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
 _LOOK = 0.02  # seconds between two looks of a rank that is held
 
 
@@ -50,6 +56,7 @@ class Agreement:
         self._is_agreeing = False
         self._still: tuple[str, float] = "", 0.0  # where this rank stands, since when
         self._says_still = False
+        self._stands = ""  # where the script's thread is kept
         self._tries = 0
         self._is_over = False
         self._one = threading.Lock()  # of the two threads finishes a round
@@ -73,6 +80,29 @@ class Agreement:
         count, done = self._asked.get(what, 0), self._done.get(what, 0)
         self._asked[what] = max(count, done)
         return count >= done
+
+    def has_asked(self, what: int) -> bool:
+        """Tell whether this rank was told of something that not all have done."""
+        return self._asked.get(what, 0) > self._done.get(what, 0)
+
+    def forget(self, what: int) -> None:
+        """Ask for it no more. The ranks may be about to do it all the same."""
+        self._asked.pop(what, None)
+
+    def stand(self, frame: FrameType | None) -> None:
+        """Keep the script's thread in its line for a moment: what all ranks were told there, they can do there.
+
+        Args:
+            frame: in which the thread is.
+        """
+        if self._trail.depth or threading.get_ident() != Script.ident or not _is_of_model(frame):
+            return
+        self._stands, end = _position(frame), time.monotonic() + _STAND
+        try:
+            while self._stands and time.monotonic() < end:
+                time.sleep(_LOOK)
+        finally:
+            self._stands = ""
 
     def step(self) -> bool:
         """Go on with what can be done without waiting.
@@ -151,7 +181,9 @@ class Agreement:
         place, now = self._place(), time.monotonic()
         if not place or place != self._still[0]:
             self._still = place, now
-        elif now - self._still[1] > _STILL:
+        if not place:
+            self._stands = ""  # the others have gone past it
+        elif place == self._stands or now - self._still[1] > _STILL:
             self._says_still = True
             self._attendance.post(self._name(f"still {self._tries}"), place.encode())
 
@@ -161,7 +193,9 @@ class Agreement:
             return
         self._says_still = False
         self._tries += 1
-        if len(set(stand)) == 1 and self._attendance.propose(self._name("where"), "here") == "here":
+        if len(set(stand)) > 1:
+            self._stands = ""
+        elif self._attendance.propose(self._name("where"), "here") == "here":
             self._finish(at_point=False)
 
     def _place(self) -> str:
@@ -173,12 +207,30 @@ class Agreement:
             return "waits at an effect"
         if trail.depth:
             return ""
-        return script_line(sys._current_frames().get(Script.ident))
+        return self._stands or script_line(sys._current_frames().get(Script.ident))
 
     def _finish(self, *, at_point: bool) -> None:
         what, self._is_agreeing, self._point = self._what, False, None
-        self._trail.hold_at = NOWHERE
+        self._trail.hold_at, self._stands = NOWHERE, ""
         self._done[what] = self._done.get(what, 0) + 1
         self._done_at[what] = time.monotonic()
         self._listen()
         self.heed(what, at_point)
+
+
+def _is_of_model(frame: FrameType | None) -> bool:
+    """Tell what the script or a package calls of Python from what torch and this package are in the middle of."""
+    while frame is not None and not is_of_model(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_BETWEEN):
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+def _position(frame: FrameType | None) -> str:
+    """Tell one place of the script from all others, whoever called what."""
+    places = []
+    while frame is not None:
+        places.append(f"{frame.f_code.co_filename}:{frame.f_lasti}")
+        frame = frame.f_back
+    return " < ".join(places)

@@ -16,7 +16,7 @@ def at_next_line(action: Callable[[FrameType], Any]) -> None:
     What it raises is raised there. A debugger that traces the script goes on afterwards.
     """
     own = sys._getframe(1)
-    frame = _of_script(own)
+    frame = of_script(own)
     if frame is None:  # nothing of the script waits for what this thread does
         action(own)
     else:
@@ -38,7 +38,7 @@ class _Stop:
             sys.settrace(_nowhere_else)
 
     def _come(self, frame: FrameType, event: str, argument: Any) -> Any:
-        caller = _of_script(frame.f_back)
+        caller = of_script(frame.f_back)
         if event == "exception":
             return self._come
         frame.f_trace = self._local
@@ -51,7 +51,8 @@ class _Stop:
         return self._local
 
 
-def _of_script(frame: FrameType | None) -> FrameType | None:
+def of_script(frame: FrameType | None) -> FrameType | None:
+    """Give the innermost frame of the script."""
     while frame is not None and not is_of_script(frame):
         frame = frame.f_back
     return frame

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,7 +17,7 @@ from typing import Any
 
 from .agreement import Agreement
 from .heeded import Heeded
-from .next_line import at_next_line
+from .next_line import at_next_line, of_script
 
 HEEDED = tuple(
     signal.Signals[name]
@@ -25,8 +26,10 @@ HEEDED = tuple(
 )
 
 _ALARM = getattr(signal, "SIGALRM", None)
+_NUMBERS = 256  # more than there are signals
 
 Handler = Callable[[int, FrameType | None], Any]
+Agreed = Callable[[Any], list[Any]]
 
 
 class Signals:
@@ -45,6 +48,9 @@ class Signals:
         self._handlers: dict[int, Handler] = {}  # the script's
         self._ignored: set[int] = set()  # by the script, or whoever started it
         self._due: list[int] = []  # what is to run in the script's thread, at once
+        self._timer = 0  # how many of the script's timers were stopped, alike on all ranks
+        self._may_fire = False  # one is set, on all ranks
+        self._has_fired: bool | None = None  # while the ranks come to the end of a timer
         self._is_alone = 0
         self._runs = 0
         self._as_it_is: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -58,6 +64,7 @@ class Signals:
         """
         self._as_it_is = as_it_is
         self._agreement.heed = self._heed
+        self._may_fire = _ALARM is not None and callable(signal.getsignal(_ALARM))
         if threading.current_thread() is threading.main_thread():
             for number in self._heeded.ignored():  # a process that the agent started has them as they are by default
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -111,6 +118,77 @@ class Signals:
         """Give the script's handler in place of ours."""
         return self._handlers.get(number, real) if real == self._come else real
 
+    def set_timer(self, real: Callable[..., Any], given: tuple[Any, ...], delay: float, agreed: Agreed) -> Any:
+        """Set or stop the script's timer. One that fired on some rank before is heeded first, on all.
+
+        Later, the handler would find the script outside of what it was to be broken out of.
+
+        Args:
+            real: ``signal.alarm`` or ``signal.setitimer``.
+            given: its arguments.
+            delay: of the timer; 0 to stop it.
+            agreed: gives what each rank says, at this point of the script.
+
+        Returns:
+            what was left on rank 0.
+        """
+        left = (0.0, 0.0)
+        if self._may_fire:
+            with self._as_it_is():
+                left = signal.setitimer(signal.ITIMER_REAL, 0)
+            left = self._end_timer(left, agreed)
+        now = real(*given)
+        self._may_fire = delay > 0
+        if not left[0]:  # there was none, or its handler may have set another one
+            return now
+        return left if isinstance(now, tuple) else max(1, int(left[0] + 0.5))  # as Linux rounds it
+
+    def handle_timer(self, real: Callable[..., Any], handler: Any, agreed: Agreed) -> Any:
+        """Set the script's handler of the timer, once it is known whether the one before is to run.
+
+        Args:
+            real: ``signal.signal``.
+            handler: of the script, or a constant of ``signal``.
+            agreed: gives what each rank says, at this point of the script.
+
+        Returns:
+            the one before.
+        """
+        if self._may_fire:
+            self._end_timer((0.0, 0.0), agreed)
+        return self.handle(real, int(signal.SIGALRM), handler)
+
+    def _end_timer(self, left: tuple[float, float], agreed: Agreed) -> tuple[float, float]:
+        what = self._what(signal.SIGALRM)
+        own, self._has_fired = self._agreement.has_asked(what), False
+        try:
+            told = agreed([own, left])
+            fired = self._has_fired or any(has_fired for has_fired, _ in told)
+        finally:
+            self._has_fired = None
+        self._timer += 1  # what was asked for until now, nobody heeds any more
+        comes_late = self._agreement.has_asked(what) and not own
+        self._agreement.forget(what)
+        if fired:
+            if not own:
+                self._start_anew()
+            self._run(signal.SIGALRM, of_script(sys._getframe(1)))
+            return 0.0, 0.0
+        if comes_late:
+            self._agreement.ask(self._what(signal.SIGALRM))
+        before, interval = told[0][1]
+        return before, interval
+
+    def _what(self, number: int) -> int:
+        """Name a signal for the agreement; one of a timer that was set anew is another one."""
+        return number + (self._timer * _NUMBERS if number == _ALARM else 0)
+
+    def _start_anew(self) -> None:
+        """The timer of another rank was first: they are one, which starts anew if it repeats."""
+        with self._as_it_is():
+            _, interval = signal.getitimer(signal.ITIMER_REAL)
+            signal.setitimer(signal.ITIMER_REAL, interval, interval)
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Surround what this rank asks its user for all: Ctrl-C is meant for the question."""
@@ -128,14 +206,19 @@ class Signals:
             self._due.remove(number)
             self._run(number, frame)
         else:
-            self._agreement.ask(number)
+            self._agreement.ask(self._what(number))
+            if number == _ALARM and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # not one that ticks
+                self._agreement.stand(frame)
 
-    def _heed(self, number: int, at_point: bool) -> None:
-        if number == _ALARM and not self._agreement.was_asked(number):
-            # The timer of another rank was first: they are one, which starts anew if it repeats.
-            _, interval = signal.getitimer(signal.ITIMER_REAL)
-            signal.setitimer(signal.ITIMER_REAL, interval, interval)
-        if at_point:
+    def _heed(self, what: int, at_point: bool) -> None:
+        number = what % _NUMBERS
+        if what != self._what(number):
+            return  # all ranks have come past the end of this timer
+        if number == _ALARM and not self._agreement.was_asked(what):
+            self._start_anew()
+        if number == _ALARM and at_point and self._has_fired is not None:
+            self._has_fired = True
+        elif at_point:
             at_next_line(lambda frame: self._run(number, frame))
         elif threading.current_thread() is threading.main_thread():
             self._run(number, None)

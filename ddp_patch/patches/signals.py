@@ -1,12 +1,16 @@
-"""signal.signal: the script's handlers run on every rank at the same line."""
+"""signal.signal, alarm: the script's handlers run on every rank at the same line, of a timer as well."""
 
 from __future__ import annotations
 
+import numbers
+import signal
 import threading
 from typing import Any
 
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
+
+_ALARM = getattr(signal, "SIGALRM", -1)
 
 
 def _signal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -16,6 +20,8 @@ def _signal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
         return wrapped(*args, **kwargs)  # an error of the caller's, which Python words
     if not session.rank_zero.in_lockstep():  # for what one rank does
         return wrapped(*args, **kwargs)
+    if given["signalnum"] == _ALARM:
+        return session.job.signals.handle_timer(wrapped, given["handler"], session.agreed)
     return session.job.signals.handle(wrapped, given["signalnum"], given["handler"])
 
 
@@ -26,7 +32,28 @@ def _getsignal(session: Session, wrapped: Any, instance: Any, args: Args, kwargs
     return session.job.signals.handler(args[0] if args else kwargs["signalnum"], handler)
 
 
+def _alarm(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    return _timed(session, wrapped, args, *args) if not kwargs else wrapped(*args, **kwargs)
+
+
+def _setitimer(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs or not args or args[0] != signal.ITIMER_REAL:
+        return wrapped(*args, **kwargs)
+    return _timed(session, wrapped, args, *args[1:])
+
+
+def _timed(session: Session, wrapped: Any, args: Args, delay: Any = None, interval: Any = 0) -> Any:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not isinstance(delay, numbers.Real) or not is_main or not session.rank_zero.in_lockstep():
+        return wrapped(*args)
+    return session.job.signals.set_timer(wrapped, args, delay, session.agreed)
+
+
+_TIMED = "what fired on one rank is heeded by all before it"
+
 PATCHES = (
     Patch("signal", "signal", _signal, "handlers run on every rank at the same line of the script, once"),
+    Patch("signal", "alarm", _alarm, _TIMED, optional=True),
+    Patch("signal", "setitimer", _setitimer, _TIMED, optional=True),
     Patch("signal", "getsignal", _getsignal, "the script's handler"),
 )
