@@ -33,9 +33,9 @@ class Bindings(Definitions):
         self.several: dict[Key, set[Key]] = {}  # parameters that get different things from different calls
         self._bind()
 
-    def key(self, node: ast.AST) -> Key | None:
-        """Name what an expression refers to, with the scope that the name belongs to."""
-        name = dotted(node)
+    def key(self, node: ast.AST, name: str = "") -> Key | None:
+        """Name what an expression refers to, or a name in its place, with the scope that the name belongs to."""
+        name = name or dotted(node)
         if not name:
             return None
         first = name.split(".")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from .bindings import Key
 from .dialects import DDP
 from .leftovers import left, own_lines, unused
 from .plain_expressions import Expressions
@@ -125,14 +126,47 @@ def _unwrapped(known: _Pass) -> dict[ast.AST, str]:
 
 
 def _renamed(known: _Pass) -> dict[ast.AST, str]:
-    """Call a wrapped model by the model's name: ``ddp_model = DistributedDataParallel(model)``."""
-    script = known.script
-    names: dict[str, str] = {}
+    """Call a wrapped model by the model's name, ``ddp_model = DistributedDataParallel(model)``, if it is no other."""
+    script, key = known.script, known.bindings.key
+    given: dict[Key, ast.Name] = {}
     for node in script.all(ast.Assign):
         target, value = node.targets[0], node.value
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if isinstance(value, ast.Call) and known.wraps(value):
-            for inner, given in zip(targets, value.args, strict=False):
-                if dotted(inner) and dotted(given) and dotted(inner) != dotted(given):
-                    names[dotted(inner)] = dotted(given)
-    return {n: names[dotted(n)] for n in script.all(ast.Name, ast.Attribute) if dotted(n) in names}
+            for inner, model in zip(targets, value.args, strict=False):
+                of, to = key(inner), key(model)
+                if isinstance(inner, ast.Name) and isinstance(model, ast.Name) and of and to and of[0] is to[0]:
+                    given[of] = model
+    found: dict[ast.AST, str] = {}
+    for wrapped, model in given.items():
+        names = [n for n in script.all(ast.Name) if n.id == wrapped[1] and key(n) == wrapped]
+        if wrapped[1] != model.id and _is_alone(known, wrapped, model, names):
+            found |= dict.fromkeys(names, model.id)
+    return found
+
+
+def _is_alone(known: _Pass, wrapped: Key, model: ast.Name, names: list[ast.Name]) -> bool:
+    """Tell whether a name always holds the (wrapped) model, and the model's own name holds that too."""
+    script, key = known.script, known.bindings.key
+    hidden = {a.arg for n in script.all(ast.Lambda) for a in n.args.args}
+    hidden |= {name for n in script.all(ast.Global, ast.Nonlocal) for name in n.names}
+    of = key(model)
+    if hidden & {wrapped[1], model.id} or any(key(n, model.id) != of for n in names):
+        return False
+    wraps = []
+    for node in names:
+        if isinstance(node.ctx, ast.Load):
+            continue
+        statement = script.parents[node]
+        if isinstance(statement, ast.Tuple):
+            statement = script.parents[statement]
+        value = statement.value if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        if value is not None and known.wraps(value) and any(key(a) == of for a in value.args):  # type: ignore[attr-defined]
+            wraps.append(node.lineno)
+        elif value is None or key(value) != of:
+            return False
+    stored = [n.lineno for n in script.all(ast.Name) if not isinstance(n.ctx, ast.Load) and key(n) == of]
+    stored = [row for row in stored if row > min(wraps) and row not in wraps]
+    read = [n.lineno for n in names if isinstance(n.ctx, ast.Load)]
+    ends = {row: min((wrap for wrap in wraps if wrap > row), default=None) for row in stored}  # wrapped again
+    return all(end is not None and not any(row < r < end for r in read) for row, end in ends.items())
