@@ -166,3 +166,55 @@ def test_what_travelled_with_a_bucket_is_not_written_over_by_the_next(ranks, sha
     (wanted,) = ranks.call(read_at_the_end, 1).ok().results
     for seen in ranks.call(read_at_the_end, 3, enable={"gradient_as_bucket_view": shared}).ok().results:
         assert seen == pytest.approx(wanted, rel=1e-12)
+
+
+class Summed(nn.Module):
+    """Computes its loss, of several, in its forward."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.layer, self.of = nn.Linear(4, 3), of
+
+    def forward(self, x, y):
+        return self.of(self.layer(x), y)
+
+
+IN_FORWARD = {  # and whether their rows stay apart
+    "two": (lambda z, y: F.cross_entropy(z, y) + 0.1 * F.mse_loss(z, z.detach() * 2), True),
+    "divided": (lambda z, y: F.cross_entropy(z, y) / 4, True),
+    "averaged": (lambda z, y: torch.stack([F.cross_entropy(z, y), F.cross_entropy(2 * z, y)]).mean(), True),
+    "scaled by a function": (lambda z, y: F.cross_entropy(z, y).exp(), True),
+    "by rows": (lambda z, y: F.cross_entropy(z, y) / len(z), False),
+    "by its own number of rows": (lambda z, y: F.cross_entropy(z, y, reduction="sum") / z.shape[0], False),
+}
+
+
+def in_forward():
+    """Losses of models that compute them, and why they are not on rows."""
+    torch.set_default_dtype(torch.float64)
+    found = {}
+    for name, (of, _) in IN_FORWARD.items():
+        torch.manual_seed(0)
+        model = Summed(of)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for x, y in DataLoader(TensorDataset(torch.randn(20, 4), torch.randint(0, 3, (20,))), 8):
+            optimizer.zero_grad()
+            loss = model(x, y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        ledger = ddp_patch.report().ledger
+        found[name] = losses, [*ledger.on_batches.values(), *ledger.on_whole.values()]
+        ddp_patch.disable()
+        ddp_patch.enable()
+    return found
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_sums_of_losses_in_a_forward_keep_it_on_rows(ranks, nproc):
+    (wanted,) = ranks.call(in_forward, 1).ok().results
+    for given in ranks.call(in_forward, nproc).ok().results:
+        for name, (losses, others) in given.items():
+            assert losses == pytest.approx(wanted[name][0], rel=1e-9), name
+            assert (not others) == IN_FORWARD[name][1], (name, others)

@@ -171,3 +171,21 @@ def test_a_rank_of_one_row_and_another_of_two_compute_rows(ranks):
     for found, others in ranks.call(of_three_rows, 2).ok().results:
         assert found == pytest.approx(wanted, rel=1e-5)
         assert others == []
+
+
+def before_training():
+    """Call two models in turn that nobody has trained yet; the exchanges of these calls."""
+    actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+    kept = torch.optim.SGD([*actor.parameters(), *critic.parameters()], 0.1)
+    sent = ddp_patch.report().ledger.collectives
+    counts = []
+    with torch.no_grad():
+        for _ in range(10):
+            actor(torch.randn(8, 4)).sum().item(), critic(torch.randn(8, 4)).sum().item()
+            counts.append(sent["all_gather_object"])
+    return counts, len(kept.param_groups)
+
+
+def test_models_that_were_not_trained_yet_stay_found(ranks):
+    for counts, _ in ranks.call(before_training, 2).ok().results:
+        assert counts[-1] == counts[1]

@@ -7,7 +7,7 @@ with the gradients of its backward.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -74,7 +74,8 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
         ]
         with outside_transforms() if is_transformed_now else nullcontext():
             if len(losses) > 1:
-                meet(distinct(loss._reduction.reductions for loss in losses))
+                with _looked_at():
+                    meet(distinct(loss._reduction.reductions for loss in losses))
             for loss in losses:
                 if isinstance(loss, PendingTensor):  # given twice, it has arrived
                     wait_for(loss)
@@ -200,10 +201,15 @@ def wait_for(value: Tensor) -> None:
     """Turn a pending tensor into the plain one that it stands for."""
     reduction: PendingReduction | Derived = value.__dict__.pop("_reduction")
     value.__class__ = Tensor
-    seen = None if World.current is None else World.current.observation
-    with torch.inference_mode(value.is_inference()), nullcontext() if seen is None else seen.paused():
+    with torch.inference_mode(value.is_inference()), _looked_at():
         # Nobody has saved the tensor for a backward: every function waits before it looks.
         value.detach().copy_(reduction.wait())
+
+
+def _looked_at() -> AbstractContextManager[None]:
+    """Surround the sum of a loss, which rows have exactly as well."""
+    seen = None if World.current is None else World.current.observation
+    return nullcontext() if seen is None else seen.paused()
 
 
 def root_of(value: Any) -> Any:
