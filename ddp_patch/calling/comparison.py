@@ -17,6 +17,7 @@ from ..structure import PIECE, leaves, pieces
 from .own import is_own
 
 _SAMPLE = 2**18
+_HALF = 1e-4  # below the precision of float16 and bfloat16
 
 # The dimension of an output in which its rows lie, and how many of them each row of the batch became.
 Dims = Mapping[str, tuple[int, int] | None]
@@ -31,8 +32,15 @@ class Span:
     total: int
 
 
-def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | None:
+def compare(ours: Any, whole: Any, span: Span, vector: bool = False, closely: bool = False) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
+
+    Args:
+        ours: for some rows.
+        whole: for all of them.
+        span: which rows.
+        vector: 0-dim outputs are per rank by contract.
+        closely: kernels got the same rows in both, so that nothing but the forward's own arithmetic differs.
 
     Returns:
         where each tensor has its rows, by path (None: the same on both), or None if the rows are not independent.
@@ -47,7 +55,7 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
                 return None
             continue
         if isinstance(left, PendingTensor) and isinstance(right, PendingTensor):
-            if not close(left.part, right.part):  # of the same rows
+            if not close(left.part, right.part, closely):  # of the same rows
                 return None
             dims[path] = None
             continue
@@ -71,7 +79,7 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False) -> Dims | N
                 right = right.narrow(dim, factor * span.start, left.shape[dim])
             elif right._layout.dim == dim:
                 right = to_local(right)
-        if isinstance(right, BatchTensor) or not close(left, right):
+        if isinstance(right, BatchTensor) or not close(left, right, closely):
             return None
     return dims
 
@@ -100,23 +108,32 @@ def _holds_rows(left: Any, right: Any, depth: int) -> bool:
     return any(_holds_rows(value, theirs.get(name), depth - 1) for name, value in vars(left).items())
 
 
-def close(left: Tensor, right: Tensor) -> bool:
-    """Equal up to what another batch size does to a kernel's rounding; mixing rows changes far more."""
+def close(left: Tensor, right: Tensor, closely: bool = False) -> bool:
+    """Equal up to what another batch size does to a kernel's rounding; mixing rows changes far more.
+
+    Args:
+        left: some values.
+        right: others.
+        closely: no kernel got another batch size.
+    """
     if left.shape != right.shape:
         return False
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
     usual = usual_size(right)
-    return all(map(_are_close, pieces(left), pieces(right), itertools.repeat(usual)))  # they may be logits
+    eps = torch.finfo(left.dtype).eps
+    precision = eps * (32 if eps < _HALF else 2) if closely else eps**0.5
+    return all(  # they may be logits
+        map(_are_close, pieces(left), pieces(right), itertools.repeat(usual), itertools.repeat(precision))
+    )
 
 
-def _are_close(left: Tensor, right: Tensor, usual: Tensor) -> bool:
+def _are_close(left: Tensor, right: Tensor, usual: Tensor, precision: float) -> bool:
     finite = torch.isfinite(right)
     if not torch.equal(torch.isfinite(left), finite):
         return False
     if not finite.all():
         left, right = left[finite], right[finite]
-    precision = torch.finfo(left.dtype).eps ** 0.5
     return bool(((left - right).abs() <= precision * (right.abs() + usual) + 1e-30).all())
 
 

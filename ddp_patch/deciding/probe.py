@@ -123,7 +123,8 @@ def decide(
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
         return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
     with torch.no_grad():
-        dims = compare(from_local, from_full, span, vector)
+        # What is computed with the number of rows in Python may be small beside the rest.
+        dims = compare(from_local, from_full, span, vector, closely=seen is not None and seen.is_sized)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
         return SplitDecision(How.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:

@@ -600,3 +600,19 @@ def a_mapped_forward_that_centres_large_batches():
 
 def a_mapped_forward_that_centres_the_last_batch():
     return fit(Mapped(lambda x: x.shape[0] == 6)) + fit(Mapped(lambda x: x.size(0) == 6))
+
+
+# --- small beside the rest ---------------------------------------------------------------------------------------------
+
+
+def a_small_penalty_over_the_number_of_rows():
+    class Penalised(Net):
+        def forward(self, x, y):
+            penalty = sum(p.square().sum() for p in self.parameters())
+            return F.cross_entropy(super().forward(x), y, reduction="none") + 1e-9 * penalty / len(x)
+
+    return [value * 1e4 for value in fit(Penalised(), lambda model, x, y: model(x, y).mean())]
+
+
+def a_small_shift_by_the_number_of_rows():
+    return fit(Net(lambda net, z: z + 1e-9 * z.size(0)))
