@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
 
@@ -62,9 +64,23 @@ def top(frame: FrameType) -> str:
 
 
 def _program() -> str:
-    """Top package of a program that is installed, and run by ``-m``."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return str(spec.name).partition(".")[0] if spec is not None else ""
+    """Top package of a program that is installed, and run by ``-m`` or by its command."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name).partition(".")[0] if spec is not None else _package_of(getattr(main, "__file__", None) or "")
+
+
+@functools.lru_cache(maxsize=8)
+def _package_of(file: str) -> str:
+    """Tell whose command a file is, by what its package said when it was installed."""
+    if not os.path.isabs(file):  # none at all; the working directory may be gone
+        return ""
+    user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
+    places = map(os.path.realpath, (sysconfig.get_path("scripts"), user, os.path.dirname(sys.executable)))
+    folder, name = os.path.split(os.path.realpath(file))
+    if folder not in places:
+        return ""
+    return next((point.module.partition(".")[0] for point in entry_points(group="console_scripts", name=name)), "")
 
 
 def frames() -> Iterator[FrameType]:
