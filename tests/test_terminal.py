@@ -84,3 +84,104 @@ def test_what_a_failing_rank_says_is_heard_with_its_rank(ranks):
     assert lines
     assert all(line.startswith("[rank 1] ") for line in lines)
     assert lines[-1] == "[rank 1] KeyError: 'in a thread'"
+
+
+class Tee:
+    """As in many a logger of old: no more than is needed."""
+
+    def __init__(self, *streams):
+        self.streams = streams
+
+    def write(self, text):
+        for stream in self.streams:
+            stream.write(text)
+
+    def flush(self):
+        for stream in self.streams:
+            stream.flush()
+
+
+class Sink:
+    """Takes what is written, and cannot even be flushed."""
+
+    def __init__(self):
+        self.said = []
+
+    def write(self, text):
+        self.said.append(text)
+
+
+def streams_of_the_script():
+    """In place before a session, and put there in one."""
+    import codecs
+    import io
+    import sys
+
+    import ddp_patch
+
+    ddp_patch.disable()
+    before, errors = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Tee(before), Sink()
+    sink = sys.stderr
+    ddp_patch.enable()
+    print("by a tee")
+    print("to a sink", file=sys.stderr)
+    with ddp_patch.per_rank():
+        print("of", ddp_patch.rank())
+    print("again")
+    ddp_patch.disable()
+    kept = [type(sys.stdout).__name__, sys.stderr is sink]
+    sys.stdout, sys.stderr = before, errors
+    for wrap in (codecs.getwriter("utf-8"), io.TextIOWrapper):
+        ddp_patch.enable()
+        sys.stdout = wrap(sys.stdout.detach())
+        print("wrapped")
+        with ddp_patch.per_rank():
+            print("each")
+        print("wrapped again")
+        sys.stdout.flush()
+        ddp_patch.disable()
+        sys.stdout.flush()
+        sys.stdout = before = open(1, "w", closefd=False)
+    ddp_patch.enable()
+    return kept, ("to a sink" in sink.said) == (ddp_patch.rank() == 0)
+
+
+def test_streams_that_the_script_put_in_place_need_only_write(ranks):
+    outcome = ranks.call(streams_of_the_script, 2).ok()
+    assert outcome.results == [[["Tee", True], True]] * 2
+    wrapped = ["wrapped", "each", "wrapped again"]
+    assert outcome.stdout[0].splitlines() == ["by a tee", "of 0", "again", *wrapped, *wrapped]
+    assert outcome.stdout[1].splitlines() == ["of 1"]
+
+
+def imported_above():
+    """Loguru takes ``sys.stderr`` at its import."""
+    import sys
+
+    import ddp_patch
+
+    ddp_patch.disable()
+    from loguru import logger
+
+    kept = sys.stderr
+    assert any(handler._sink._stream is kept for handler in logger._core.handlers.values())
+    ddp_patch.enable()
+    logger.add(sys.stderr, format="second {message}")
+    logger.info("by all")
+    with ddp_patch.per_rank():
+        logger.info("of {}", ddp_patch.rank())
+    logger.info("by all again")
+    ddp_patch.disable()
+    is_back = all(handler._sink._stream is kept for handler in logger._core.handlers.values())
+    ddp_patch.enable()
+    return is_back
+
+
+def test_what_loguru_says_is_said_once(ranks):
+    pytest.importorskip("loguru")
+    outcome = ranks.call(imported_above, 2).ok()
+    assert outcome.results == [True, True]
+    said = [[line.partition(" - ")[2] or line for line in text.splitlines()] for text in outcome.stderr]
+    assert said[0] == ["by all", "second by all", "of 0", "second of 0", "by all again", "second by all again"]
+    assert said[1] == ["of 1", "second of 1"]

@@ -147,14 +147,20 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _flush(stream: TextIO | None) -> None:
-    if stream is not None and not stream.closed:
-        stream.flush()
+def _flush(stream: Any) -> None:
+    flush = getattr(stream, "flush", None)  # what a script puts in place of a stream may have no more than write
+    if flush is not None:
+        with contextlib.suppress(ValueError):  # closed, or detached
+            flush()
 
 
 def _move_handlers(before: Any, after: Any) -> None:
-    """Have logging handlers that were made earlier write to another stream."""
+    """Have handlers of logging and loguru that were made earlier write to another stream."""
     for reference in list(logging._handlerList):  # type: ignore[attr-defined]  # there is no public list
         handler = reference()
         if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is before:
             handler.stream = after
+    loguru = getattr(getattr(sys.modules.get("loguru"), "logger", None), "_core", None)  # no public list either (0.7)
+    for sink in [getattr(handler, "_sink", None) for handler in getattr(loguru, "handlers", {}).values()]:
+        if getattr(sink, "_stream", None) is before:
+            vars(sink)["_stream"] = after
