@@ -52,7 +52,8 @@ class Clock:
         self._record = record
         self._wanted = wanted
         self._pace: Pace | None = None
-        self._rows = Rows(is_alone=os.environ.get("WORLD_SIZE", "1") == "1")
+        self._ranks = int(os.environ.get("WORLD_SIZE", "1"))  # before ddp_patch hides it
+        self._rows = Rows(self._ranks)
         self._tracer = Tracer(Path(wanted.record) / f"trace.{record.rank}.json")
         self._optimizers: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
         self._leading = self._stepping = 0  # identities
@@ -90,13 +91,17 @@ class Clock:
             self._rows.backward()
             began = perf_counter()
             try:
-                if _is_local():
+                if self._is_by_ddp():
                     return self._waiting(wrapped, *args, **kwargs)
                 return wrapped(*args, **kwargs)
             finally:
                 self._backward += perf_counter() - began
 
         return backward
+
+    def _is_by_ddp(self) -> bool:
+        """Say whether the script has DDP of its own, in the local view or where ddp_patch stands aside."""
+        return self._ranks > 1 if State.session is None else _is_local()
 
     def _waiting(self, wrapped: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Clock what DDP waits for at the end of a backward, which in the global view ddp_patch's own hook does.
@@ -176,7 +181,7 @@ class Clock:
         self._trace(clocked, self._pace)
         if self._count == clocked + self._wanted.traced:
             self._record.event("facts", **facts(self._optimizers.values()))
-            self._record.event("told", **told(session))
+            self._record.event("told", **told(session, self._ranks))
             self._is_over = True
 
     def _profile(self, number: int, pace: Pace) -> None:

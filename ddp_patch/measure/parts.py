@@ -80,12 +80,15 @@ def profile(
 def by_device(its: dict[str, float], exposed: float) -> dict[str, float]:
     """Give the parts of a step on an accelerator: the host's waiting is for its own kernels as well, and is computing.
 
+    What the backward takes is not among them: the host queues its kernels, and goes on.
+
     Args:
         its: seconds by name, of ``parts``.
         exposed: seconds of communication that no kernel hid, by torch's profiler.
     """
     either = its["computing"] + its["waiting"]
     waiting = min(exposed, either)
+    its = {name: seconds for name, seconds in its.items() if name != "backward"}
     return {**its, "waiting": waiting, "computing": either - waiting}
 
 

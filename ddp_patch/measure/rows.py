@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .. import script_thread
+from ..loading.batches import rows_of
 from ..loading.iterator import Batches
 from ..pace import Pace
 from ..state import State
@@ -19,13 +23,15 @@ from ..structure import leaves
 class Rows:
     """Counts them, and clocks the loaders of a script that runs alone."""
 
-    def __init__(self, is_alone: bool) -> None:
+    def __init__(self, ranks: int) -> None:
         """Start at none.
 
         Args:
-            is_alone: there is one rank, which has no session that clocks loaders.
+            ranks: that there are; one has no session that clocks loaders.
         """
-        self._is_alone = is_alone
+        self._ranks = ranks
+        self._is_alone = ranks == 1
+        self._drawn: weakref.WeakKeyDictionary[Any, deque[int | None]] = weakref.WeakKeyDictionary()  # by iterator
         self._taken = 0
         self._held = 0  # rows of the last batch, as long as no backward has come: it may be there to validate
         self._of_call = 0  # rows of the first call of a module, for a script without a loader
@@ -39,7 +45,9 @@ class Rows:
             pace: gives the clock, once there is one.
         """
         self._pace = pace
-        _BaseDataLoaderIter.__next__ = self._clocked(_BaseDataLoaderIter.__next__)  # type: ignore[method-assign]
+        owner: Any = _BaseDataLoaderIter
+        owner._next_index = self._drawing(owner._next_index)
+        owner.__next__ = self._clocked(owner.__next__)
         Batches.__next__ = self._counted(Batches.__next__)  # type: ignore[method-assign]
         if self._is_alone:  # on ranks a hook on all modules would have each of them compute everything
             self._hook = register_module_forward_pre_hook(self._called)
@@ -63,6 +71,17 @@ class Rows:
             return 0
         return session.ledger.rows.most_common(1)[0][0] * session.world.size
 
+    def _drawing(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
+        """Note how many samples each batch under way is made of; workers have some drawn ahead."""
+
+        @functools.wraps(wrapped)
+        def next_index(iterator: Any) -> Any:
+            index = wrapped(iterator)
+            self._drawn.setdefault(iterator, deque()).append(len(index) if isinstance(index, list) else None)
+            return index
+
+        return next_index
+
     def _clocked(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(wrapped)
         def following(iterator: Any) -> Any:
@@ -73,9 +92,11 @@ class Rows:
             finally:
                 if pace is not None:
                     pace.end("loading", began)
+            drawn = self._drawn.get(iterator)
+            count = drawn.popleft() if drawn else None
             session = State.session
-            if session is None or session.options.view == "local":
-                self._held = _rows(data) * (1 if session is None else session.world.size)
+            if session is None or session.options.view == "local":  # a batch is one rank's own
+                self._held = (rows_of(data, count) or _rows(data)) * self._ranks
             return data
 
         return following
@@ -84,7 +105,9 @@ class Rows:
         @functools.wraps(wrapped)
         def following(batches: Batches) -> Any:
             data = wrapped(batches)
-            self._held = _rows(data)
+            session = State.session
+            known = session.replicas.rows if session is not None and script_thread.is_here() else None
+            self._held = known or _rows(data)
             return data
 
         return following

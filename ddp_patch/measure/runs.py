@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..job.hosts import accelerator_count
 from ..job.relaunch import agent, own_module
 from ..verify import process
 from ..verify.arguments import enables
@@ -19,6 +20,7 @@ from .wanted import PROFILED, Wanted
 Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], Ended]
 _SHOWN = 12  # lines of what a script that failed wrote
 _LEAST_WARM, _LEAST_STEPS = 3, 2  # that are proposed where a script takes few steps
+_CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class MeasureError(RuntimeError):
@@ -121,12 +123,21 @@ def _environ(spec: Spec, threads: int, scratch: Path, is_quiet: bool) -> dict[st
         environ["DDP_PATCH_QUIET"] = "1"
     if spec.ranks == 1:
         environ["DDP_PATCH_NPROC"] = "1"
+        environ.update(_one_device(environ))
     if spec.grows:
         environ["DDP_PATCH_BATCH"] = "per_device"
     # Found from the run's folder as from here.
     entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ["PYTHONPATH"] = os.pathsep.join([*map(os.path.abspath, entries), str(Path(__file__).parents[2])])
     return environ
+
+
+def _one_device(environ: Mapping[str, str]) -> dict[str, str]:
+    """Leave one accelerator visible: nn.DataParallel, and transformers' Trainer with it, take all that are."""
+    if accelerator_count() < 2:
+        return {}
+    chosen = {name: environ[name] for name in _CHOOSING if environ.get(name)} or {_CHOOSING[0]: "0"}
+    return {name: devices.partition(",")[0].strip() for name, devices in chosen.items()}
 
 
 def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeout: float, said: str) -> None:

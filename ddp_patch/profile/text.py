@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..measure.busy import said
 from ..measure.facts import on_accelerator
+from ..measure.told import apart
 from ..plan.text import columns, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .advice import advice, costliest
@@ -57,8 +58,8 @@ def headline(its: Found) -> str:
 
 
 def whose(its: Found) -> str:
-    """Say whose seconds these are, on accelerators; nothing on a CPU, where they are all of it."""
-    return _ON_DEVICE if on_accelerator(its.facts) else ""
+    """Say whose seconds these are, on accelerators and of a script that distributes itself; else nothing."""
+    return " ".join(filter(None, (apart(its.told, len(its.ranks)), _ON_DEVICE if on_accelerator(its.facts) else "")))
 
 
 def to_change(its: Found) -> list[str]:

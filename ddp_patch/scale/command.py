@@ -15,7 +15,7 @@ from ..measure.session import guarded, scratch
 from ..verify import progress
 from .arguments import USAGE, Request, parse
 from .plot import draw
-from .points import as_profile, points
+from .points import apart, as_profile, points
 from .text import written
 
 
@@ -48,6 +48,7 @@ def _scale(argv: Sequence[str]) -> int:
             cores=0 if accelerators else cores,
             repeat=request.repeat,
             busy=busy,
+            apart=apart(runs),
         )
     )
     if refused:
@@ -64,7 +65,8 @@ def _scale(argv: Sequence[str]) -> int:
     sys.stdout.write(f"\nMeasured numbers are in {path}{drawn}. What more ranks would bring on one host:\n")
     most = 2 * max(request.ranks)
     devices = max(accelerators, most)  # of one host: how fast hosts reach each other was not measured
-    sys.stdout.write(f"  python -m ddp_patch plan --profile {path} --devices {devices} --ranks 2..{most}\n")
+    links = "" if "network" in profile else " --bandwidth-within BYTES/S"  # of a script that distributes itself
+    sys.stdout.write(f"  python -m ddp_patch plan --profile {path} --devices {devices} --ranks 2..{most}{links}\n")
     return 0
 
 

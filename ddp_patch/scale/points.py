@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..measure import told
 from ..measure.facts import on_accelerator
 from ..measure.parts import as_run, by_device, kept, parts, profile, rows_of
-from ..measure.runs import Measured, Spec
+from ..measure.runs import Measured, Spec, noted_of
 
 _TURNED = {
     True: 'The batch grew also where it was to stay: the script or DDP_PATCH_BATCH says batch="per_device", or the '
@@ -76,6 +77,12 @@ def turned(found: Sequence[Point]) -> str:
     """Say that batches grew or stayed where they were not to, and what to write; nothing where none did."""
     ways = {its.grows for its in found if its.turned}
     return " ".join(words for grows, words in _TURNED.items() if grows in ways)
+
+
+def apart(runs: Sequence[Measured]) -> str:
+    """Say where runs are not what their number of ranks makes one think; nothing where they are."""
+    said = (told.apart(its, run.spec.ranks) for run in runs for its in noted_of(run.by_rank[0], "told"))
+    return " ".join(dict.fromkeys(filter(None, said)))
 
 
 def _rows(every: Sequence[dict[str, float]], spec: Spec, base: Point | None) -> tuple[float, bool]:

@@ -42,6 +42,7 @@ def written(
     repeat: int,
     busy: float,
     kept: float = 0.0,
+    apart: str = "",
 ) -> str:
     """Lay out what was measured: a table for each scaling, and what keeps it from N times as fast.
 
@@ -55,6 +56,7 @@ def written(
         repeat: runs of each kind.
         busy: part of the cores that other programs had meanwhile.
         kept: bytes that one rank keeps for the backward of its rows; 0 if unknown.
+        apart: what ``points.apart`` gave.
     """
     base = found[0]
     keeps = f", and keeps {shown_bytes(kept)} for their backward" if kept else ""
@@ -70,6 +72,8 @@ def written(
             lines += _why(points)
     if turned(found):
         lines += ["", *wrapped(turned(found))]
+    if apart:
+        lines += ["", *wrapped(apart)]
     most = max(its.ranks for its in found)
     if cores and most > cores:
         lines += ["", *wrapped(f"{most} ranks share {cores} cores here: none of them had one of its own.")]
