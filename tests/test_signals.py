@@ -6,11 +6,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from ddp_patch.job.peers import Peers
+from ddp_patch.trail import Trail
 
 LIMIT = 60.0  # seconds, for any one wait
 
@@ -172,6 +176,57 @@ def test_a_launcher_that_signals_every_rank_is_heeded_once(tmp_path, name):
     assert all(own == said[0] for own in said), said
     assert [line.split()[0] for line in said[0]] == ["handled", "ended"]
     assert (tmp_path / "model.pt").exists()
+
+
+COUNTING = """
+def stops():
+    return False
+def hear(number, frame):
+    here("heard")
+signal.signal(signal.SIGTERM, hear)
+"""
+
+
+@pytest.mark.parametrize("first", ["the ranks", "their launcher"])
+@pytest.mark.parametrize("launcher", [(), torchrun(2)], ids=["ddp_patch", "torchrun"])
+def test_a_signal_to_every_process_of_the_job_is_heeded_once(tmp_path, launcher, first):
+    with running(tmp_path, f"{COUNTING}{TRAINING}train(60)\nhere('end')\n", 2, launcher) as job:
+        job.wait_for("ready")
+        pids = [job.pid(0), job.pid(1), job.process.pid]
+        for pid in pids if first == "the ranks" else pids[::-1]:
+            os.kill(pid, signal.SIGTERM)
+            time.sleep(0.1)
+        job.end()
+    assert job.said(2) == [["heard", "end"]] * 2
+
+
+class Alone:
+    """What one rank posts."""
+
+    def post(self, name, own):
+        self.own = own
+
+    def collect(self, name):
+        return [self.own]
+
+
+def test_a_signal_that_comes_while_another_is_told_of_does_not_wait_for_it(monkeypatch):
+    peers = Peers(Alone(), 0, Trail())
+    real, written = os.write, []
+
+    def write(descriptor, data):
+        written.append(data)
+        if len(written) == 1:
+            peers.wake()  # as the handler of the second signal does, in the same thread
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    thread = threading.Thread(target=peers.wake, daemon=True)
+    thread.start()
+    thread.join(10)
+    monkeypatch.undo()
+    assert len(written) == 2
+    peers.close()
 
 
 def test_a_signal_that_comes_again_is_heeded_again(tmp_path):

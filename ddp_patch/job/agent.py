@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         clear_for_caller(command[-1], stopped)
 
 
-def _parsed(arguments: list[str]) -> argparse.Namespace:
+def _parsed(arguments: list[str]) -> Any:
     """Parse torchrun's arguments without its variables, which are meant for a torchrun that the ranks may start."""
     of_torchrun = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("PET_")}
     try:

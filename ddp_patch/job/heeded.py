@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 _VARIABLE = "DDP_PATCH_HEEDED"
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2")
 _OF_THE_SCRIPT = (signal.SIGUSR1, signal.SIGUSR2)  # which nobody else handles
+_SAME = 5.0  # seconds, in which a copy that the agent passes on comes to a rank that was signalled itself
+_TWICE = 0.5  # seconds, in which one of another launcher does
 _MOST = 3  # times that Ctrl-C is pressed and not heard until the job ends
 
 
@@ -44,12 +48,37 @@ class Heeded:
         """
         self._agents = os.environ.get(_VARIABLE)
         self._path = self._agents if rank == 0 else None
+        self._passed_on: dict[int, int] = {}
+        self._last: dict[int, tuple[float, bool | None]] = {}  # when each came, and whether the agent sent it
 
     def ignored(self) -> list[int]:
         """List the signals that nobody minded where the job was started, as ``nohup`` has it, nor the script since."""
         with contextlib.suppress(OSError, ValueError):  # no agent, or it is gone
             return list(json.loads(Path(self._agents or os.devnull).read_text())[3])
         return []
+
+    def is_copy(self, number: int) -> bool:
+        """Tell whether a signal came before: whoever signals all of a job has its launcher send each rank another one.
+
+        Args:
+            number: of the signal, which is here now.
+        """
+        by_agent, now = self._is_passed_on(number), time.monotonic()
+        at, its = self._last.get(number, (-math.inf, None))
+        if its is not None and its != by_agent and now - at < _SAME:
+            self._last[number] = at, None
+            return True
+        if not by_agent and now - at < _TWICE:
+            return True
+        self._last[number] = now, by_agent
+        return False
+
+    def _is_passed_on(self, number: int) -> bool:
+        """Tell whether the agent has passed on a signal to this rank since this was asked."""
+        before = self._passed_on.get(number, 0)
+        with contextlib.suppress(OSError):  # no agent, or it has passed on nothing
+            self._passed_on[number] = json.loads(_note(self._path or "").read_text()).count(number)
+        return self._passed_on.get(number, 0) > before
 
     def write(self, runs: int, handled: Iterable[int], ignored: Iterable[int]) -> None:
         """Say how the script listens.
@@ -61,9 +90,18 @@ class Heeded:
         """
         if self._path is not None:
             with contextlib.suppress(OSError):  # the agent is gone, and this rank is about to; or the disk is full
-                new = Path(f"{self._path}.new")
-                new.write_text(json.dumps([os.getpid(), runs, [*map(int, handled)], [*map(int, ignored)]]))
-                new.replace(self._path)
+                _put(Path(self._path), [os.getpid(), runs, [*map(int, handled)], [*map(int, ignored)]])
+
+
+def _put(path: Path, told: object) -> None:
+    new = Path(f"{path}.new")
+    new.write_text(json.dumps(told))
+    new.replace(path)
+
+
+def _note(path: str) -> Path:
+    """Where the agent notes what it passes on, before it does."""
+    return Path(f"{path}.passed_on")
 
 
 @contextlib.contextmanager
@@ -75,6 +113,7 @@ def passed_on() -> Iterator[None]:
     """
     with tempfile.NamedTemporaryFile(prefix="ddp_patch_heeded_") as mark:
         os.environ[_VARIABLE] = mark.name
+        told: list[int] = []  # to rank 0
         unheard: list[int] = []  # times that Ctrl-C came, each with the runs of handlers until then
 
         def come(number: int, frame: FrameType | None) -> None:
@@ -89,6 +128,8 @@ def passed_on() -> Iterator[None]:
                     raise Ended(number, signal.SIGKILL)
                 if len(unheard) == _MOST - 1:
                     os.write(2, b"\nddp_patch: the script has not come to handle Ctrl-C. Once more ends it at once.\n")
+            told.append(int(number))
+            _put(_note(mark.name), told)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -97,7 +138,10 @@ def passed_on() -> Iterator[None]:
         Path(mark.name).write_text(json.dumps([0, 0, [], ignored]))
         for number in numbers:
             signal.signal(number, come)
-        yield
+        try:
+            yield
+        finally:
+            _note(mark.name).unlink(missing_ok=True)
 
 
 def catches(pid: int, number: int) -> bool:

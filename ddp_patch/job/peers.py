@@ -42,7 +42,7 @@ class Peers:
         self._waking, self._wakes = os.pipe()
         self._poll.register(self._waking, select.POLLIN)
         self._own = [self._waking, self._wakes]  # descriptors
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal may come to a thread that holds it, and have it call ``wake``
         self._held_back = HeldBack()
         memory = os.memfd_create("ddp_patch") if hasattr(os, "memfd_create") else None
         if memory is not None:

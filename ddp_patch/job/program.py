@@ -124,6 +124,6 @@ def folder_of_start() -> str:
 def _folder_of_modules() -> str:
     """Where ``-m`` looks first: the interpreter notes it at its start, unless it is told to look elsewhere."""
     folder, search = State.folder, State.search
-    if folder in search or not search or getattr(sys.flags, "safe_path", sys.flags.isolated):  # Python 3.11
+    if folder in search or not search or getattr(sys.flags, "safe_path", bool(sys.flags.isolated)):  # Python 3.11
         return folder
     return search[0] if os.path.isabs(search[0]) and os.path.isdir(search[0]) else folder

@@ -118,7 +118,7 @@ class Signals:
         """Give the script's handler in place of ours."""
         return self._handlers.get(number, real) if real == self._come else real
 
-    def set_timer(self, real: Callable[..., Any], given: tuple[Any, ...], delay: float, agreed: Agreed) -> Any:
+    def set_timer(self, real: Callable[..., Any], given: tuple[Any, ...], sets: bool, agreed: Agreed) -> Any:
         """Set or stop the script's timer. One that fired on some rank before is heeded first, on all.
 
         Later, the handler would find the script outside of what it was to be broken out of.
@@ -126,7 +126,7 @@ class Signals:
         Args:
             real: ``signal.alarm`` or ``signal.setitimer``.
             given: its arguments.
-            delay: of the timer; 0 to stop it.
+            sets: a timer, and does not stop it.
             agreed: gives what each rank says, at this point of the script.
 
         Returns:
@@ -138,7 +138,7 @@ class Signals:
                 left = signal.setitimer(signal.ITIMER_REAL, 0)
             left = self._end_timer(left, agreed)
         now = real(*given)
-        self._may_fire = delay > 0
+        self._may_fire = sets
         if not left[0]:  # there was none, or its handler may have set another one
             return now
         return left if isinstance(now, tuple) else max(1, int(left[0] + 0.5))  # as Linux rounds it
@@ -205,7 +205,7 @@ class Signals:
         elif number in self._due:
             self._due.remove(number)
             self._run(number, frame)
-        else:
+        elif number == _ALARM or not self._heeded.is_copy(number):
             self._agreement.ask(self._what(number))
             if number == _ALARM and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # not one that ticks
                 self._agreement.stand(frame)

@@ -46,7 +46,7 @@ def _timed(session: Session, wrapped: Any, args: Args, delay: Any = None, interv
     is_main = threading.current_thread() is threading.main_thread()
     if not isinstance(delay, numbers.Real) or not is_main or not session.rank_zero.in_lockstep():
         return wrapped(*args)
-    return session.job.signals.set_timer(wrapped, args, delay, session.agreed)
+    return session.job.signals.set_timer(wrapped, args, float(delay) > 0, session.agreed)
 
 
 _TIMED = "what fired on one rank is heeded by all before it"
