@@ -10,6 +10,8 @@ import tempfile
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +251,60 @@ def rotated_by_size():
 def test_a_file_is_as_long_as_rank_0s_whatever_the_others_wrote(ranks):
     (alone,) = ranks.call(rotated_by_size, 1).ok().results
     assert ranks.call(rotated_by_size, 3).ok().results == [alone] * 3
+
+
+def threads_that_a_library_holds():
+    """Rank 0's take the longest: what they wrote is there, and as long, when the library comes back."""
+    import joblib
+    from rich.progress import track
+    from tqdm import tqdm
+    from tqdm.contrib.concurrent import thread_map
+
+    def write(name):
+        time.sleep(0.2 * (ddp_patch.rank() == 0))
+        Path(name).write_text("x" * 1000)
+        return name
+
+    def sizes(names):
+        return [os.path.getsize(name) if os.path.exists(name) else None for name in names]
+
+    names, seen = [f"{way}{i}" for way in "abcdefg" for i in range(3)], []
+    a, b, c, d, e, f, g = (names[i : i + 3] for i in range(0, len(names), 3))
+    seen.append([thread_map(write, a, max_workers=2, disable=True), sizes(a)])
+    joblib.Parallel(n_jobs=2, prefer="threads")(joblib.delayed(write)(name) for name in b)
+    seen.append(sizes(b))
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        joblib.Parallel()(joblib.delayed(write)(name) for name in c)
+    seen.append(sizes(c))
+    lazy = joblib.Parallel(n_jobs=2, prefer="threads", return_as="generator")
+    seen.append([list(tqdm(lazy(joblib.delayed(write)(name) for name in d), disable=True)), sizes(d)])
+    with ThreadPoolExecutor(2) as pool:
+        seen += [sizes([name]) for name in tqdm(pool.map(write, e), total=3, disable=True)]
+        seen += [sizes([name]) for name in track(pool.map(write, f), total=3, disable=True)]
+    with ThreadPool(2) as pool:
+        seen.append([list(tqdm(pool.imap(write, g), disable=True)), sizes(g)])
+    try:
+        joblib.Parallel(n_jobs=2, prefer="threads")([joblib.delayed(divmod)(1, 0)])
+    except ZeroDivisionError as error:
+        seen.append(str(error))
+    return seen
+
+
+def test_threads_that_a_library_holds_for_the_script_are_waited_for(ranks):
+    (alone,) = ranks.call(threads_that_a_library_holds, 1).ok().results
+    assert ranks.call(threads_that_a_library_holds, 3).ok().results == [alone] * 3
+
+
+def a_forest():
+    """Scikit-learn's own threads meet nobody."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    count = ddp_patch.state.State.session.rank_zero
+    forest = RandomForestClassifier(4, n_jobs=2, random_state=np.random.RandomState(0))
+    before = count._count
+    forest.fit(np.arange(8.0).reshape(8, 1), np.arange(8) % 2)
+    return count._count - before
+
+
+def test_threads_of_a_librarys_own_meet_nobody(ranks):
+    assert ranks.call(a_forest, 2).ok().results == [0, 0]

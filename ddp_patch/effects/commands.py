@@ -61,7 +61,7 @@ class Commands:
 
         Args:
             what: the script waits for.
-            through: modules of Python that it may wait through. Not one that waits for as many threads as it needed.
+            through: modules that it may wait through. Not one that waits for as many threads as it needed.
         """
         if self._rank_zero.in_lockstep() and self._ownership.covers_calls(*through):
             self._rank_zero.call(what, lambda: None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import ALL_COMPLETED
 from typing import Any
@@ -76,7 +76,7 @@ def _wait(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
 def _shut(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
     if args[0] if args else kwargs.get("wait", True):
-        session.commands.joined("Executor.shutdown", "concurrent")
+        session.commands.joined("Executor.shutdown", "concurrent", *_BARS)
 
 
 def _ready(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
@@ -89,8 +89,18 @@ def _next(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     try:
         return wrapped(*args, **kwargs)
     except StopIteration:  # there may be many of them: the ranks meet once
-        session.commands.joined("Pool.imap", "multiprocessing")
+        session.commands.joined("Pool.imap", "multiprocessing", *_BARS)
         raise
+
+
+def _parallel(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    found = _JOINED(session, wrapped, instance, args, kwargs)
+
+    def drained() -> Iterator[Any]:
+        yield from found
+        session.commands.joined("joblib.Parallel", *_BARS)
+
+    return found if isinstance(found, list) else drained()  # return_as="generator"
 
 
 def _lock(what: str) -> Wrapper:
@@ -109,6 +119,8 @@ _HELD = "one process, which all ranks hold"
 _DONE = "rank 0's is done as well"
 _ANSWER = "asked by the script: whether rank 0's is"
 _ASKED = f"{_ANSWER}; if it has ended, this rank's is waited for"
+_BARS = ("tqdm", "rich")  # they read for the script what it hands them, and have pools work for it
+_JOINED = _awaited("joblib.Parallel")
 _FUTURES, _THREAD, _PROCESS, _POOL = (
     "concurrent.futures._base",
     "concurrent.futures.thread",
@@ -146,7 +158,7 @@ PATCHES = (
         _ASKED,
         when_imported=_POOL,
     ),
-    Patch(_FUTURES, "Future.result", _awaited("Future.result", "concurrent"), _DONE),
+    Patch(_FUTURES, "Future.result", _awaited("Future.result", "concurrent", *_BARS), _DONE),
     Patch(_FUTURES, "Future.exception", _awaited("Future.exception", "concurrent"), _DONE),
     Patch(_FUTURES, "wait", _wait, _DONE),
     Patch("concurrent.futures.thread", "ThreadPoolExecutor.shutdown", _shut, _DONE, when_imported=_THREAD),
@@ -163,4 +175,5 @@ PATCHES = (
     Patch(_POOL, "Pool.join", _awaited("Pool.join", "multiprocessing"), _DONE, when_imported=_POOL),
     Patch("queue", "Queue.join", _awaited("Queue.join", "queue"), _DONE),
     Patch("threading", "Thread.join", _join, "rank 0's thread has ended as well"),
+    Patch("joblib.parallel", "Parallel.__call__", _parallel, f"called by the script: {_DONE}", when_imported="joblib"),
 )
