@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip("libcst")
 
-from ddp_patch.migrate.rewrite import rewrite
+from test_migrate import TRAIN
+
+from ddp_patch.migrate.rewrite import left, rewrite
 
 LINE = "import ddp_patch; ddp_patch.enable()\n"
 HEAD = "import torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
@@ -18,7 +20,13 @@ def plain(code, head=HEAD + START):
     after = rewrite(head + code, "patch", "train.py")
     ast.parse(after)
     assert rewrite(after, "patch", "train.py") == after
-    return after.removeprefix(LINE).removeprefix("import torch\n")
+    for line in (LINE, "from torch.utils.data import DataLoader\n", "import torch\n"):
+        after = after.removeprefix(line)
+    return after.lstrip("\n")
+
+
+def notes(code, head=HEAD + START):
+    return [reason for _, reason in left(rewrite(head + code, "patch", "train.py"))]
 
 
 # -- names of wrapped models --
@@ -55,3 +63,178 @@ def test_a_wrapped_model_is_called_by_the_name_of_the_model():
 def test_a_parameter_of_the_same_name_is_another_model():
     code = "net = Net()\nmodel = DDP(net)\n\n\ndef acc(model):\n    return model(x)\n\n\nacc(ema)\nacc(model)\n"
     assert plain(code) == code.replace("model = DDP(net)\n", "").replace("acc(model)\n", "acc(net)\n")
+
+
+# -- numbers of processes --
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def lora(dim, rank):\n    return nn.Linear(dim, rank).to(device)\n\n\nlora(8, 4)\n",
+        "def lora(dim, rank):\n    return DDP2(nn.Linear(dim, rank), device_ids=[0]).cuda(0)\n\n\nlora(8, 4)\n",
+        "envs = make_envs(args.num_processes)\nprint(cfg.world_size)\n",
+        "def grid(world_size):\n    return torch.zeros(world_size, world_size)\n\n\ngrid(5)\n",
+        "verbose = RANK == 0\nif args.quiet:\n    verbose = False\nif verbose:\n    evaluate()\n",
+        "def main(verbose):\n    if args.loud:\n        verbose = RANK == 0\n    if verbose:\n        evaluate()\n",
+        "seed = RANK\nseed = seed + args.seed\ntorch.manual_seed(seed)\n",
+        "i = RANK\nfor i in range(3):\n    print(i)\n",
+        "a, b = RANK, 1\na, b = f()\nprint(a, b)\n",
+        "x = 7\nx %= WORLD\nprint(x)\n",
+    ],
+)
+def test_what_is_no_number_of_processes_keeps_its_value(code):
+    one = code.replace("RANK == 0", "True").replace("RANK", "0").replace("WORLD", "1")
+    assert plain(code.replace("RANK", "dist.get_rank()").replace("WORLD", "dist.get_world_size()")) == one
+
+
+@pytest.mark.parametrize(
+    ("code", "left_over"),
+    [
+        ("acc = Accelerator()\nprint(acc.num_processes, acc.state.num_processes)\n", "print(1, 1)\n"),
+        ("args.world_size = dist.get_world_size()\nprint(args.world_size)\n", "print(1)\n"),
+        (
+            "n = torch.cuda.device_count()\nmp.spawn(main, args=(n,), nprocs=n)\nprint(8 // n)\n",
+            "n = torch.cuda.device_count()\nmain(0, 1)\nprint(8)\n",
+        ),
+        (
+            "def setup(i, n):\n    dist.init_process_group('gloo', rank=i, world_size=n)\n\n\n"
+            "def main(i, total):\n    setup(i, total)\n    print(8 // total)\n",
+            "def main(i, total):\n    print(8)\n",
+        ),
+        ("rank = 0\nif ddp:\n    rank = dist.get_rank()\nprint(rank)\n", "rank = 0\nprint(0)\n"),
+    ],
+)
+def test_a_number_of_processes_is_known_by_where_it_comes_from_and_goes(code, left_over):
+    assert plain(code) == left_over
+
+
+# -- samplers --
+
+
+SAMPLED = "from torch.utils.data import DataLoader, DistributedSampler\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "left_over"),
+    [
+        (
+            "s = DistributedSampler(test, shuffle=False)\na = DataLoader(test, 8 // N, sampler=s)\n"
+            "s = DistributedSampler(train)\nb = DataLoader(train, 8 // N, sampler=s)\n",
+            "a = DataLoader(test, 8, shuffle=False)\nb = DataLoader(train, 8, shuffle=True)\n",
+        ),
+        (
+            "s = None\nif train:\n    s = DistributedSampler(ds)\na = DataLoader(ds, 8 // N, sampler=s)\n",
+            "s = None\na = DataLoader(ds, 8, shuffle=train)\n",
+        ),
+        (
+            "s = DistributedSampler(ds, shuffle=False) if args.test else DistributedSampler(ds)\n"
+            "a = DataLoader(ds, 8 // N, sampler=s)\n",
+            "a = DataLoader(ds, 8, shuffle=not args.test)\n",
+        ),
+        (
+            "s = DistributedSampler(ds) if args.distributed else None\n"
+            "a = DataLoader(ds, 8 // N, shuffle=(s is None), sampler=s)\n",
+            "a = DataLoader(ds, 8, shuffle=True)\n",
+        ),
+        (
+            "if args.distributed:\n    s = DistributedSampler(ds)\nelse:\n    s = RandomSampler(ds)\n"
+            "a = DataLoader(ds, 8 // N, sampler=s)\n",
+            "if args.distributed:\n    pass\nelse:\n    s = RandomSampler(ds)\na = DataLoader(ds, 8, shuffle=True)\n",
+        ),
+        (
+            "s = DistributedSampler(ds)\na = DataLoader(ds, 8 // N, sampler=s)\nfor epoch in range(3):\n"
+            "    if s is not None:\n        s.set_epoch(epoch)\n    a.sampler.set_epoch(epoch)\n    step(a)\n",
+            "a = DataLoader(ds, 8, shuffle=True)\nfor epoch in range(3):\n    step(a)\n",
+        ),
+        (
+            "def train(loader, s=None):\n    for epoch in range(3):\n        if s:\n            s.set_epoch(epoch)\n"
+            "        step(loader)\n\n\ns1 = DistributedSampler(ds)\na = DataLoader(ds, 8 // N, sampler=s1)\n"
+            "train(a, s=s1)\n",
+            "def train(loader, s=None):\n    for epoch in range(3):\n        step(loader)\n\n\ns1 = None\n"
+            "a = DataLoader(ds, 8, shuffle=True)\ntrain(a, s=s1)\n",
+        ),
+    ],
+)
+def test_a_loader_shuffles_as_the_sampler_did_that_it_has(code, left_over):
+    after = plain(code.replace("// N", "// dist.get_world_size()"), SAMPLED + HEAD + START)
+    assert after == left_over
+    assert "TODO" not in after
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'kw = {"batch_size": 32, "sampler": s}\na = DataLoader(ds, **kw)\n',
+        "a = DataLoader(ds, batch_sampler=BatchSampler(s, 32, True))\n",
+        "a = DataLoader(ds, 32, False, s)\n",
+        "if a:\n    s = WeightedRandomSampler(w, 9)\na = DataLoader(ds, 32, sampler=s)\n",
+    ],
+)
+def test_a_sampler_that_stays_goes_on_with_another_order_in_every_epoch_and_is_said(code):
+    code = "s = DistributedSampler(ds)\n" + code + "for epoch in range(3):\n    s.set_epoch(epoch)\n    step(a)\n"
+    after = plain(code, SAMPLED + HEAD + START)
+    assert "    s.set_epoch(epoch)\n" in after
+    assert [reason for _, reason in left(after)] == [notes(code, SAMPLED + HEAD + START)[0]]
+    assert "gave each rank its rows" in left(after)[0][1]
+
+
+def test_what_else_has_epochs_keeps_them():
+    code = "dataset.set_epoch(epoch)\nloss_fn.set_epoch(epoch)\n"
+    assert plain(code) == code
+    assert (
+        rewrite("import ddp_patch; ddp_patch.enable()\n" + TRAIN + code, "ddp", "train.py").count("n.set_epoch(epoch)")
+        == 1
+    )
+
+
+def test_a_sampler_of_another_file_is_said():
+    code = "def fit(data_loader, epoch):\n    data_loader.sampler.set_epoch(epoch)\n"
+    assert ["another file says" in reason for reason in notes(code)] == [True]
+
+
+# -- statements --
+
+
+def test_what_tells_a_script_that_it_is_distributed_tells_it_that_it_is_not():
+    code = (
+        "def main(args):\n    utils.init_distributed_mode(args)\n    if args.distributed:\n"
+        "        s = DistributedSampler(ds)\n    else:\n        s = RandomSampler(ds)\n"
+        "    a = DataLoader(ds, 8 // utils.get_world_size(), sampler=s)\n    print(args.rank, args.world_size)\n    fit(a, args)\n"
+    )
+    assert plain(code, SAMPLED + HEAD) == (
+        "def main(args):\n    args.distributed = False\n    s = RandomSampler(ds)\n"
+        "    a = DataLoader(ds, 8, shuffle=True)\n    print(0, 1)\n    fit(a, args)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "game.broadcast(move)\nthreading.barrier()\nself.barrier()\nmesh.all_reduce(t)\n",
+        "def init(i):\n    np.random.seed(torch.initial_seed() % 2**32)\n\n\nloader = L(ds, worker_init_fn=init)\n",
+        "def cleanup():\n    GONE\n\n\natexit.register(cleanup)\n",
+        "def update(t):\n    GONE\n\n\nx = update(t)\n",
+        "def unused(t):\n    GONE\n",
+        "def noop():\n    pass\n\n\nnoop()\n",
+    ],
+)
+def test_what_only_has_the_name_of_a_collective_stays(code):
+    assert plain(code.replace("GONE", "dist.barrier()")) == code.replace("GONE", "pass")
+
+
+def test_a_function_that_does_nothing_any_more_goes_with_its_own_calls():
+    code = "def cleanup():\n    dist.destroy_process_group()\n\n\ndef update(t):\n    dist.all_reduce(t)\n\n\n"
+    calls = "update(t)\nif dist.get_rank() == 0:\n    ema.update()\n    update(t)\ntmpdir.cleanup()\ncleanup()\n"
+    assert plain(code + calls) == "ema.update()\ntmpdir.cleanup()\n"
+
+
+def test_an_argument_that_is_read_stays():
+    code = "parser.add_argument('--world-size', type=int)\nprint(parser.parse_args().world_size)\n"
+    assert plain(code) == code
+
+
+def test_a_batch_of_each_rank_is_said_wherever_the_loader_stands():
+    code = "if dist.is_initialized() or dist.get_rank() == 0:\n    B\n    s = DistributedSampler(ds)\n    a = DataLoader(ds, n, sampler=s)\n"
+    assert ["multiply it" in note for note in notes(code.replace("B", "n = 8"), SAMPLED + HEAD + START)] == [True]
+    assert notes(code.replace("B", "n = 8 // dist.get_world_size()"), SAMPLED + HEAD + START) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from .bindings import Bindings
 from .script import Script
 from .taken import (
     IMPORTED,
@@ -13,6 +14,13 @@ from .taken import (
 from .tree import dotted, lines_of, tail
 
 _ALONE = "{name} is for several processes, and this script is now that of one: take it out"
+
+
+_SAMPLER = (
+    "this sampler gave each rank its rows: give the loader shuffle=... in its place, and as many rows per batch as all "
+    "ranks took together"
+)
+_EPOCH = "whether this sampler is one of several processes, another file says: take this out where it no longer is"
 
 
 def own_lines(text: str) -> str:
@@ -52,8 +60,13 @@ def unused(script: Script) -> None:
 
 def left(script: Script) -> None:
     """Say what could not be taken out."""
+    bindings = Bindings(script)
     for call in script.calls():
         name = dotted(call.func)
+        if tail(call) == "DistributedSampler":
+            script.todo(call, _SAMPLER)
+        if tail(call) == "set_epoch" and "sampler" in name.lower() and not bindings.origins(call.func.value):  # type: ignore[attr-defined]
+            script.todo(call, _EPOCH)
         if name.startswith(("dist.", "torch.distributed.", "accelerator.")) or tail(call) == "Accelerator":
             script.todo(call, _ALONE.format(name=f"{name}()"))
     own = any(function.name == "no_sync" for function in script.all(ast.FunctionDef))

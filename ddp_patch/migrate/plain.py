@@ -55,12 +55,12 @@ def plain(text: str) -> tuple[str, list[Todo]]:
     text = re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE)
     known = Known()
     for names in (_unwrapped, _renamed):
-        first = _Pass(Script(text), known, first=True)
+        first = _Pass(Script(text), known)
         first.script.substitute(names(first))
         text = first.script.result()
-    for number in range(_PASSES):
+    for _ in range(_PASSES):
         script = Script(text)
-        _Pass(script, known, first=number == 0).run()
+        _Pass(script, known).run()
         todos += script.todos
         changed = script.result()
         if changed == text:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .constants import UNKNOWN
-from .plain_pass import Pass
+from .evaluation import UNKNOWN
+from .samplers import Samplers
 from .taken import (
     GIVEN,
     WRAPPERS,
@@ -24,7 +24,7 @@ _ALONE = {  # what an Accelerator has for several processes, on one
 }
 
 
-class Expressions(Pass):
+class Expressions(Samplers):
     """Writes what an expression is on one process."""
 
     def expression(self, node: ast.expr) -> None:
@@ -148,14 +148,10 @@ class Expressions(Pass):
         if given is None:
             return
         value = given.value
-        made = [value] if isinstance(value, ast.Call) else self.bindings.origins(value)
         shuffle = next((k for k in node.keywords if k.arg == "shuffle"), None)
-        distributed = next((c for c in made if isinstance(c, ast.Call) and tail(c) == "DistributedSampler"), None)
-        if distributed is not None:
-            said = keyword(distributed, "shuffle", 3)
-            code = script.code(said) if said is not None else "True"
+        if code := self.order(node, value):
             size = keyword(node, "batch_size", 1)
-            if self.first and size is not None and not self._is_shared(size):
+            if size is not None and not self._is_shared(size):
                 script.todo(node, _PER_RANK)
             script.replace(given, f"shuffle={code}")
             if shuffle is not None:
@@ -167,12 +163,7 @@ class Expressions(Pass):
         """Tell whether a batch size is divided among the ranks, here or where it was set."""
         if self.constants.is_ranked(size) or tail(size) == "rank_share":
             return True
-        name = dotted(size)
-        for node in self.script.all(ast.Assign, ast.AugAssign):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if name and dotted(target) == name and self.constants.is_ranked(node.value):
-                return True
-        return False
+        return dotted(size) in self.known.divided - {""}
 
     def _drop(self, call: ast.Call, given: ast.keyword) -> None:
         start, end = self.script.span(given)

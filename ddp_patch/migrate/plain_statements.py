@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from .constants import UNKNOWN
-from .plain_pass import Pass
+from ..source.notebooks import is_put_aside
+from .evaluation import UNKNOWN
+from .rules.seeds import OWN_DRAWS
+from .samplers import Samplers
 from .taken import (
     ARGUMENTS,
+    COLLECTIVES,
     OWN_FUNCTIONS,
     STATEMENTS,
     WRAPPERS,
@@ -15,40 +18,57 @@ from .taken import (
 from .tree import dotted, tail
 
 
-class Statements(Pass):
+class Statements(Samplers):
     """Takes statements out, or puts what hangs on them in their place."""
 
     def _delete(self, node: ast.stmt) -> None:
         block, parent = self.script.block(node), self.script.parents[node]
         if isinstance(parent, ast.FunctionDef) and len(block) == 1 and not self._is_method(parent):
-            self._delete_function(parent)
-            return
+            self.known.emptied.add(parent.name)
+            if self._delete_function(parent):
+                return
         self.script.delete(node)
 
     def _is_method(self, node: ast.AST) -> bool:
         return isinstance(self.script.parents[node], ast.ClassDef)
 
-    def _delete_function(self, function: ast.FunctionDef) -> None:
-        calls = [c for c in self.script.calls() if tail(c) == function.name]
-        if all(isinstance(self.script.parents[c], ast.Expr) for c in calls):
-            self.script.delete(function)
-            for call in calls:
-                statement = self.script.parents[call]
-                if not self.script.is_replaced(statement):
-                    self._delete(statement)  # type: ignore[arg-type]
+    def _delete_function(self, function: ast.FunctionDef) -> bool:
+        """Take a function out with its calls, if nothing is made of what it gives, and it is named for nothing else."""
+        script, bindings = self.script, self.bindings
+        calls = bindings.callers.get(function, [])
+        statements = [script.parents[c] for c in calls]
+        names = [n for n in script.all(ast.Name) if n.id == function.name]
+        of = bindings.key(function, function.name)
+        if not calls or function.decorator_list or any(bindings.key(n) != of for n in names):
+            return False
+        if not {*names} <= {c.func for c in calls} or not all(isinstance(s, ast.Expr) for s in statements):
+            return False
+        if any(script.is_replaced(s) or self._is_decided(s) for s in statements):
+            return False  # the next pass sees them
+        script.delete(function)
+        for statement in statements:
+            if not script.is_replaced(statement):
+                self._delete(statement)  # type: ignore[arg-type]
+        return True
+
+    def _is_decided(self, statement: ast.AST) -> bool:
+        """Tell whether a statement stands under a test that goes in this pass."""
+        tests = [n.test for n in self.script.above(statement) if isinstance(n, ast.If)]
+        return any(self.constants.is_ranked(t) and self.constants.value(t) is not UNKNOWN for t in tests)
 
     def statement(self, node: ast.stmt) -> None:
         """Take out a statement, or a part of it."""
         match node:
             case ast.If():
                 self._if(node)
-            case ast.Expr(value=ast.Call()) if self._is_taken(node.value):
+            case ast.Expr(value=ast.Call()) if tail(node.value) == "init_distributed_mode":
+                self._mode(node)
+            case ast.Expr(value=ast.Call()) if self._is_taken(node.value) or self._is_own_seed(node):
                 self._delete(node)
             case ast.Assign():
                 self._assign(node)
             case ast.AugAssign() if self.constants.is_ranked(node.value):
-                value = self.constants.value(node.value)
-                if value == (0 if isinstance(node.op, (ast.Add, ast.Sub)) else 1):
+                if self.constants.changes_nothing(node):
                     self._delete(node)
             case ast.With():
                 self._with(node)
@@ -58,7 +78,7 @@ class Statements(Pass):
             case ast.ClassDef() if node.name in OWN_FUNCTIONS:
                 if not [c for c in self.script.calls() if tail(c) == node.name]:
                     self.script.delete(node)
-            case ast.FunctionDef(body=[ast.Pass()]) if not self._is_method(node):
+            case ast.FunctionDef(body=[ast.Pass()]) if node.name in self.known.emptied and not self._is_method(node):
                 self._delete_function(node)
             case ast.Import() if any(a.name == "ddp_patch" for a in node.names):
                 self.script.delete(node)
@@ -67,24 +87,45 @@ class Statements(Pass):
         assert isinstance(call, ast.Call)
         name = dotted(call.func)
         if name.startswith("ddp_patch.") or tail(call) in STATEMENTS:
-            return name.split(".")[0] != "self" or tail(call) != "barrier"
+            return True
+        if tail(call) in COLLECTIVES:
+            return self.is_of_processes(call)
+        if tail(call) == "set_epoch":
+            return self.is_spent(call)
         if name == "torch.cuda.set_device":
             return True
         if tail(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
-            return call.args[0].value in ARGUMENTS
-        if tail(call) in ("manual_seed", "seed") and call.args:
-            return "initial_seed" in ast.unparse(call.args[0])
+            name = str(call.args[0].value)
+            return name in ARGUMENTS and not any(
+                n.attr == name.strip("-").replace("-", "_") and isinstance(n.ctx, ast.Load)
+                for n in self.script.all(ast.Attribute)
+            )
         if tail(call) == "setdefault" and call.args and isinstance(call.args[0], ast.Constant):
             return str(call.args[0].value) in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         return False
 
+    def _is_own_seed(self, node: ast.Expr) -> bool:
+        """Tell whether a migration wrote a seed: by torch's comment, and numpy's and Python's below it."""
+        if OWN_DRAWS.encode() in self.script.rest_of_line(node):
+            return True
+        block = self.script.block(node)
+        before = block[block.index(node) - 1] if block.index(node) else None
+        is_second = tail(node.value) == "seed" and "(torch.initial_seed() % 2**32)" in self.script.code(node)
+        return is_second and isinstance(before, ast.Expr) and self._is_own_seed(before)
+
+    def _mode(self, node: ast.Expr) -> None:
+        """Say what one process is told by ``init_distributed_mode(args)`` of torchvision's scripts."""
+        assert isinstance(node.value, ast.Call)
+        given = node.value.args[:1]
+        if not given:
+            self._delete(node)
+        elif dotted(given[0]):
+            self.script.replace(node, f"{dotted(given[0])}.distributed = False")
+
     def _if(self, node: ast.If) -> None:
         if not self.constants.is_ranked(node.test):
-            if (
-                not any(isinstance(s, (ast.Expr, ast.Pass)) is False for s in node.body)
-                and all(isinstance(s, ast.Pass) for s in node.body)
-                and not node.orelse
-            ):
+            aside = any(is_put_aside(self.script.lines[s.lineno - 1].decode()) for s in node.body)
+            if all(isinstance(s, ast.Pass) for s in node.body) and not node.orelse and not aside:
                 self._delete(node)
             return
         value = self.constants.value(node.test)
@@ -158,18 +199,21 @@ class Statements(Pass):
         target, value = node.targets[0], node.value
         name = dotted(target)
         if name and self.constants.is_known(target) and self.constants.is_ranked(value):
-            self._delete(node)
+            if self.constants.value(value) is not UNKNOWN:
+                self._delete(node)
         elif isinstance(target, ast.Tuple) and all(map(self.constants.is_known, target.elts)):
-            if self.constants.is_ranked(value):
+            if isinstance(value, ast.Tuple) and UNKNOWN not in map(self.constants.value, value.elts):
                 self._delete(node)
         elif name.endswith("require_backward_grad_sync") or (
             isinstance(value, ast.Call) and tail(value) == "Accelerator"
         ):
             self._accelerator(value)
             self._delete(node)
-        elif isinstance(value, ast.Call) and tail(value) == "DistributedSampler":
-            if not self._uses_of(name):
+        elif isinstance(value, (ast.Call, ast.IfExp)) and _makes_sampler(value):
+            if not self._uses_of(target):
                 self._delete(node)
+            elif self.is_only(target):
+                self.script.replace(value, "None")
         elif self.script.code(target) == self.script.code(value) or (
             isinstance(value, ast.Call)
             and (tail(value) in WRAPPERS or self.gives_back(value))
@@ -186,8 +230,19 @@ class Statements(Pass):
                         value, f"{given.arg} was Accelerate's to do: write it out, or start by accelerate launch"
                     )
 
-    def _uses_of(self, name: str) -> int:
-        return sum(isinstance(n.ctx, ast.Load) and dotted(n) == name for n in self.script.all(ast.Name, ast.Attribute))
+    def _uses_of(self, target: ast.expr) -> int:
+        key = self.bindings.key(target)
+        return sum(
+            isinstance(n.ctx, ast.Load) and self.bindings.key(n) == key
+            for n in self.script.all(ast.Name, ast.Attribute)
+            if tail(n) == tail(target)
+        )
+
+
+def _makes_sampler(value: ast.expr) -> bool:
+    if isinstance(value, ast.IfExp):
+        return _makes_sampler(value.body) or _makes_sampler(value.orelse)
+    return isinstance(value, ast.Call) and tail(value) == "DistributedSampler"
 
 
 def _last(item: ast.withitem) -> ast.expr:

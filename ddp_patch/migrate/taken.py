@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 # Calls that stand alone, and go.
-STATEMENTS = {
-    *("init_process_group", "destroy_process_group", "barrier", "all_reduce", "set_epoch", "reduce_meters"),
-    *("wait_for_everyone", "end_training", "broadcast", "synchronize_between_processes", "init_distributed_mode"),
+STATEMENTS = {"reduce_meters", "synchronize_between_processes"}
+# Those that go where they are of torch.distributed or Accelerate.
+COLLECTIVES = {
+    *("init_process_group", "destroy_process_group", "barrier", "all_reduce", "broadcast"),
+    *("wait_for_everyone", "end_training"),
 }
 # Calls that give their first argument, or a wrapper of it.
 WRAPPERS = {

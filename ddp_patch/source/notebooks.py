@@ -73,5 +73,10 @@ def unmask(text: str) -> str:
     )
 
 
+def is_put_aside(line: str, magic: str = "") -> bool:
+    """Tell whether a line is IPython's own, and begins so."""
+    return line.lstrip().startswith(_MARK + magic)
+
+
 def _joined(source: str | list[str]) -> str:
     return source if isinstance(source, str) else "".join(source)

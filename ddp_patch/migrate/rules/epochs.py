@@ -10,6 +10,7 @@ from ..tree import dotted, keyword, tail
 
 _CALL = "call sampler.set_epoch(epoch) before each epoch, or every epoch has the same order"
 
+AGAIN = "another order in every epoch"
 _EPOCHS = ("epoch", "ep", "i_epoch", "epoch_i")
 
 
@@ -33,7 +34,7 @@ def _count_up(plan: Plan, loader: Loader) -> bool:
         if not dotted(call.args[0]) or not isinstance(plan.script.statement(call), (ast.Assign, ast.Expr)):
             return False
         sampler = f"{code}.sampler"
-        plan.script.before(call, f"{sampler}.set_epoch({sampler}.epoch + 1)  # another order in every epoch")
+        plan.script.before(call, f"{sampler}.set_epoch({sampler}.epoch + 1)  # {AGAIN}")
     return bool(begun)
 
 
@@ -78,7 +79,7 @@ def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
     if epoch is None and function is not None:
         epoch = next((a.arg for a in function.args.args if a.arg in _EPOCHS), None)
     if epoch is not None:
-        line = f"{script.code(loader)}.sampler.set_epoch({epoch})  # another order in every epoch"
+        line = f"{script.code(loader)}.sampler.set_epoch({epoch})  # {AGAIN}"
         if (node, line) not in plan.epochs:
             plan.epochs.add((node, line))
             if _differ(plan, loader):
