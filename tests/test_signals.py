@@ -385,6 +385,54 @@ def test_a_signal_that_the_script_does_not_handle_ends_the_job(tmp_path):
     assert not Path(f"/proc/{job.pid(1)}").exists()
 
 
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until(condition):
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_ctrl_z_stops_all_ranks_until_the_job_goes_on(tmp_path):
+    text = f"""
+import subprocess
+sleeper = subprocess.Popen(["sleep", "1000"])
+here(str(sleeper.pid))
+def stops():
+    return False
+{TRAINING}
+steps = train(20)
+sleeper.kill()
+{ENDING}"""
+    with running(tmp_path, text, 2) as job:
+        job.wait_for("ready")
+        sleeper = int((tmp_path / "rank0.txt").read_text().split()[1])
+        pids = [job.process.pid, job.pid(0), job.pid(1), sleeper]
+        for _ in range(2):
+            job.process.send_signal(signal.SIGTSTP)
+            wait_until(lambda: all(state(pid) == "T" for pid in pids))
+            job.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: not any(state(pid) == "T" for pid in pids))
+        code, out, error = job.end()
+    assert (code, out.splitlines()[-1]) == (0, "saved"), error
+    assert job.said(2)[0] == job.said(2)[1]
+
+
+def test_a_stopped_job_can_be_ended(tmp_path):
+    with running(tmp_path, f"def stops():\n    return False\n{TRAINING}train()\n", 2) as job:
+        job.wait_for("ready")
+        job.process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: state(job.process.pid) == "T")
+        job.process.send_signal(signal.SIGTERM)
+        job.process.send_signal(signal.SIGCONT)
+        code, _, _ = job.end()
+    assert code == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{job.pid(1)}").exists()
+
+
 def handlers_of_before():
     import signal
 

@@ -22,6 +22,7 @@ from . import one_host, os_exit
 from .heeded import Ended, passed_on
 from .key import make
 from .orphans import clear_for_caller, end_with_caller
+from .stopping import stop_ranks_too
 
 _SIGNALS = "--signals-to-handle=SIGQUIT"  # the others are left to us
 
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with passed_on(), os_exit.folder() as marks:
             end_with_caller()
+            stop_ranks_too()
             return _run(args, marks)
     except Ended as error:
         stopped = True
