@@ -307,6 +307,45 @@ def test_the_batch_is_shared_or_the_rate_grows():
     assert "lr=0.1 * ddp_world_size)" in each
 
 
+@pytest.mark.parametrize(("target", "world"), [("ddp", "ddp_world_size"), ("accelerate", "accelerator.num_processes")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("lr=0.1", "lr=0.1 * W(loader.batch_size) / 256"),
+        ("for epoch in", "scheduler = OneCycleLR(optimizer, 0.1, total_steps=len(train_set) // W(loader.batch_size))\nfor epoch in"),
+        ("for epoch in", "size = W loader.batch_size\nfor epoch in"),
+        ("        optimizer.zero_grad()", "        if len(x) != W(loader.batch_size):\n            continue\n        optimizer.zero_grad()"),
+        ("        optimizer.zero_grad()", "        noise = torch.randn(loader.batch_size, 4)\n        optimizer.zero_grad()"),
+        ("for epoch in", "print(test_loader.batch_size)\nfor epoch in"),
+    ],
+)  # fmt: skip
+def test_the_size_that_is_read_of_a_shared_loader_is_that_of_all_ranks(old, new, target, world):
+    text = changed(old, new.replace("W(loader.batch_size)", "loader.batch_size").replace("W loader", "loader"))
+    after = rewrite(text, target, "train.py")
+    line = new.replace("W(loader.batch_size)", f"(loader.batch_size * {world})")
+    line = line.replace("W loader.batch_size", f"loader.batch_size * {world}").replace("len(x)", "global_count")
+    for part in line.splitlines():
+        assert f"{part.strip()}" in after
+    assert left(after) == []
+    assert "loader.batch_size *" not in rewrite(text, target, "train.py", per_device=True)
+    assert "world" not in rewrite(after, "patch", "train.py")
+
+
+def test_the_size_of_either_of_two_loaders_is_said():
+    text = TRAIN + "def n(data):\n    return len(data) // data.batch_size\n\n\nprint(n(loader), n(test_loader))\n"
+    assert ["data.batch_size * ddp_world_size" in reason for _, reason in left(ddp(text))] == [True]
+
+
+def test_a_dictionary_that_is_read_again_keeps_the_size_of_the_batch():
+    text = changed("loader = DataLoader(train_set, batch_size=64, shuffle=True)", "loader = DataLoader(train_set, **o)")
+    read = text.replace("loader = D", "o = dict(batch_size=args.n)\nprint(o['batch_size'])\nloader = D", 1)
+    after = ddp(read)
+    assert "o = dict(batch_size=args.n)\n" in after
+    assert '**{**o, "batch_size": rank_share(o["batch_size"])}' in after
+    alone = ddp(text.replace("loader = D", "o = dict(batch_size=args.n)\nloader = D", 1))
+    assert "o = dict(batch_size=rank_share(args.n))\n" in alone
+
+
 @pytest.mark.parametrize(
     ("made", "a", "b"),
     [
@@ -547,6 +586,21 @@ def test_accumulation_waits_for_the_step_if_every_optimizer_does():
     assert "ddp_model.require_backward_grad_sync = i % 4 == 3" in ddp(waits)
     both = waits.replace("        optimizer.zero_grad()", "        optimizer.step()")
     assert "require_backward_grad_sync" not in ddp(both)
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize(
+    "flush",
+    [
+        "    if len(loader) % 4:\n        optimizer.step()\n",
+        "    flush()\n\n\ndef flush():\n    optimizer.step()\n",
+    ],
+)
+def test_accumulation_that_is_stepped_behind_the_loop_reduces_every_time(flush, target):
+    waits = changed("        optimizer.step()", "        if i % 4 == 3:\n            optimizer.step()")
+    waits = waits.replace("for x, y in loader", "for i, (x, y) in enumerate(loader)")
+    assert "require_backward_grad_sync" in rewrite(waits, target, "train.py")
+    assert "require_backward_grad_sync" not in rewrite(waits + flush, target, "train.py")
 
 
 def test_a_model_with_batch_norm_has_the_statistics_of_all_ranks():

@@ -23,6 +23,7 @@ from .rules import (
     reads,
     seeds,
     setup,
+    shares,
     tops,
     whole,
 )
@@ -61,6 +62,9 @@ def distribute(
         plan.script.todo(plan.backwards[0], "no model was found to wrap: wrap what this trains, where it is made")
     tops_of = setup.apply(plan, name)
     script = _again(plan.script)
+    if not per_device:
+        shares.apply(plan, script)
+        script = _again(script)
     effects.apply(plan, script)
     script = _again(script)
     tops.apply(plan, script, tops_of)

@@ -101,6 +101,8 @@ def _accumulation(plan: Plan) -> None:
         known = {n.id for t in [loop.target] for n in ast.walk(t) if isinstance(n, ast.Name)}
         stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - known
         read = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        if any(_steps(plan, c, steps) and not _in_training_loop(plan, c) for c in script.calls()):
+            continue  # what is left behind the last batch: its gradients must be there
         if not inside.issuperset(steps) or not read & known or read & stored or plan.flow.kind(test).of_rows:
             continue
         for name in plan.used_in.get(loop, []):
@@ -108,6 +110,17 @@ def _accumulation(plan: Plan) -> None:
                 loop.body[0],
                 f"{name}.require_backward_grad_sync = {script.code(test)}  # reduce gradients once per step",
             )
+
+
+def _steps(plan: Plan, call: ast.Call, like: list[ast.Call]) -> bool:
+    """Tell whether a call steps an optimizer, known as one or by the name that others have."""
+    names = {dotted(c.func) for c in like}
+    return tail(call) == "step" and (dotted(call.func) in names or _is_optimizer(plan, call))
+
+
+def _in_training_loop(plan: Plan, call: ast.Call) -> bool:
+    loop = plan.loop_of(call)
+    return loop is not None and plan.trains(loop)
 
 
 def _is_optimizer(plan: Plan, call: ast.Call) -> bool:

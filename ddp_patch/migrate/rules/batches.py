@@ -7,7 +7,7 @@ import ast
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
 
-_SHAPED = {
+SHAPED = {
     *(
         "randn",
         "rand",
@@ -48,7 +48,7 @@ def shapes(plan: Plan) -> None:
     if plan.per_device:
         return
     for call in plan.script.calls():
-        if tail(call) not in _SHAPED or not plan.loop_of(call) or not plan.trains(plan.loop_of(call)):  # type: ignore[arg-type]
+        if tail(call) not in SHAPED or not plan.loop_of(call) or not plan.trains(plan.loop_of(call)):  # type: ignore[arg-type]
             continue
         for argument in call.args:
             for node in argument.elts if isinstance(argument, (ast.Tuple, ast.List)) else [argument]:

@@ -224,12 +224,19 @@ class _Deal:
             )
         elif self._is_of_several(size):
             given = next(k for k in self.call.keywords if k.arg is None).value
-            shared = f"{self.plan.use('rank_share')}({self.script.code(size)})"
-            self.script.replace(given, f'{{**{self.script.code(given)}, "batch_size": {shared}}}')
+            name = self.script.code(given)
+            code = self.script.code(size) if isinstance(size, ast.Constant) else f'{name}["batch_size"]'
+            self.script.replace(given, f'{{**{name}, "batch_size": {self.plan.use("rank_share")}({code})}}')
         elif not (isinstance(size, ast.Constant) and size.value is None):
             self.script.replace(size, f"{self.plan.use('rank_share')}({self.script.code(size)})")
 
     def _is_of_several(self, size: ast.expr) -> bool:
-        """Tell whether a batch size stands in a dictionary that other loaders take, which keep it as it is."""
+        """Tell whether a batch size stands in a dictionary that others read, who keep it as it is."""
+        if size not in self.loader.sizes:
+            return False
         others = (loader for loader in self.plan.loaders.values() if loader is not self.loader)
-        return size in self.loader.sizes and any(size in loader.sizes and not loader.trains for loader in others)
+        names = {dotted(k.value) for k in self.call.keywords if k.arg is None} - {""}
+        return any(size in loader.sizes and not loader.trains for loader in others) or any(
+            dotted(n) in names and isinstance(n.ctx, ast.Load) and not isinstance(self.script.parents[n], ast.keyword)
+            for n in self.script.all(ast.Name, ast.Attribute)
+        )
