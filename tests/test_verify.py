@@ -24,11 +24,12 @@ from conftest import PATIENCE, THOROUGH
 from verify import collection
 from verify.warm import Warm
 
-from ddp_patch.verify import workplace
+from ddp_patch.verify import files, workplace
 from ddp_patch.verify.command import command
-from ddp_patch.verify.compare import _steps
+from ddp_patch.verify.compare import _files, _steps, varies
 from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
+from ddp_patch.verify.observed import Observed
 from ddp_patch.verify.order import Epoch, Order, judged
 from ddp_patch.verify.printed import Said, Varying, paired
 from ddp_patch.verify.process import MARK
@@ -346,6 +347,102 @@ def test_what_follows_a_first_pickle_or_array_is_compared(tmp_path):
     assert written("broken.gz", stamped[0][:-9]).digest
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self, weight, scale):
+        super().__init__()
+        self.scale = scale
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter, weight)
+
+    def forward(self, x):
+        return self.layers(x) * self.scale + torch.tensor([1.5])
+
+
+class Doubled(Scaled):
+    def forward(self, x):
+        return self.layers(x) * self.scale + torch.tensor([2.5])
+
+
+def test_all_that_torchscript_keeps_is_compared(tmp_path):
+    def written(model, note="0.5"):
+        torch.jit.save(torch.jit.script(model), tmp_path / "model.pt", _extra_files={"note.txt": note})
+        return read(tmp_path / "model.pt", 0, 0)
+
+    one = written(Scaled(1.0, 0.5))
+    assert len(one.tensors) == 4
+    assert not one.digest
+    assert differ(one, written(Scaled(1.0, 0.5))) == (False, False)
+    assert differ(one, written(Scaled(2.0, 0.5))) == (False, True)
+    assert differ(one, written(Scaled(1.0, 0.75))) == (True, False)
+    assert differ(one, written(Scaled(1.0, 0.5), note="0.75")) == (True, False)
+    assert differ(one, written(Doubled(1.0, 0.5))) != (False, False)
+
+
+def test_constants_of_a_trace_are_compared(tmp_path):
+    shift = None
+
+    class Shifted(torch.nn.Module):
+        def forward(self, x):
+            return x + shift
+
+    def written(constant):
+        nonlocal shift
+        shift = torch.tensor([constant])
+        torch.jit.save(torch.jit.trace(Shifted(), torch.ones(1)), tmp_path / "model.pt")
+        return read(tmp_path / "model.pt", 0, 0)
+
+    assert written(1.5).tensors == {"constants.0": torch.tensor([1.5])}
+    assert differ(written(1.5), written(2.5))[1]
+
+
+def test_what_cannot_be_taken_apart_is_compared_by_its_bytes(tmp_path, monkeypatch):
+    def written(rate):
+        (tmp_path / "log.pkl").write_bytes(pickle.dumps({"epoch": 3, "of": datetime.timedelta(rate)}))
+        return read(tmp_path / "log.pkl", 0, 0)
+
+    def refuse(value):
+        if isinstance(value, datetime.timedelta):
+            raise TypeError("cannot be pickled")
+        return taken_apart(value)
+
+    taken_apart = files._items
+    monkeypatch.setattr(files, "_items", refuse)
+    assert [said.text for said in written(1).lines] == ["epoch = 3"]
+    assert written(1).digest == written(1).digest != written(2).digest
+
+
+LONG = "".join(f"step {n} loss {{loss:.6f}}\n" for n in range(900)) + "last {last}\n"
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({}, 0),
+        ({"loss": 0.500001}, 0),
+        ({"loss": 0.75}, 900),
+        ({"last": 2}, 1),
+        ({"last": "1\nand one more"}, 1),
+        ({"last": "1 of another kind"}, 1),
+    ],
+)
+def test_a_long_text_is_compared_number_by_number(tmp_path, monkeypatch, other, found):
+    monkeypatch.setattr(files, "_LONG", 99)
+    monkeypatch.setattr(files, "_PART", 7)
+
+    def written(name, given):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.txt").write_text(LONG.format(**given))
+        return Observed("", 0, False, 0.0, "", "", folder=tmp_path / name, files=["log.txt"])
+
+    given = {"loss": 0.5, "last": 1}
+    one, two = written("one", given), written("two", given | other)
+    assert len(list(_files(one, two, Tolerance("float32"), Varying()))) == found
+    if other.get("last", 1) == 1:
+        its = varies(one, two, Tolerance("float32"))
+        assert not list(_files(one, two, Tolerance("float32"), its))
+
+
 def test_there_are_enough_scripts():
     assert len(collection.scripts("sound")) >= 40
     assert len(collection.scripts("faulty")) >= 20
@@ -396,6 +493,40 @@ def test_a_large_file_that_is_written_to_stays_as_it_is(verify):
     code, said = verify(TRAIN + "f = open('large.bin', 'r+b'); f.write(b'x'); f.close()\n")
     assert code == 0, said
     assert open("large.bin", "rb").read(1) == b"\0"
+
+
+SAVES = {
+    "TorchScript": "m = torch.nn.Linear(2, 1); torch.nn.init.constant_(m.weight, float(w)); "
+    "torch.jit.save(torch.jit.script(m), 'ema.pt')",
+    "a trace": "m = torch.nn.Linear(4, 1, False); torch.nn.init.constant_(m.weight, float(w)); "
+    "torch.jit.save(torch.jit.trace(m, torch.ones(2, 4)), 'ema.pt')",
+    "a dotted name": "torch.save({'w': torch.tensor(float(w))}, '.ckpt.pt')",
+    "a dotted folder": "import os; os.mkdir('.runs'); torch.save({'w': torch.tensor(float(w))}, '.runs/ckpt.pt')",
+    "a lock that holds something": "open('rate.lock', 'w').write(str(float(w)))",
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_a_file_is_compared_whatever_it_is_called(verify, how):
+    text = f"import ddp_patch\n{TRAIN}w = W\n{SAVES[how]}\n"
+    code, said = verify(text.replace("W\n", "2\n", 1))
+    assert code == 0, said
+    assert "1 file" in said
+    code, said = verify(text.replace("W\n", "ddp_patch.world_size()\n", 1))
+    assert code == 1, said
+    assert "first difference: after 5 steps: file" in said
+
+
+def test_what_is_left_out_is_named(verify):
+    code, said = verify(
+        "import os, ddp_patch\n"
+        + TRAIN
+        + "for name in ('.cache', 'wandb', 'node_modules'):\n    os.makedirs(f'{name}/x')\n"
+        "    open(f'{name}/x/{name}', 'w').write(f'{ddp_patch.world_size()}')\nopen('.lock', 'w')\n"
+    )
+    assert code == 0, said
+    assert "0 files" in said
+    assert "left out, not compared: .cache/, .lock, node_modules/, wandb/" in said
 
 
 IN_C = "import ctypes; c = ctypes.CDLL(None); f = c.open(b'large.bin', 1); c.write(f, b'x', 1); c.close(f)\n"

@@ -55,7 +55,8 @@ def varies(one: Observed, other: Observed, tolerance: Tolerance) -> Varying:
             continue
         left, right = _read(one, a), _read(other, b)
         its.is_whole |= (left.kind, left.digest) != (right.kind, right.digest)
-        its.add(left.lines, right.lines)
+        for pair in files.laid_out(left, right):
+            its.add(*pair)
         its.tensors |= {apart.key for apart in tensors(one, left.tensors, right.tensors, tolerance, "file", "")}
     return found
 
@@ -179,7 +180,8 @@ def _contents(
         for held in (left, right):
             held.tensors = {name: each for name, each in held.tensors.items() if name not in its.tensors}
         yield from tensors(one, left.tensors, right.tensors, tolerance, "file", b)
-        yield from lines(left.lines, right.lines, tolerance, its, b)
+        for ones, others in files.laid_out(left, right):
+            yield from lines(ones, others, tolerance, its, b)
 
 
 def _read(run: Observed, name: str) -> files.Content:

@@ -222,6 +222,8 @@ def notes(alone: Observed, ranks: Observed, tolerance: Tolerance) -> list[str]:
     ]
     for note in alone.notes.get("outside", []):
         said.append(f"{note['line']} writes {note['path']}, outside of its folder: not kept apart, not compared")
+    if alone.left_out | ranks.left_out:
+        said.append(f"left out, not compared: {', '.join(sorted(alone.left_out | ranks.left_out))}")
     if ranks.how == "enough" or alone.how == "enough":
         said.append(f"ended after {alone.taken} optimizer steps, as asked")
     return said

@@ -13,6 +13,7 @@ import torch
 from .printed import Said
 from .runs import Done, events
 from .tolerance import least_precise
+from .workplace import LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Observed:
     others: list[dict[str, torch.Tensor]] = field(default_factory=list)  # the same, of the other ranks
     folder: Path = field(default_factory=Path)
     files: list[str] = field(default_factory=list)
+    left_out: set[str] = field(default_factory=set)  # files and folders that it wrote, of which no two runs are alike
     notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # other events, by kind
     dtypes: set[str] = field(default_factory=set)
 
@@ -106,7 +108,13 @@ class Observed:
 def observe(done: Done, rank: int = 0) -> Observed:
     """Read what a rank of a run noted."""
     seen = Observed(done.spec.name, done.ended.code, done.ended.is_late, done.ended.seconds, done.stdout, done.stderr)
-    seen.folder, seen.files = done.place.folder, [name for name in done.place.written() if not _is_left_out(name)]
+    seen.folder = done.place.folder
+    for name in done.place.written():
+        left_out = _left_out(seen.folder, name)
+        if left_out:
+            seen.left_out.add(left_out)
+        else:
+            seen.files.append(name)
     prefix = str(done.place.folder.parents[len(done.place.folder.relative_to(done.records.parent / "place").parts) - 1])
     for event in events(done.records, rank):
         _take(seen, event, prefix)
@@ -159,5 +167,11 @@ def _take_the_rest(seen: Observed, prefix: str) -> None:
             seen.out.append(Said(shown, "", seen.taken, seen.age))
 
 
-def _is_left_out(name: str) -> bool:
-    return name.endswith((".pyc", ".lock")) or name.startswith("wandb/") or "/." in f"/{name}"
+def _left_out(folder: Path, name: str) -> str:
+    """Name the file, or the folder that it is in, if it is of a tool's; empty if it is compared."""
+    *folders, own = name.split("/")
+    for depth, part in enumerate(folders, 1):
+        if part in LEFT_OUT or part == ".cache" or name.startswith("wandb/"):
+            return "/".join([*folders[:depth], ""])
+    is_lock = own.endswith(".lock") and not (folder / name).stat().st_size
+    return name if is_lock or own.endswith(".pyc") else ""

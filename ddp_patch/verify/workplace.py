@@ -12,7 +12,7 @@ from ..errors import DdpPatchError
 
 _LARGE = 16 << 20  # bytes; larger files are copied last
 _COPIED_IN_ALL = 1 << 30  # bytes; what is beyond are links, until Python opens them to write
-_LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
+LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 PREFIX = "ddp-patch-verify-"  # of the folder that all runs of one verify are in, which may lie in the working folder
 _LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
 _MOST_LINKED = 256  # entries; a folder with more holds much else, as /tmp does
@@ -85,7 +85,7 @@ class _Copy:
             return
         for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
             to = target / entry.name
-            if os.path.lexists(to) or entry.name in _LEFT_OUT or entry.name.startswith(PREFIX):
+            if os.path.lexists(to) or entry.name in LEFT_OUT or entry.name.startswith(PREFIX):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 self.copy(Path(entry.path), to)
@@ -122,13 +122,12 @@ def _link_above(root: Path, folder: Path) -> None:
             continue
         for entry in beside if len(beside) <= _MOST_LINKED else []:
             to = _under(root, Path(entry.path))
-            if not os.path.lexists(to) and entry.name not in _LEFT_OUT and not entry.name.startswith(PREFIX):
+            if not os.path.lexists(to) and entry.name not in LEFT_OUT and not entry.name.startswith(PREFIX):
                 to.symlink_to(entry.path)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+    for where, _, files in os.walk(folder):
         for name in files:
             path = Path(where) / name
             if not path.is_symlink() and path.exists():
