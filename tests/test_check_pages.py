@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from ddp_patch.check.checking import check_source
 from ddp_patch.check.table import table
@@ -40,6 +42,22 @@ def test_the_good_block_of_a_page_is_left_alone(code):
 @pytest.mark.parametrize("code", table())
 def test_the_bad_block_of_a_page_is_found_and_nothing_else(code):
     assert set(found(block(code, "Bad"))) == {code}
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(2, 0), (2, 2), (3, 2), (1, 0)])
+def test_the_lines_of_a_stream_are_dealt_once_and_as_many_to_each_rank(tmp_path, monkeypatch, ranks, workers):
+    monkeypatch.chdir(tmp_path)
+    Path("lines.txt").write_text("".join(f"{number}\n" for number in range(65)))
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    dealt = []
+    for rank in range(ranks):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        names = {}
+        exec(block("DDP140", "Good"), names)
+        dealt.append([*DataLoader(names["Lines"](), batch_size=None, num_workers=workers)])
+    shares = ranks * max(workers, 1)
+    assert {len(lines) for lines in dealt} == {65 // shares * max(workers, 1)}
+    assert sorted(int(line) for lines in dealt for line in lines) == [*range(65 // shares * shares)]
 
 
 def test_the_index_lists_every_rule():

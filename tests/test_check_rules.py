@@ -377,10 +377,15 @@ NO = [
     ("DDP205", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x * self.scale.item()\n"),
     ("DDP206", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        return x + torch.rand(3)\n"),
     ("DDP207", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        print('here', self.scale)\n"),
+    ("DDP207", HEAD + "class N(nn.Module):\n    def forward(self, x):\n        print(x.dtype, x.device, x.dim())\n"),
     (
         "DDP207",
         HEAD
         + "class N(nn.Module):\n    def forward(self, x):\n        print(x.shape)\n        return x * x.max().item()\n",
+    ),
+    (
+        "DDP216",
+        HEAD + LOOP + "class N(nn.Module):\n    def forward(self, x):\n        return torch.vmap(self.layer)(x)\n",
     ),
     ("DDP209", HEAD + "DataLoader(d, collate_fn=None)\n"),
     (
@@ -600,14 +605,26 @@ def test_a_message_names_what_was_found_and_the_line_to_write():
     assert (found_.place.line, found_.place.column) == (15, 1)
 
 
-def test_a_print_in_a_forward_is_told_by_what_it_shows():
-    head = HEAD + "class N(nn.Module):\n    def forward(self, x):\n        "
-    sizes, values = (
-        check_source(facts_of_text(f"{head}print({shown})\n        return x\n").source, {"DDP207"})[0].message
-        for shown in ("x.size(), len(x)", "'%.3f' % x.mean()")
+@pytest.mark.parametrize("shown", ["x.size(), len(x)", "'%.3f' % x.mean()"])
+def test_a_forward_that_prints_is_said_to_run_on_whole_batches_whatever_it_shows(shown):
+    text = HEAD + f"class N(nn.Module):\n    def forward(self, x):\n        print({shown})\n        return x\n"
+    (found_,) = check_source(facts_of_text(text).source, {"DDP207"})
+    assert "runs on whole batches, on every rank" in found_.message
+
+
+def test_the_lines_to_write_let_no_rank_wait_and_tell_means_from_counts():
+    def said(code, text):
+        return check_source(facts_of_text(text).source, {code})[0].message
+
+    sums = said("DDP103", HEAD + LOOP + "        total += loss.item()\n")
+    assert "op=dist.ReduceOp.AVG for means, SUM for counts" in sums
+    padded = said("DDP115", DDP + "val_sampler = torch.utils.data.DistributedSampler(d)\n")
+    assert "evaluate with model.module(x)" in padded
+    stream = said(
+        "DDP140", HEAD + "class S(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield 1\n"
     )
-    assert "the size that it shows is of rank 0's rows" in sizes
-    assert "runs on whole batches, on every rank" in values
+    assert "by rank and worker" in stream
+    assert "as many to each" in stream
 
 
 def test_one_dict_of_two_loaders_is_found_once():

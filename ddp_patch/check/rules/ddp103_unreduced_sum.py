@@ -42,7 +42,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             node,
             f"{shown} += {brief(facts, node.value, 40)} adds up over batches and is never reduced",
             "each rank adds its own rows, so what is shown and decided by it is one rank's share",
-            f"Write dist.all_reduce of {shown} as a tensor, once, behind the loop.",
+            f"Write dist.all_reduce of {shown} as a tensor, once, behind the loop: op=dist.ReduceOp.AVG for means, SUM "
+            "for counts.",
         )
 
 

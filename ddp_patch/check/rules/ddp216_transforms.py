@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from ...source import Facts
 from ..literals import brief
 from ..rule import Finding, Rule, World
+from .ddp205_forward_reads_values import in_forward
 
 _NAMES = ("vmap", "grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "linearize")
 _TRANSFORMS = ("torch.vmap", *(f"{module}.{name}" for module in ("torch.func", "functorch") for name in _NAMES))
 
 
 def find(facts: Facts) -> Iterator[Finding]:
-    """Find ``vmap``, ``grad`` and their kin in files that train."""
+    """Find ``vmap``, ``grad`` and their kin in files that train, outside of a module's forward."""
     for call in facts.calls(*_TRANSFORMS):
+        if in_forward(facts, call):  # where it works on rows
+            continue
         yield Finding(
             call,
             f"{brief(facts, call)} transforms what works below torch's functions",
