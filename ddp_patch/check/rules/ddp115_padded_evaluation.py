@@ -21,8 +21,8 @@ def find(facts: Facts) -> Iterator[Finding]:
                 call,
                 f"{name or 'a sampler'} deals the rows of an evaluation",
                 "where they do not divide by the world size it repeats some, which the metric then counts twice",
-                "Write a sampler of your own, range(rank, len(dataset), world_size), and evaluate with model.module(x), "
-                "as DDP's forward meets the other ranks, which may have a batch less.",
+                "Write a sampler of your own, range(rank, len(dataset), world_size), and evaluate with "
+                "model.module(x), as DDP's forward meets the other ranks, which may have a batch less.",
             )
 
 
