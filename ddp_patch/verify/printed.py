@@ -12,17 +12,27 @@ _NUMBER = re.compile(
     r"(?:(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)|(?<=[A-Za-z_])\d+\.\d+)(?:[eE][-+]?\d+)?"
     r"|(?<!\w)[-+]?(?:nan|inf)(?!\w)"
 )
+_UNIT = r"(?:[nuµm]?s|secs?|seconds?|mins?|minutes?|h|hours?)"
+# Between a word for time and its number: others may tell what else the number is ("time series error 0.1").
+_BETWEEN = (
+    r"(?:[ _](?:time|taken|spent|elapsed|total|is|was|in(?:[ _](?:m?s|seconds|minutes|hours))?|per[ _][a-z]+)|/[a-z]+"
+    r"|[ _]for \w+(?: \d+)?(?= *[:=]))*[ :=]*"
+)
 # What says how long something took, or when it was: no two runs print the same.
 _TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<![\w.])\d+:[0-5]\d(?::[0-5]\d)?(?:\.\d+)?(?!\d)"
-    r"|(?<![\w.])(?:s|ms)/\w+ *[:=]? *\d+(?:\.\d+)?"
-    r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\d+(?:\.\d+)? ?\w*/s\b"
-    r"|(?<![\w.])\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds?|minutes?|min|mins|h|hours?)\b"
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?|(?<![\w.])\d+:[0-5]\d:[0-5]\d(?:\.\d+)?(?!\d)"
+    r"|(?<=\[)\d\d+:[0-5]\d(?=[<,])|(?<=<)\d\d+:[0-5]\d(?=[,\]])"  # of a progress bar; "3:20" may be a step of an epoch
+    rf"|(?i:(?<![a-z])(?:at|eta|time|took|elapsed|duration)(?![a-z]){_BETWEEN})\d+(?::[0-5]\d){{1,2}}(?:\.\d+)?(?!\d)"
+    r"|(?<![\w.])(?:s|ms)/\w\w+ *[:=]? *\d+(?:\.\d+)?"
+    r"| *\d+(?:\.\d+)? ?(?:s|ms)/\w\w+"
+    r"| *\d+(?:\.\d+)?(?![\d.]) ?(?!(?:[ckmnµ]?m|rad|deg)/s)\w*/s\b"  # a speed is no speed of training
+    rf"|(?<![\w.])\d+ (?:h|mins?)(?= \d+(?:\.\d+)? ?{_UNIT}\b)"
     # Not of "mean 0.50 min 0.12", nor of "p 0.5 s=3".
-    r"(?! *[:=] *[-+.]?\d|(?<= min)(?: +[-+.]?\d(?![\d.]* ?s)|/m))"
-    r"|\d+(?:\.\d+)? ?[\w]*/s\b|\d+(?:\.\d+)? ?(?:s|ms)/\w+| *\?(?:it|\w+)/s|(?<=[=<])\?"
-    r"|(?i:(?<![a-z])(?:time|took|elapsed|duration)(?![a-z])[a-z_ ]*?(?:\d+ *[:=])?[:=]? *)"
-    r"\d+(?:\.\d+)?(?![\d.]* *[:=])"
+    rf"|(?<![\w.])\d+(?:\.\d+)?(?! (?:[nuµm]?s|min|h)(?: +[-+.]?\d|/m)) ?{_UNIT}\b"
+    r"(?! *[:=] *[-+.]?\d)"
+    r"| *\?(?:it|\w+)/s|(?<=[=<])\?"
+    rf"|(?i:(?<![a-z])(?:time|elapsed|duration)(?![a-z]){_BETWEEN})\d+(?:\.\d+)?(?![\d.]* *[:=])"
+    rf"|(?i:(?<![a-z])took(?![a-z]){_BETWEEN})(?:\d+\.\d+|\d+(?![\d.]* *[a-z]))(?![\d.]* *[:=])"  # not 3 steps
     r"|\bETA[ :=]*\d+(?:\.\d+)?"
 )
 _PADDED = re.compile(r" +(?=#)")  # a number's width is not its text
