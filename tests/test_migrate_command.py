@@ -198,6 +198,33 @@ def test_a_notebook_is_migrated_cell_by_cell(plain_folder):
     assert json.loads(path.read_text()) == after
 
 
+@pytest.mark.parametrize(
+    ("head", "cell", "above"),
+    [
+        ([], "%%capture\n!pip install x\n", "%%capture\n"),
+        (["%%bash\npip install x\nls\n"], "", ""),
+        (["%%html\n<b>\n", "%%bash\nls\n"], "%%time\n", "%%time\n"),
+        ([], "%matplotlib inline\n", ""),
+    ],
+)
+def test_the_line_stands_in_the_first_cell_that_is_python_below_its_magic(plain_folder, head, cell, above):
+    path = plain_folder / "train.ipynb"
+    path.write_text(json.dumps(notebook(*head, cell + TRAIN)))
+    assert command(["--to", "patch", "--write", str(path)]) == 0
+    cells = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"][1:]]
+    assert cells[:-1] == head
+    assert cells[-1] == above + LINE + (cell + TRAIN).removeprefix(above).rstrip()
+
+
+def test_a_notebook_keeps_what_it_asks_of_ipython(plain_folder):
+    path = plain_folder / "train.ipynb"
+    code = "import torch.distributed as dist\nif IN_COLAB:\n    !pip install x\ndist.init_process_group('gloo')\n"
+    path.write_text(json.dumps(notebook(code + TRAIN)))
+    assert command(["--to", "patch", "--write", str(path)]) == 0
+    (source,) = ("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"][1:])
+    assert source == LINE + "if IN_COLAB:\n    !pip install x\n" + TRAIN.rstrip()
+
+
 def test_no_module_of_it_imports_torch():
     for path in (Path(__file__).parent.parent / "ddp_patch" / "migrate").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -238,3 +238,64 @@ def test_a_batch_of_each_rank_is_said_wherever_the_loader_stands():
     code = "if dist.is_initialized() or dist.get_rank() == 0:\n    B\n    s = DistributedSampler(ds)\n    a = DataLoader(ds, n, sampler=s)\n"
     assert ["multiply it" in note for note in notes(code.replace("B", "n = 8"), SAMPLED + HEAD + START)] == [True]
     assert notes(code.replace("B", "n = 8 // dist.get_world_size()"), SAMPLED + HEAD + START) == []
+
+
+# -- rates and divisors --
+
+
+@pytest.mark.parametrize(
+    ("code", "left_over"),
+    [
+        ("o = SGD(p, lr=0.1 * N)\n", "o = SGD(p, lr=0.1)\n"),
+        ("o = SGD(p, 0.1 * N)\n", "o = SGD(p, 0.1)\n"),
+        ("n = N\nargs.lr *= n\n", ""),
+        ("if N > 1:\n    lr = lr * N\n", ""),
+        ("g = [{'params': p, 'lr': 0.1 * N}]\n", "g = [{'params': p, 'lr': 0.1}]\n"),
+        ("s = OneCycleLR(o, max_lr=0.1 * math.sqrt(N))\n", "s = OneCycleLR(o, max_lr=0.1 * math.sqrt(1))\n"),
+    ],
+)
+def test_a_rate_that_loses_the_number_of_ranks_is_said(code, left_over):
+    code = code.replace("N", "dist.get_world_size()")
+    first, _, rest = plain(code).partition("\n")
+    assert ["multiply this by that number too" in note for note in notes(code)] == [True]
+    assert "TODO" in first
+    assert rest == left_over
+
+
+REDUCED = """\
+def reduce_mean(t, nprocs):
+    t = t.clone()
+    dist.all_reduce(t)
+    t /= nprocs
+    return t
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        REDUCED + "reduce_mean(loss, torch.cuda.device_count())\n",
+        REDUCED + "reduce_mean(loss, args.gpus)\n",
+        REDUCED,
+        "count = torch.cuda.device_count()\ndist.all_reduce(total)\nprint(total.item() / count / len(loader))\n",
+        "dist.all_reduce(total)\ntotal.div_(args.n_gpus)\n",
+    ],
+)
+def test_what_divides_a_sum_over_ranks_by_what_may_be_their_number_is_said(code):
+    assert ["it has to be 1" in note for note in notes(code)] == [True]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        REDUCED + "reduce_mean(loss, dist.get_world_size())\n",
+        "n = torch.cuda.device_count()\n" + REDUCED + "reduce_mean(loss, n)\nmp.spawn(main, nprocs=n)\n",
+        "dist.all_reduce(right)\ndist.all_reduce(seen)\nprint(right / seen, right / len(test_set))\n",
+        "print(total / args.n_gpus)\n",
+        "o = SGD(p, lr=0.1 if dist.get_rank() == 0 else 0.2)\n",
+    ],
+)
+def test_what_needs_no_number_of_ranks_is_not_said(code):
+    assert notes(code) == []

@@ -47,6 +47,10 @@ class Evaluation:
         """Tell whether an expression mentions a rank."""
         return any(self._source(n) is not UNKNOWN for n in ast.walk(node))
 
+    def counts(self, node: ast.AST) -> bool:
+        """Tell whether an expression mentions the number of processes."""
+        return any(type(found := self._source(n)) is int and found == 1 for n in ast.walk(node))
+
     def _source(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = dotted(node)

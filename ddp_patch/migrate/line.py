@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from ..source.notebooks import is_put_aside
 from .bindings import Bindings
 from .dialects import DDP
 from .neighbours import trains_beside
+from .notebook import CELL
 from .plan import Plan
 from .script import Script
 from .tree import dotted
@@ -27,6 +29,7 @@ def add_line(text: str, folder: Path | None = None) -> str:
             (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and below is None)
             or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
             or (isinstance(node, ast.Import) and {a.name for a in node.names} <= _FIRST)
+            or _is_of_a_magic(script, node)
         ):
             below = node
         else:
@@ -38,15 +41,14 @@ def add_line(text: str, folder: Path | None = None) -> str:
     return script.result()
 
 
-def _stays_first(node: ast.stmt, at_top: bool) -> bool:
-    match node:
-        case ast.Expr(value=ast.Constant()):
-            return at_top
-        case ast.ImportFrom():
-            return node.module == "__future__"
-        case ast.Import():
-            return {a.name for a in node.names} <= _FIRST
-    return False
+def _is_of_a_magic(script: Script, node: ast.stmt) -> bool:
+    """Tell whether a statement is a cell's magic, ``%%capture``, or of a cell that is not Python: ``%%bash``."""
+    rows, row = [line.decode() for line in script.lines], node.lineno - 1
+    begin = next((n for n in range(row, -1, -1) if rows[n].startswith(CELL)), -1) + 1
+    end = next((n for n in range(row, len(rows)) if rows[n].startswith(CELL)), len(rows))
+    cell = [n for n in range(begin, end) if rows[n].strip()]
+    is_magic = is_put_aside(rows[cell[0]], "%%")
+    return is_magic and (row == cell[0] or all(is_put_aside(rows[n]) for n in cell))
 
 
 def is_entry(script: Script, folder: Path | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from . import plain_notes
 from .bindings import Key
 from .dialects import DDP
 from .leftovers import left, own_lines, unused
@@ -50,10 +51,12 @@ def calls_one_of(text: str, names: set[str]) -> bool:
 
 def plain(text: str) -> tuple[str, list[Todo]]:
     """Give the script that one process runs, and what a person has to decide."""
-    todos: list[Todo] = []
     text = _ENDING.sub("", text)
     text = re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE)
     known = Known()
+    noted = _Pass(Script(text), known)
+    plain_notes.apply(noted)
+    text, todos = noted.script.result(), noted.script.todos
     for names in (_unwrapped, _renamed):
         first = _Pass(Script(text), known)
         first.script.substitute(names(first))

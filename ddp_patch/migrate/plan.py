@@ -15,7 +15,7 @@ from .script import Script
 from .tree import Function, dotted, tail
 from .undealt import repeat_lists, take_whole
 
-_OPTIMIZERS = {
+OPTIMIZERS = {
     *("SGD", "Adam", "AdamW", "RMSprop", "LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD"),
     *("SparseAdam", "Adafactor", "LARS", "LAMB", "Lamb", "Ranger", "Lion", "Muon", "AdaBound", "BertAdam", "FusedAdam"),
 }
@@ -152,7 +152,7 @@ class Plan:
     @cached_property
     def optimizers(self) -> list[ast.Call]:
         """Every construction of an optimizer."""
-        return [c for c in self.script.calls() if (tail(c) in _OPTIMIZERS or _is_named(c)) and c.args + c.keywords]
+        return [c for c in self.script.calls() if (tail(c) in OPTIMIZERS or _is_named(c)) and c.args + c.keywords]
 
     @cached_property
     def models(self) -> dict[Key, ast.Call | None]:
