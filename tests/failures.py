@@ -115,7 +115,7 @@ _STEP = ("for x, y in loader", "loss = (model(x)", "return Square.apply", "loss.
 # at the loader when it hears of one that was killed in its forward.
 MEETINGS = {
     "forward": _STEP,
-    "loop": _STEP,
+    "loop": (*_STEP, "with torch.no_grad", "print(epoch"),  # of an interrupt: the next line of all ranks
     "stepped": (*_STEP, "optimizer.step()", "save(", "torch.save("),
     "pickled": ("torch.save(", "save("),
     "before": (*_STEP, "optimizer.step()", "save(", "torch.save(", "print(epoch"),
