@@ -751,6 +751,55 @@ def test_a_run_without_an_optimizer_ends_after_as_many_backwards(verify):
     assert "0 files" in said
 
 
+# --- against its original ---------------------------------------------------------------------------------------------
+
+MIGRATED = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(40, 4))
+sampler = torch.utils.data.DistributedSampler(data, shuffle=False)
+for (x,) in torch.utils.data.DataLoader(data, 8 // size, sampler=sampler):
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= size
+    optimizer.step()
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    if rank == 0:
+        print(f"loss {total.item() / size:.5f}")
+"""
+
+
+@pytest.fixture
+def against(verify):
+    """Verify a script given as text against its original."""
+
+    def run(old, new, *options):
+        with open("old.py", "w") as stream:
+            stream.write(old)
+        return verify(new, "--against", "old.py", *options)
+
+    return run
+
+
+SCHEDULED = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\nfor (x,)"
+SAVED = "torch.save([scheduler.state_dict(), optimizer.state_dict()], 'state.pt')\n"
+
+
+def test_a_scheduler_that_is_saved_is_the_same_as_its_originals(against):
+    old, new = (text.replace("for (x,)", SCHEDULED) for text in (TRAIN, MIGRATED))
+    code, said = against(old + SAVED, f"{new}if rank == 0:\n    {SAVED}")
+    assert code == 0, said
+    assert "1 file" in said
+
+
 PACKAGE = TRAIN.replace("torch.nn.Linear(4, 1)", "net()").replace(
     "import torch", "import torch\nfrom .models import net"
 )

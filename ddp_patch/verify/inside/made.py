@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ...ledger import script_line
 from .record import Record
@@ -23,6 +25,7 @@ _CLASSES: tuple[tuple[type, str], ...] = (
     (LRScheduler, "scheduler"),
     (DistributedDataParallel, "ddp"),
 )
+_lines: MutableMapping[Any, str] = WeakIdKeyDictionary()  # beside the objects, whose attributes scripts save
 
 
 def install(record: Record, local: bool) -> None:
@@ -44,6 +47,11 @@ def install(record: Record, local: bool) -> None:
     for module, name in modules:
         _note_seed(module, name, record)
     _note_clipping(record)
+
+
+def line_of(thing: Any) -> str:
+    """Name the line that made a loader, a sampler or an optimizer; empty if it was none of the script's."""
+    return _lines.get(thing, "")
 
 
 def note_ranks(record: Record) -> None:
@@ -76,7 +84,7 @@ def _note_made(owner: Any, what: str, record: Record) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         line = script_line()
         wrapped(self, *args, **kwargs)
-        self.__dict__.setdefault("_ddp_patch_line", line)
+        _lines.setdefault(self, line)
         record.once("made", what=what, line=line)
 
     owner.__init__ = init

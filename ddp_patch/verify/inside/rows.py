@@ -13,6 +13,7 @@ from torch.utils.data import RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ...ledger import script_line
+from .made import line_of
 from .record import Record
 
 Batches = list[list[list[list[int]]]]  # of loaders, epochs, batches
@@ -63,12 +64,12 @@ class Rows:
             loader=number,
             epoch=epoch,
             line=script_line(),
-            made=vars(loader).get("_ddp_patch_line", ""),
+            made=line_of(loader),
             rows=size,
             batch=loader.batch_size,
             drops=loader.drop_last,
             sampler=type(sampler).__name__,
-            sampler_made=getattr(sampler, "_ddp_patch_line", ""),
+            sampler_made=line_of(sampler),
             sampler_drops=bool(getattr(sampler, "drop_last", False)),
         )
         given = None

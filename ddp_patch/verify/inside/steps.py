@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from ...ledger import script_line
 from .gradients import norms_of, number, plain
+from .made import line_of
 from .models import Models
 from .record import Record
 
@@ -167,7 +168,7 @@ class Steps:
                 "optimizer",
                 number=number,
                 type=type(optimizer).__name__,
-                line=getattr(optimizer, "_ddp_patch_line", script_line()),
+                line=line_of(optimizer) or script_line(),
                 names=names,
                 sizes=[p.numel() for p in parameters],
                 dtypes=sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
