@@ -175,6 +175,30 @@ def test_a_file_that_is_mapped_by_default_is_copied_once_and_a_large_one_not_at_
     assert said == said_too == 1
 
 
+def lines_by_descriptor():
+    """Appended by a descriptor each, to a file that is large, and many small files that are changed in place."""
+    Path("log.bin").write_bytes(bytes(2**20))
+    held = len(os.listdir("/proc/self/fd"))
+    for i in range(40):
+        descriptor = os.open("log.bin", os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, b"line")
+        sizes = os.fstat(descriptor).st_size, os.path.getsize("log.bin")
+        os.close(descriptor)
+        Path(f"{i}.txt").write_text(f"{i}")
+        os.utime(f"{i}.txt", (1e9, 1e9))
+    for i in range(80):
+        with open(f"{i % 40}.txt", "r+") as small:
+            small.read()
+    scratch = ddp_patch.state.State.session.files.scratch()
+    taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(scratch))
+    return [*sizes, len(os.listdir("/proc/self/fd")) - held < 10, taken < 2**20, len(os.listdir(scratch)) < 100]
+
+
+def test_what_is_opened_often_leaves_neither_descriptors_nor_copies(ranks):
+    for found in ranks.call(lines_by_descriptor, 2).ok().results:
+        assert found == [2**20 + 160, 2**20 + 160, True, True, True]
+
+
 def test_files_that_nobody_holds_any_more_are_read_as_they_are(ranks):
     first, turns, again, none, held, whole = ranks.call(read_back, 2).ok().results[0]
     assert first == again == [{"a": 1}, 0, [7] * 4]

@@ -11,15 +11,16 @@ import errno
 import io
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from typing import IO, Any
 
 from ..batch.world import World
-from .null_file import Copies, before
 from .ownership import above
 from .rank_zero import RankZero
 
 UNSEEN = "rank 0 {} it, but this rank's host does not see it. Write it to a file system that all hosts share"
+_PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
 _CHUNK = 2**22  # bytes; the store takes no entry of more than 8 MiB (torch 2.13, libuv)
 
 
@@ -37,7 +38,6 @@ class Disks:
         self._rank_zero = rank_zero
         self._world = world
         self._are_one = are_one
-        self._copies = Copies()
         self._changed: set[str] = set()  # by rank 0's names
         self._above: set[str] = set()  # folders that these are in, at any depth
         self._apart: dict[str, bool] = {}  # folder -> some rank does not see rank 0's files there
@@ -137,24 +137,36 @@ class Disks:
             copy.seek(0)
             return os.fdopen(os.dup(copy.fileno()), "rb")
 
-    def before(self, path: str, mode: str) -> IO[bytes]:
-        """What a file held before rank 0 opens it, as ``null_file.before``. Every rank asks; rank 0 needs nothing."""
-        others = "w" if self._rank_zero.is_leader else mode
+    @staticmethod
+    def wait_for(path: Any, real: Callable[[], Any]) -> Any:
+        """Open a file that rank 0 wrote, and that the file system of this host may not show yet.
+
+        Raises:
+            FileNotFoundError: it has not come.
+        """
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            try:
+                return real()
+            except FileNotFoundError:
+                time.sleep(0.05)
+        raise FileNotFoundError(errno.ENOENT, UNSEEN.format("wrote"), os.fspath(path))
+
+    def before(self, path: str, mode: str) -> IO[bytes] | None:
+        """What a file held before rank 0 opens it, where this rank does not see that. Every rank asks."""
         if self._are_one or not ("a" in mode or "r" in mode) or not self.are_apart(path):
-            return self._copies.before(path, others)
-        held: IO[bytes] | None = None
+            return None
+        held: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it
         with contextlib.suppress(OSError):  # rank 0 meets the error as well
             if "+" in mode:
+                held.close()
                 held = self.copy(path)
             else:
-                size = self.ask("open", path, lambda: os.stat(path).st_size)
-                held = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it
-                held.truncate(size)
-        if held is not None and not self.sees(path):
+                held.truncate(self.ask("open", path, lambda: os.stat(path).st_size))
+        if not self.sees(path):
             return held
-        if held is not None:
-            held.close()
-        return before(path, others if self.sees(path) else "w")
+        held.close()
+        return None
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:

@@ -6,30 +6,26 @@ flushed or closed, and what it reads if it was opened for that as well.
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import io
 import os
 import shutil
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import IO, Any
 
-from .disks import UNSEEN, Disks
+from .disks import Disks
 from .file_objects import Watched, in_step
+from .followed import Followed, reader
+from .names import Names
 from .null_file import KEPT, Open, before, null_file
 from .ownership import Ownership
 from .rank_zero import RankZero
 from .scratch import make_scratch
+from .twins import Twins
 from .written import Written
-
-_PATIENCE = 30.0  # seconds until a file that rank 0 wrote must have appeared on this host
 
 
 class Files:
     """Opens files for the script."""
-
-    _look = staticmethod(os.lstat)  # not by a module's name, which the patch of os.lstat would be bound to
 
     def __init__(self, rank_zero: RankZero, ownership: Ownership, disks: Disks) -> None:
         """Start with no file written.
@@ -44,8 +40,9 @@ class Files:
         self._disks = disks
         self.written = Written(rank_zero)
         self._scratch: str | None = None  # a folder for what has to have a name
-        self._renamed: dict[str, str] = {}  # what this rank calls otherwise than rank 0 -> rank 0's name
-        rank_zero.renamed = self._rename
+        self._names = Names()
+        self._twins = Twins(self.scratch)
+        rank_zero.renamed = self._names.rename
 
     def open(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         """Open a file as ``io.open`` does.
@@ -75,27 +72,17 @@ class Files:
     def descriptor(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor for writing, as ``os.open`` does."""
         own = os.path.abspath(os.fsdecode(path))
+        mode = "w" if flags & os.O_TRUNC else "a" if flags & os.O_WRONLY else "r+"
+        held, name, is_twinned = self._prepare(own, mode, keeps_copy=True)  # rank 0 has not begun
         opened: list[int] = []
-        held = self._disks.before(own, "w" if flags & os.O_TRUNC else "r+")
-        if self._rank_zero.is_leader:
-            held.close()
+        with held:
             self._rank_zero.barrier_call("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
-        else:
-            with held:
-                self._rank_zero.barrier_call("os.open", lambda: None, [own])
-                opened.append(self._named(held))
-        self.goes_on(own)  # when a descriptor is closed is not told
+            if not self._rank_zero.is_leader:
+                # A file with a name: whoever locks one looks whether it was removed meanwhile.
+                with self._rank_zero.alone():
+                    opened.append(os.open(name, os.O_RDWR | flags & (os.O_APPEND | os.O_TRUNC)))
+        self.goes_on(own, is_twinned=is_twinned)  # when a descriptor is closed is not told
         return opened[0]
-
-    def _named(self, held: IO[bytes]) -> int:
-        """A descriptor of a copy that has a name: whoever locks a file looks whether it was removed meanwhile."""
-        with self._rank_zero.alone():
-            descriptor, _ = tempfile.mkstemp(dir=self.scratch())
-            with open(os.dup(descriptor), "wb") as copy:
-                held.seek(0)
-                shutil.copyfileobj(held, copy)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return descriptor
 
     def scratch(self) -> str:
         """This rank's own folder, until the end."""
@@ -110,16 +97,7 @@ class Files:
 
     def leaders(self, path: Any) -> Any:
         """What rank 0 calls a path of this rank."""
-        if not self._renamed or not isinstance(path, (str, bytes, os.PathLike)):
-            return path
-        own = os.path.abspath(os.fsdecode(path))
-        with contextlib.suppress(OSError, ValueError):
-            self._look(own)
-            return path
-        for name, leaders in self._renamed.items():
-            if own == name or own.startswith(name + os.sep):
-                return leaders + own[len(name) :]
-        return path
+        return self._names.leaders(path)
 
     def finished(self, path: Any) -> None:
         """Note that rank 0 has written a file."""
@@ -134,11 +112,12 @@ class Files:
         """Tell whether rank 0 made it, where some rank may not see it."""
         return self._disks.has_changes and self._disks.is_around(self.key(path))
 
-    def goes_on(self, path: str) -> None:
-        """Note that rank 0 writes to a file from now on."""
-        path = self.key(path)
-        self._disks.changed(path)
-        self.written.begins(path)
+    def goes_on(self, path: str, *, is_twinned: bool = False) -> None:
+        """Note that rank 0 writes to a file from now on, and whether the others write to copies of it."""
+        leaders = self.key(path)
+        self._twins.moved(path, leaders)
+        self._disks.changed(leaders)
+        self.written.begins(leaders, is_twinned=is_twinned)
 
     def mapped(self, path: Any) -> None:
         """Note that the script may write to a file through memory, without telling anybody."""
@@ -147,18 +126,23 @@ class Files:
 
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
-        self.written.ends(self.key(path))
+        own = self.key(path)
+        self.written.ends(own)
+        with self._rank_zero.alone():
+            self._twins.closed(own)
 
     def forget(self, path: Any) -> None:
         """Note that rank 0 removed a file, or put another one in its place."""
         own = self.key(path)
         self._disks.changed(own)
         self.written.forget(own)
+        with self._rank_zero.alone():
+            self._twins.forget(own)
 
     @property
     def is_known(self) -> bool:
         """Tell whether any path means something else than what this rank finds there."""
-        return bool(self.written or self._renamed or self._disks.has_changes)
+        return bool(self.written or self._names or self._disks.has_changes)
 
     def key(self, path: Any) -> str:
         """Give the name that rank 0 gave a file."""
@@ -172,77 +156,78 @@ class Files:
         own = self.key(file)
         if options.get("opener") is None:
             is_elsewhere = self._is_elsewhere(own)
-            if not is_elsewhere and self.written.is_mapped(own):
-                return self._read_mapped(real, file, mode, options, own)
-            is_unfinished = self.written.is_unfinished(own)
-            if is_unfinished or is_elsewhere:
-                return self._read_copy(real, file, mode, options, own, is_unfinished)
+            if self.written.goes_on(own):
+                return self._follow(real, file, mode, options, own)
+            if is_elsewhere:
+                return self._read_copy(real, file, mode, options, own)
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
             if not self.written.is_finished(own) or self._rank_zero.is_leader:
                 raise
-        return self._wait_for(real, file, mode, options)
+        return self._disks.wait_for(file, lambda: real(self.leaders(file), mode, **options))
 
     def _is_elsewhere(self, own: str) -> bool:
         return self._disks.has_changes and not self._ownership.asks_itself() and self._disks.concerns(own)
 
-    def _read_copy(
-        self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str, is_unfinished: bool
-    ) -> Any:
-        """Read a file that rank 0 may go on writing to, or alone sees: the others get what it holds."""
+    def _read_copy(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+        """Read a file that rank 0 alone sees: the others get what it holds."""
         with self._disks.copy(own, file) as copy:
-            if self._rank_zero.is_leader or (self._disks.sees(own) and not is_unfinished):
+            if self._rank_zero.is_leader or self._disks.sees(own):
                 return real(self.leaders(file), mode, **options)
             return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(copy.fileno())})
 
-    def _read_mapped(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
-        """Read a file that rank 0 writes to through memory: the other ranks copy it while rank 0 waits."""
-        self._rank_zero.barrier_call("open", lambda: None, [own])
-        with before(own, "r+" if _size(own) < KEPT else "w") as held:
-            self._rank_zero.barrier_call("open", lambda: None, [own])
-            if self._rank_zero.is_leader or _size(own) >= KEPT:
-                return real(file, mode, **options)
-            held.seek(0)
-            return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(held.fileno())})
+    def _follow(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+        """Read a file that rank 0 may go on writing to."""
+        opened: list[IO[bytes]] = []
+        self._rank_zero.call("open", lambda: opened.append(io.FileIO(file)), [own], broadcast_result=False)
 
-    def _wait_for(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
-        """Wait for a file that rank 0 wrote, and that the file system of this host does not show yet."""
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            try:
-                return real(self.leaders(file), mode, **options)
-            except FileNotFoundError:
-                time.sleep(0.05)
-        raise FileNotFoundError(errno.ENOENT, UNSEEN.format("wrote"), os.fspath(file))
+        def copy() -> IO[bytes] | None:
+            is_copied = not self.written.is_twinned(own) and self._rank_zero.call("open", lambda: _size(own) <= KEPT)
+            held = self._disks.copy(own, file) if is_copied else None
+            return None if self._rank_zero.is_leader else held or self._twins.read(own)
+
+        leaders = opened[0] if opened else None
+        return reader(real, mode, options, Followed(file, own, self._rank_zero, leaders, copy))
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         own = os.path.abspath(os.fsdecode(file))
-        held = self._disks.before(own, mode)  # rank 0 has not begun
-        if self._rank_zero.is_leader:
-            held.close()
-            opened: list[Any] = []
+        held, name, is_twinned = self._prepare(own, mode, keeps_copy="+" in mode)  # rank 0 has not begun
+        opened: list[Any] = []
+        with held:
             self._rank_zero.barrier_call(
                 "open", lambda: opened.append(real(file, mode, **options)), [own], broadcast_result=False
             )
-            plain = opened[0]
-        else:
-            with held:
-                self._rank_zero.barrier_call("open", lambda: None, [own])
-                plain = null_file(real, file, mode, options, held)
-        self.goes_on(own)
-        return in_step(plain, mode, options, Watched(self.closed, self._rank_zero, own))
+            if not self._rank_zero.is_leader:
+                with self._rank_zero.alone():
+                    opened.append(
+                        self._twins.open(real, file, mode, options, name)
+                        if name
+                        else null_file(real, file, mode, options, held)
+                    )
+        self.goes_on(own, is_twinned=is_twinned)
+        return in_step(opened[0], mode, options, Watched(self.closed, self._rank_zero, own))
 
-    def _rename(self, own: Sequence[str], leaders: Sequence[str]) -> None:
-        for ours, theirs in zip(own, leaders, strict=True):
-            self._renamed.pop(theirs, None)  # rank 0 has a file of that very name now
-            if ours != theirs:
-                # The part that differs: runs/12:00:01 for runs/12:00:00, whatever lies in it.
-                while os.path.basename(ours) == os.path.basename(theirs):
-                    ours, theirs = os.path.dirname(ours), os.path.dirname(theirs)
-                self._renamed[ours] = theirs
+    def _prepare(self, own: str, mode: str, *, keeps_copy: bool) -> tuple[IO[bytes], str, bool]:
+        """Look at a file before rank 0 opens it, when all have come to that line and what it wrote before is there.
+
+        Returns:
+            what it held, the name of this rank's copy if it has one, and whether that is as rank 0's file from now on.
+        """
+        key = self.key(own)
+        goes_on = self.written.goes_on(key)
+        is_current = self.written.is_twinned(key)
+        held, name = self._disks.before(key, mode), ""
+        if not self._rank_zero.is_leader:
+            with self._rank_zero.alone():
+                if keeps_copy or is_current:
+                    name = self._twins.prepare(key, mode, held, is_current)
+                elif held is None:
+                    held = before(key, mode)
+        is_whole = "a" not in mode or "+" in mode  # and not the size alone
+        return held or io.BytesIO(), name, is_current or (keeps_copy and is_whole and not goes_on)
 
 
 def _size(path: str) -> int:

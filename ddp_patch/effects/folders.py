@@ -120,5 +120,9 @@ class Folders:
 
 
 _DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
-_KEEPS = ("os.chmod", "os.utime", "os.mkdir", "os.makedirs", "shutil.copymode", "shutil.copystat")  # what is written
+# What is written stays the file of that name.
+_KEEPS = (
+    *("os.chmod", "os.utime", "os.truncate", "os.mkdir", "os.makedirs"),
+    *("shutil.copymode", "shutil.copystat"),
+)
 _MOVES = ("os.rename", "os.renames", "os.replace", "shutil.move")

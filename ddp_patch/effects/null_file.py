@@ -7,13 +7,11 @@ import io
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from typing import IO, Any
 
 Open = Callable[..., Any]
 KEPT = 2**30  # bytes; larger files are not copied where that can be helped
-_TICK = 2.0  # seconds, at most (FAT)
 
 
 class _Nowhere(io.FileIO):
@@ -61,35 +59,6 @@ def before(path: str, mode: str) -> IO[bytes]:
                 copy.truncate(os.fstat(there.fileno()).st_size)
     copy.flush()
     return copy
-
-
-class Copies:
-    """What files held that are opened again and again to be changed: copied once, as long as they stay as they are."""
-
-    def __init__(self) -> None:
-        """Start with none."""
-        self._kept: dict[str, tuple[tuple[int, int, int], IO[bytes]]] = {}
-
-    def before(self, path: str, mode: str) -> IO[bytes]:
-        """As the function; a copy that is kept has what this rank has changed in it since, as rank 0's file has."""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return before(path, mode)
-        known, copy = self._kept.pop(path, (None, None))
-        now = found.st_ino, found.st_size, found.st_mtime_ns
-        if copy is None or known != now:
-            copy = before(path, mode)
-            # What is written in one tick of the file system's clock leaves no trace in the time.
-            if "r" not in mode or "+" not in mode or time.time() - found.st_mtime < _TICK or now[1] > KEPT:
-                return copy
-        self._kept[path] = now, copy
-        while sum(size for (_, size, _), _ in self._kept.values()) > KEPT:
-            del self._kept[next(iter(self._kept))]
-        try:
-            return io.FileIO(f"/proc/self/fd/{copy.fileno()}", "r+")  # which stands where it stands by itself
-        except OSError:  # not Linux
-            return before(path, mode)
 
 
 def null_file(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO[bytes]) -> Any:

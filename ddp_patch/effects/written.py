@@ -20,6 +20,7 @@ class Written:
         self._rank_zero = rank_zero
         self._open: dict[str, int] = {}  # file -> times opened for writing, and not known to be closed
         self._mapped: set[str] = set()  # written to through memory
+        self._twinned: set[str] = set()  # of these: what writes to them writes to the other ranks' copies as well
         self._finished: set[str] = set()
         self._restless: set[str] = set()  # folders in which rank 0 has temporary files; when these go is not told
 
@@ -27,10 +28,11 @@ class Written:
         """Whether there is any."""
         return bool(self._open or self._finished or self._restless)
 
-    def begins(self, path: str) -> None:
-        """Note that rank 0 writes to a file from now on."""
+    def begins(self, path: str, *, is_twinned: bool = False) -> None:
+        """Note that rank 0 writes to a file from now on, and whether the others write to copies of it."""
         self._finished.discard(path)
         self._open[path] = self._open.get(path, 0) + 1
+        (self._twinned.add if is_twinned else self._twinned.discard)(path)
 
     def ends(self, path: str) -> None:
         """Note that all ranks closed a file object."""
@@ -54,6 +56,7 @@ class Written:
         inside = path + os.sep
         self._finished = {name for name in self._finished if name != path and not name.startswith(inside)}
         self._mapped.discard(path)
+        self._twinned.discard(path)
         self._open.pop(path, None)
 
     def commanded(self) -> None:
@@ -70,11 +73,19 @@ class Written:
             self.finished(path)
         return path in self._open
 
-    def is_mapped(self, path: str) -> bool:
-        """Tell whether rank 0 may write to a file through memory. Every rank asks."""
+    def goes_on(self, path: str) -> bool:
+        """Tell whether rank 0 may go on writing to a file, through memory too. Every rank asks."""
+        if self.is_unfinished(path):
+            return True
         if path in self._mapped and not self._goes_on(path):
             self._mapped.discard(path)
+        if path not in self._mapped:
+            self._twinned.discard(path)
         return path in self._mapped
+
+    def is_twinned(self, path: str) -> bool:
+        """Tell whether the other ranks' copies of a file are as it is, as long as it goes on."""
+        return path in self._twinned
 
     def comes_and_goes_in(self, folder: str) -> None:
         """Note that rank 0 has a temporary file in a folder of the script's, until it comes to its end."""

@@ -35,7 +35,10 @@ _CHANGES = {
     ("shutil", "make_archive"): ("base_name",),
     ("shutil", "unpack_archive"): ("filename", "extract_dir"),
 }
-_READS = ("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "shutil.copystat", "shutil.copytree")
+_KEEPS_SOURCE = (
+    *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copymode", "shutil.copystat", "shutil.copytree"),
+    *("os.link", "os.symlink"),
+)
 _MAKES_OWN = {"mkstemp": 2, "NamedTemporaryFile": 6}  # -> place of ``dir`` among the arguments
 _FOLDER_OF_MKDTEMP = 2  # likewise
 
@@ -43,7 +46,7 @@ _FOLDER_OF_MKDTEMP = 2  # likewise
 def _once(what: str, names: tuple[str, ...]) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         paths = [*args[: len(names)], *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
-        written = paths[1:] if what in _READS else paths
+        written = paths[1:] if what in _KEEPS_SOURCE else paths
         if len(paths) < len(names) and what != "shutil.unpack_archive":
             return wrapped(*args, **kwargs)  # which says what is missing
         return session.folders.call(what, wrapped, written, args, kwargs)

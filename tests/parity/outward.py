@@ -33,7 +33,7 @@ from pathlib import Path
 import filelock
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ddp_patch
 
@@ -1297,7 +1297,119 @@ def arrays_that_are_pickled_without_a_copy():
     return wrote, Path("array.pkl").stat().st_size
 
 
+def late(seconds=0.3):
+    """Rank 0's disk is slow, say."""
+    time.sleep(seconds * (ddp_patch.rank() == 0))
+
+
+def files_that_are_opened_again_to_be_changed():
+    """Whichever rank comes first finds what rank 0 has written by then."""
+    seen = []
+    stream = open("a.json", "w")
+    late()
+    json.dump(list(range(1000)), stream)
+    del stream
+    with open("a.json", "r+") as again:
+        seen.append(len(json.load(again)))
+    log = open("log.txt", "w")
+    os.symlink("log.txt", "latest.txt")
+    os.link("log.txt", "kept.txt")
+    os.truncate("log.txt", 0)
+    late()
+    log.write("one\n")
+    log.flush()
+    seen.append(open("log.txt").read())
+    late()
+    log.write("two\n")
+    log.flush()
+    with open("log.txt", "a") as more:
+        seen += [os.fstat(more.fileno()).st_size, more.tell()]
+    log.close()
+    descriptor = os.open("held.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    late()
+    os.write(descriptor, b"three")
+    other = os.open("held.txt", os.O_RDWR | os.O_APPEND)
+    os.write(other, b" four")
+    seen += [os.pread(other, 9, 0).decode(), os.fstat(descriptor).st_size]
+    for part in (descriptor, other):
+        os.close(part)
+    return seen
+
+
+class Rows(Dataset):
+    """Rows that stand in a file."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, index):
+        return torch.tensor(self.array[index])
+
+
+def maps_of_one_file():
+    """As banks of features are: one map is written through, others are read."""
+    seen = []
+    bank = np.memmap("bank.dat", "f4", "w+", shape=(8, 2))
+    views = [np.memmap("bank.dat", "f4", mode, shape=(8, 2)) for mode in ("r", "r+", "c")]
+    bank[:] = 1
+    for view in views:
+        seen += [x.sum().item() for x in DataLoader(Rows(view), 8)]
+    views[1][0] = 5
+    seen += [float(bank[0, 0]), float(views[0][0, 0]), np.fromfile("bank.dat", "f4").sum().item()]
+    bank = np.memmap("bank.dat", "f4", "w+", shape=(8, 2))
+    bank[1] = 3
+    seen += [float(views[0].sum()), float(views[1].sum())]
+    with open("bank.dat", "rb") as stream:
+        seen.append(np.frombuffer(stream.read(), "f4").sum().item())
+        bank[2] = 4
+        stream.seek(16)
+        seen.append(np.frombuffer(stream.read(), "f4")[0].item())
+    del bank, view, views
+    again = np.memmap("bank.dat", "f4", "r+", shape=(8, 2))
+    seen.append(float(again.sum()))
+    os.remove("bank.dat")
+    other = np.memmap("bank.dat", "f4", "w+", shape=(8, 2))
+    other[:] = 7
+    return [*seen, float(again.sum()), float(np.memmap("bank.dat", "f4", "r").sum())]
+
+
+def files_that_are_followed():
+    """Read on while they are written, through handles that were opened before."""
+    seen = []
+    with open("log.txt", "w") as log, open("log.txt") as tail, open("log.txt", "rb") as raw:
+        for step in range(3):
+            print(f"step {step + ddp_patch.rank()}", file=log, flush=True)
+            while not (line := tail.readline()):
+                time.sleep(0.1)
+            seen += [line, tail.readline(), raw.read().decode(), raw.tell(), os.fstat(raw.fileno()).st_size > 0]
+        raw.seek(-2, 2)
+        seen += [raw.read(1).decode().isdigit(), tail.name, tail.mode, raw.name, raw.mode, tail.encoding]
+        log.write("unflushed")
+        seen.append(tail.read())
+        log.seek(0)
+        log.write("STEP")
+        log.flush()
+        tail.seek(0)
+        seen += [tail.readline(), list(tail)]
+    with open("log.txt", "w+") as log, open("log.txt", "r+") as other:
+        log.write("both ways\n")
+        log.flush()
+        seen += [other.readline(), other.readline()]
+        other.seek(0)
+        other.write("BOTH")
+        other.flush()
+        log.seek(0)
+        seen.append(log.read())
+    return seen
+
+
 HABITS = [
+    maps_of_one_file,
+    files_that_are_followed,
+    files_that_are_opened_again_to_be_changed,
     threads_that_write_and_are_waited_for,
     files_that_are_saved_by_name,
     functions_are_copied,
