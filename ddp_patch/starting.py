@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import script_thread
-from .errors import OptionError
 from .options import Options
 from .state import State
 
@@ -42,11 +41,8 @@ def start(options: Options, stopped: Callable[[], None], told: Callable[[], str]
         if nproc > 1:
             relaunch.refuse_old_torch(_torch_version())
             relaunch.start_workers(nproc, options.as_variables())
-    elif options.nproc not in (None, launched.world_size):
-        raise OptionError(
-            f"nproc={options.nproc}, but the launcher started {launched.world_size} ranks. "
-            "Leave nproc out where a launcher is used, or start the script with plain python."
-        )
+    else:
+        relaunch.refuse_other_count(options.nproc, launched.world_size)
     if launched is None or launched.world_size == 1:
         _report_alone(options, told)
         return

@@ -1,5 +1,7 @@
 """``python -m ddp_patch env``: one table, whoever started the ranks."""
 
+import dataclasses
+import importlib
 import json
 import os
 import re
@@ -12,8 +14,9 @@ from test_launch import free_port
 
 from ddp_patch.env import facts
 from ddp_patch.env.table import written
-from ddp_patch.job import launcher
+from ddp_patch.job import hosts, key, launcher
 
+command = importlib.import_module("ddp_patch.env.command")  # beside the function of that name
 ENV = ["-m", "ddp_patch", "env"]
 
 
@@ -66,12 +69,68 @@ def test_another_argument_is_refused():
     assert "it takes --json, and no --yaml" in done.stderr
 
 
-@pytest.mark.parametrize("version", ["torch", "Python"])
-def test_versions_that_differ_are_a_problem(version):
-    ranks = [{"rank": rank, "host": f"n{rank}", "versions": dict(facts.versions())} for rank in range(2)]
-    assert facts.different_versions(ranks) == ""
-    ranks[1]["versions"][version] = "1.0"
-    assert facts.different_versions(ranks).startswith(f"rank 1 on n1 has {version} 1.0, and rank 0 ")
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"DDP_PATCH_NPROC": "two"}, "DDP_PATCH_NPROC='two'"),
+        ({"DDP_PATCH_NPROCS": "2"}, "DDP_PATCH_NPROCS is set, and is no option."),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n", "MASTER_PORT": "1", "DDP_PATCH_NPROC": "3"},
+            "nproc=3, but the launcher started 2 ranks",
+        ),
+    ],
+)
+def test_an_option_that_enable_refuses_is_a_problem(variables, words):
+    done = run(*ENV, **variables)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert words in " ".join(done.stdout.partition("problem: ")[2].split())
+
+
+def test_more_ranks_than_accelerators_are_a_problem(monkeypatch):
+    look = dataclasses.replace(hosts.look(None), devices=("a", "b"), error="")
+    monkeypatch.setattr(hosts, "look", lambda local_rank: look)
+    monkeypatch.setenv("DDP_PATCH_NPROC", "8")
+    assert command._alone(None)["problem"].startswith("nproc=8 but 2 accelerators are visible")
+    monkeypatch.setenv("DDP_PATCH_NPROC", "2")
+    assert (command._alone(None)["would_start"], command._alone(None)["problem"]) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("of_rank_1", "words"),
+    [
+        ({}, ""),
+        ({"PYTHONHASHSEED": "random"}, ""),  # enable() has both take the same
+        ({"PYTHONHASHSEED": "7"}, "The ranks do not run the same: the order of sets of strings PYTHONHASHSEED=0 on "),
+        ({"DDP_PATCH_KEY": "0123456789abcdef" * 3}, "Rank 1 has a DDP_PATCH_KEY, unlike rank 0"),
+    ],
+)
+def test_ranks_that_enable_refuses_have_a_problem(of_rank_1, words):
+    own = {key: value for key, value in os.environ.items() if key[:10] not in ("DDP_PATCH_", "PYTHONHASH")}
+    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *ENV, "--json"], env={**own, **told, **its}, stdout=subprocess.PIPE, text=True
+        )
+        for its in ({"RANK": "0", "PYTHONHASHSEED": "0"}, {"RANK": "1", **of_rank_1})
+    ]
+    (found, _), (nothing, _) = [rank.communicate(timeout=PATIENCE) for rank in ranks]
+    assert ([rank.returncode for rank in ranks], nothing) == ([int(bool(words)), 0], "")
+    assert json.loads(found)["problem"].startswith(words)
+    assert bool(json.loads(found)["problem"]) == bool(words)
+
+
+@pytest.mark.parametrize(("version", "is_fine"), [("3.11.9", True), ("3.12.0", False)])
+def test_versions_differ_where_enable_has_them_differ(monkeypatch, version, is_fine):
+    told = launcher.detect({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n", "MASTER_PORT": "1"})
+    offer = key.Offer(0)
+    looks = []
+    for info in ((3, 11, 8), tuple(map(int, version.split(".")))):
+        monkeypatch.setattr(sys, "version_info", info)
+        looks.append(dataclasses.replace(hosts.look(None), kind="cpu", devices=(), key=offer.told))
+    monkeypatch.undo()
+    problem = command._problem(told, looks, ["a", "a"], offer, False)
+    offer.close()
+    assert problem == "" if is_fine else problem.startswith("The ranks do not run the same: Python 3.11 on ")
 
 
 def test_what_is_made_for_torch_says_from_what():

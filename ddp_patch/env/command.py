@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import DdpPatchError
-from ..job import hosts, interfaces, launcher, reaching
+from ..job import hosts, interfaces, key, launcher, reaching, relaunch, software
 from ..job.meeting import meet
 from ..options import Options
 from . import facts
@@ -39,7 +39,7 @@ def command(argv: Sequence[str]) -> int:
     try:
         found = _look()
     except DdpPatchError as error:
-        found = {**_alone(None), "launcher": facts.started_by(os.environ), "problem": str(error)}
+        found = {**_alone(None, str(error)), "launcher": facts.started_by(os.environ)}
     if found is None:  # another rank shows it
         return 0
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if argv else written(found))
@@ -49,7 +49,10 @@ def command(argv: Sequence[str]) -> int:
 
 def _look() -> dict[str, Any] | None:
     told = launcher.detect(os.environ)
-    timeout = min(Options.resolve({}).timeout, _PATIENCE)
+    options = Options.resolve({})
+    timeout = min(options.timeout, _PATIENCE)
+    if told is not None:
+        relaunch.refuse_other_count(options.nproc, told.world_size)
     if told is None or told.world_size == 1:
         return _alone(told)
     own = facts.own(told)
@@ -57,7 +60,9 @@ def _look() -> dict[str, Any] | None:
     os.environ.update(told.variables())
     store = meet(told, timeout)
     own["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    seen = hosts.exchange(hosts.look(told.local_rank), store, told, timeout)
+    offer = key.Offer(told.rank)
+    look = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
+    seen = hosts.exchange(look, store, told, timeout)
     reaching.choose_interface(seen, told.rank)
     names = [f"ddp_patch/env/{rank}" for rank in range(told.world_size)]
     own["interface"] = interfaces.named()
@@ -69,22 +74,33 @@ def _look() -> dict[str, Any] | None:
     for name in names:
         _wait(store, name, timeout)
     each = [json.loads(store.get(name)) for name in names]
-    placed, problem = _placed(told, seen)
+    problem = _problem(told, seen, [its["order"] for its in each], offer, options.share_devices)
+    offer.close()
     store.set("ddp_patch/env/shown", "1")
-    return _joined(told, seen, each, placed, problem)
+    return _joined(told, seen, each, _placed(told, seen), problem)
 
 
-def _placed(told: launcher.Told, seen: list[hosts.Seen]) -> tuple[list[hosts.Place | None], str]:
-    """Where each rank is, and why it may not be there."""
-    problem = ""
+def _problem(told: launcher.Told, seen: list[hosts.Seen], orders: list[str], offer: key.Offer, may_share: bool) -> str:
+    """Say why ``enable()`` would refuse these ranks, as it does, but for the script, which is none here."""
+    runs = [
+        (its.name, (*(pair for pair in its.software if pair[0] != software.SCRIPT), (software.ORDER, order)))
+        for its, order in zip(seen, orders, strict=True)
+    ]
     try:
-        hosts.place(told, seen, Options.resolve({}).share_devices)
+        software.refuse_others(runs)
+        hosts.place(told, seen, may_share)
+        offer.agreed([its.key for its in seen])
     except DdpPatchError as error:
-        problem = str(error)
+        return str(error)
+    return ""
+
+
+def _placed(told: launcher.Told, seen: list[hosts.Seen]) -> list[hosts.Place | None]:
+    """Where each rank is, if that can be told."""
     try:
-        return [hosts.place(dataclasses.replace(told, rank=r), seen, True) for r in range(told.world_size)], problem
+        return [hosts.place(dataclasses.replace(told, rank=r), seen, True) for r in range(told.world_size)]
     except DdpPatchError:
-        return [None] * told.world_size, problem
+        return [None] * told.world_size
 
 
 def _joined(
@@ -122,13 +138,19 @@ def _joined(
         "rank_0_at": each[0]["rank_0_at"],
         "port_by": each[0]["port_by"],
         "ranks": ranks,
-        "problem": problem or facts.different_versions(ranks),
+        "problem": problem,
     }
 
 
-def _alone(told: launcher.Told | None) -> dict[str, Any]:
+def _alone(told: launcher.Told | None, problem: str = "") -> dict[str, Any]:
     seen, here = hosts.look(None), facts.own(told)
-    count = max(len(seen.devices), 1)
+    problem = problem or seen.error or seen.misnamed
+    count = 1
+    if told is None and not problem:
+        try:
+            count = relaunch.worker_count(Options.resolve({}).nproc, len(seen.devices))
+        except DdpPatchError as error:
+            problem = str(error)
     own = {
         "rank": 0,
         "host": seen.name,
@@ -146,10 +168,10 @@ def _alone(told: launcher.Told | None) -> dict[str, Any]:
         "launcher": "nobody" if told is None else told.launcher.name,
         "inside_of": here["launchers"][1:],
         "world_size": 1,
-        "would_start": 1 if told is not None else Options.resolve({}).nproc or count,
+        "would_start": count,
         "backend": facts.backend(seen.kind, False),
         "ranks": [own],
-        "problem": seen.error or seen.misnamed,
+        "problem": problem,
     }
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ..job.key import VARIABLE
 from ..job.launcher import Told, found
+from ..job.program import given_hash
 from ..job.table import TORCH, Launcher
 from ..options import PREFIX
 from ..version import __version__
@@ -100,6 +101,7 @@ def own(told: Told | None) -> dict[str, Any]:
         "folder": os.getcwd(),
         "versions": versions(),
         "set_by": set_by(environ, told),
+        "order": order(),
         "key": "set" if environ.get(VARIABLE) else "not set",
         "launchers": [row.name for row in found(environ)],
     }
@@ -119,11 +121,7 @@ def port_by(told: Told) -> str:
     return " and ".join([*given, *(["derived from the job by ddp_patch"] if len(given) < 2 else [])])
 
 
-def different_versions(ranks: list[dict[str, Any]]) -> str:
-    """Name the first rank that has other versions than rank 0."""
-    for its in ranks:
-        for name, number in its["versions"].items():
-            other = ranks[0]["versions"][name]
-            if number != other:
-                return f"rank {its['rank']} on {its['host']} has {name} {number}, and rank 0 {other}"
-    return ""
+def order() -> str:
+    """Name the order of sets of strings that this rank would have: ``enable()`` has all agree on one that was drawn."""
+    given = given_hash() or ""
+    return f"PYTHONHASHSEED={given if given.isdigit() else '0'}"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import LaunchError, OrderError
+from ..errors import LaunchError, OptionError, OrderError
 from ..ledger import script_line
 from ..version import OLDEST_TORCH
 from . import program
@@ -38,6 +38,19 @@ def worker_count(asked: int | None, accelerators: int) -> int:
             f"needs one of its own. Write nproc={accelerators}, or make more visible (CUDA_VISIBLE_DEVICES)."
         )
     return asked
+
+
+def refuse_other_count(asked: int | None, started: int) -> None:
+    """Refuse a number of ranks that is not the launcher's.
+
+    Raises:
+        OptionError: naming both.
+    """
+    if asked not in (None, started):
+        raise OptionError(
+            f"nproc={asked}, but the launcher started {started} ranks. "
+            "Leave nproc out where a launcher is used, or start the script with plain python."
+        )
 
 
 def refuse_old_torch(found: str) -> None:

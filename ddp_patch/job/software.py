@@ -17,7 +17,7 @@ from ..errors import LaunchError
 from ..state import State
 from ..version import __version__
 
-_SCRIPT = "the script"
+SCRIPT = "the script"
 ORDER = "the order of sets of strings"
 _WAYS = {
     "Python": "Use Python {} on all hosts",
@@ -25,7 +25,7 @@ _WAYS = {
     "accelerate": "Write on all hosts: pip install accelerate=={}",
     "ddp_patch": "Install ddp_patch {} on all hosts",
     ORDER: "Write on all hosts, or have the launcher hand it on: export PYTHONHASHSEED=0",
-    _SCRIPT: "Copy the script to all hosts anew, or start it on all from a disk that they share",
+    SCRIPT: "Copy the script to all hosts anew, or start it on all from a disk that they share",
 }
 _DIGITS = 12  # of a text's sum, in a message
 _NAMED = 8  # hosts in a message
@@ -78,5 +78,5 @@ def _script() -> tuple[tuple[str, str], ...]:
         return ()
     with contextlib.suppress(OSError):  # it is gone, or lies in an archive
         text = Path(path).read_bytes()
-        return ((_SCRIPT, f"{os.path.basename(path)} (sha256 {hashlib.sha256(text).hexdigest()[:_DIGITS]})"),)
+        return ((SCRIPT, f"{os.path.basename(path)} (sha256 {hashlib.sha256(text).hexdigest()[:_DIGITS]})"),)
     return ()
