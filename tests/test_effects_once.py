@@ -308,3 +308,109 @@ def a_forest():
 
 def test_threads_of_a_librarys_own_meet_nobody(ranks):
     assert ranks.call(a_forest, 2).ok().results == [0, 0]
+
+
+RUNNERS = {
+    "ffmpeg": "import subprocess\n\n\ndef run(command):\n"
+    "    process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)\n"
+    "    out, _ = process.communicate()\n    return out.decode(), process.poll()\n",
+    "plumbum": "import subprocess\n\nmade = subprocess.getoutput('echo imported | tee -a imports.txt')\n\n\n"
+    "class Local:\n    def __call__(self, command):\n"
+    "        return subprocess.run(command, shell=True, capture_output=True, text=True).stdout\n\n\n"
+    "def piped():\n    first = subprocess.Popen('echo a', shell=True, stdout=subprocess.PIPE)\n"
+    "    last = subprocess.Popen('cat', stdin=first.stdout, stdout=subprocess.PIPE)\n    wait = last.wait\n"
+    "    last.wait = lambda *args, **named: wait(*args, **named) + first.wait()\n"
+    "    out, _ = last.communicate()\n    return out.decode(), first.returncode, last.returncode\n",
+    "another": "import ffmpeg\n\n\ndef ask(command):\n    return ffmpeg.run(command)\n",
+}
+
+
+def commands_that_libraries_run():
+    """Those of a script: what a library does when it is imported, or asks another library for, is each rank's."""
+    import git
+
+    os.mkdir("site-packages")
+    for name, text in RUNNERS.items():
+        Path("site-packages", f"{name}.py").write_text(text)
+    sys.path.insert(0, os.path.abspath("site-packages"))
+    import another
+    import ffmpeg
+    import plumbum
+
+    del sys.path[0]
+    seen = [ffmpeg.run("echo a >> log.txt; cat log.txt"), plumbum.Local()("echo b >> log.txt; cat log.txt")]
+    seen.append(plumbum.piped())
+    thread = threading.Thread(target=ffmpeg.run, args=("echo c >> log.txt",))
+    thread.start()
+    thread.join()
+    another.ask("echo d >> asked.txt")
+    os.environ.update(GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a@b", GIT_COMMITTER_NAME="a", GIT_COMMITTER_EMAIL="a@b")
+    repository = git.Repo.init("repository")
+    Path("repository", "a.txt").write_text("a")
+    seen.append(repository.untracked_files)
+    repository.git.add("a.txt")
+    seen += [repository.git.commit("-m", "first").splitlines()[-1], repository.is_dirty()]
+    Path("repository", "a.txt").write_text("b")
+    seen += [repository.is_dirty(), repository.git.diff("--stat"), len(repository.head.commit.hexsha)]
+    seen += [repository.head.commit.message, [item.a_path for item in repository.index.diff(None)]]
+    try:
+        repository.git.checkout("none")
+    except git.GitCommandError as error:
+        seen.append(error.status)
+    repository.index.add(["a.txt"])
+    seen += [repository.index.commit("second").parents[0].message, repository.git.status()]
+    copy = git.Repo.clone_from("repository", "copy")
+    repository.index.commit("third")
+    seen += [[found.flags for found in copy.remote().pull()], [each.message for each in copy.iter_commits()]]
+    copy.close()
+    repository.close()
+    for name in ("repository", "copy"):
+        shutil.rmtree(name)
+    return [seen, Path("log.txt").read_text(), Path("asked.txt").read_text(), Path("imports.txt").read_text()]
+
+
+def test_commands_that_a_library_runs_for_the_script_run_once(ranks):
+    ((seen, log, asked, imports),) = ranks.call(commands_that_libraries_run, 1).ok().results
+    assert (log, asked, imports) == ("a\nb\nc\n", "d\n", "imported\n")
+    outcome = ranks.call(commands_that_libraries_run, 3).ok()
+    assert outcome.results == [[seen, log, asked * 3, imports * 3]] * 3
+
+
+def asked_after_the_session():
+    process = subprocess.Popen("echo a > a.txt", shell=True)
+    ddp_patch.disable()
+    found = process.wait(), process.poll()
+    ddp_patch.enable()
+    return [found, Path("a.txt").read_text()]
+
+
+def test_a_command_that_is_asked_after_the_session_has_ended_well(ranks):
+    assert ranks.call(asked_after_the_session, 2).ok().results == [[[0, 0], "a\n"]] * 2
+
+
+def commands_of_asyncio():
+    import asyncio
+
+    async def ask(how, *command):
+        process = await how(*command, stdout=asyncio.subprocess.PIPE)
+        return (await process.communicate())[0].decode()
+
+    said = []
+    for how in (asyncio.create_subprocess_exec, asyncio.create_subprocess_shell):
+        try:
+            asyncio.run(ask(how, "echo"))
+        except ddp_patch.errors.LockstepError as error:
+            said.append(str(error))
+    with ddp_patch.per_rank():
+        said.append(asyncio.run(ask(asyncio.create_subprocess_exec, "echo", str(ddp_patch.rank()))))
+    once = ddp_patch.rank_zero(lambda: asyncio.run(ask(asyncio.create_subprocess_shell, "echo a >> a.txt; cat a.txt")))
+    return [*said, once()]
+
+
+def test_commands_that_asyncio_runs_are_refused(ranks):
+    for rank, (program, shell, own, once) in enumerate(ranks.call(commands_of_asyncio, 2).ok().results):
+        assert "asyncio.create_subprocess_exec would run the command once on every rank" in program
+        assert "subprocess.run" in shell
+        assert "asyncio.create_subprocess_shell" in shell
+        assert (own, once) == (f"{rank}\n", "a\n")
+    assert ranks.call(commands_of_asyncio, 1).ok().results == [["0\n", "a\n"]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,7 @@ class Commands:
         self._rank_zero = rank_zero
         self._ownership = ownership
         self._pids: set[int] = set()  # of commands that all ranks hold
+        self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # those that may be running
 
     def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a command to its end, and give what it gave to every rank.
@@ -108,14 +111,20 @@ class Commands:
                 "subprocess.Popen", lambda: _started(real, process, args, kwargs)
             )
         else:
-            process._child_created = False  # subprocess.Popen.__del__ asks
+            # What subprocess.Popen asks when the session has ended: nobody's child, and so one that has ended well.
+            vars(process).update(_child_created=False, _waitpid_lock=threading.Lock())
             shown = self._rank_zero.barrier_call("subprocess.Popen", lambda: None)
             vars(process).update(shown, returncode=None, stdin=None, stdout=None, stderr=None)
         vars(process)[_SHARED] = True
         self._pids.add(process.pid)
+        self._held[process.pid] = process
         for name in ("stdin", "stdout", "stderr"):
             if shown[name]:
                 setattr(process, name, Pipe(self._rank_zero, getattr(process, name), name, bool(shown["text_mode"])))
+
+    def holds(self, process: Any) -> bool:
+        """Tell whether all ranks hold a command, and come to what is asked of it now."""
+        return _SHARED in vars(process) and self._rank_zero.in_lockstep()
 
     def ask(self, what: str, real: Callable[..., Any], process: Any, args: Any, kwargs: Any) -> Any:
         """Ask, or tell, a command something."""
@@ -132,12 +141,17 @@ class Commands:
             try:
                 result = real(*args, **kwargs)
                 before = None if process.returncode is None else vars(process).pop(_BEFORE, None)
-                return result, process.returncode, [] if before is None else self._places.changes(before)
+                # Of others as well: plumbum has the last of several that are piped wait for all.
+                codes = {pid: held.returncode for pid, held in self._held.items()}
+                return result, codes, [] if before is None else self._places.changes(before)
             finally:
                 vars(process).update(pipes)
 
         self._files.written.commanded()
-        result, process.returncode, changes = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        result, codes, changes = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        for pid, code in codes.items():
+            if code is not None and pid in self._held:
+                self._held.pop(pid).returncode = code
         self._places.follow(changes)
         return result
 
@@ -161,6 +175,8 @@ _BEFORE = "_ddp_patch_before"  # what was in temporary places
 
 def _nothing(what: str, args: Any, kwargs: Any) -> Any:
     """What a thread of another rank gets in place of rank 0's command: success, and no output."""
+    if what == "invoke.run":
+        return sys.modules["invoke"].Result()
     is_text = any(kwargs.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
     nothing = "" if is_text else b""
     pipes = kwargs.get("capture_output") or kwargs.get("stdout") == subprocess.PIPE

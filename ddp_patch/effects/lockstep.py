@@ -31,7 +31,7 @@ class Lockstep:
 
     def in_lockstep(self) -> bool:
         """Tell whether what happens now is done by all ranks alike, and so once."""
-        return self._is_in_step() and self._is_shared() and not self._world.muted.get()
+        return self._is_shared() and self._is_in_step() and not self._world.muted.get()
 
     def is_silent(self) -> bool:
         """Tell whether this rank leaves to rank 0 what happens now: threads are not in step, but one of each acts.

@@ -24,6 +24,7 @@ _LOCKERS = ("filelock", "portalocker", "fasteners")  # what these lock, they wer
 _CALLERS = ("threading", "concurrent", "contextlib")  # these call what they were handed
 # These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
+_RUNNERS = ("ffmpeg", "git", "invoke", "plumbum")  # they run what they are told to, for whoever tells them
 _CACHES = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
     *("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX", "CUDA_CACHE_PATH"),
@@ -96,7 +97,7 @@ class Ownership:
 
     def covers_commands(self) -> bool:
         """Tell whether the script has a command run, itself or by what it handed it to: a thread, an exit stack."""
-        through = ("subprocess", "os", *_CALLERS)
+        through = ("subprocess", "os", *_CALLERS, *_RUNNERS)
         return self.covers_calls(*through) or (not self.asks_itself() and self.caller(*through) == "")
 
     @staticmethod

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import ALL_COMPLETED
 from typing import Any
 
 from ..effects.commands import FUNCTIONS, METHODS
+from ..errors import LockstepError
 from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
@@ -36,6 +39,42 @@ def _start(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
 def _signal(what: str) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
         session.commands.signal(what, wrapped, *args, **kwargs)
+
+    return call
+
+
+def _pumped(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    """GitPython has threads read what a command says: those of other ranks would find nothing."""
+
+    def bind(
+        process: Any,
+        stdout_handler: Any,
+        stderr_handler: Any,
+        finalizer: Any = None,
+        decode_streams: bool = True,
+        kill_after_timeout: float | None = None,
+    ) -> Any:
+        held = getattr(process, "proc", process)
+        if not session.commands.holds(held):
+            return wrapped(process, stdout_handler, stderr_handler, finalizer, decode_streams, kill_after_timeout)
+        said = held.communicate(timeout=kill_after_timeout)
+        for text, handler in zip(said, (stdout_handler, stderr_handler), strict=True):
+            lines = io.StringIO(text) if isinstance(text, str) else io.BytesIO(text or b"")
+            for line in lines if handler else ():
+                handler(line.decode(sys.getfilesystemencoding()) if decode_streams else line)
+        return finalizer(process) if finalizer else None
+
+    return bind(*args, **kwargs)
+
+
+def _in_loop(what: str) -> Wrapper:
+    def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        if not session.rank_zero.in_lockstep() or not session.owners.covers_calls():
+            return wrapped(*args, **kwargs)
+        raise LockstepError(
+            f"asyncio.{what} would run the command once on every rank, each with an output of its own. Write "
+            "`subprocess.run(command)`, which runs it once, or `with ddp_patch.per_rank():` around it."
+        )
 
     return call
 
@@ -134,6 +173,25 @@ PATCHES = (
         Patch(module.__name__, name, _once(f"{module.__name__}.{name}"), _EFFECT)
         for module, names in FUNCTIONS.items()
         for name in names
+    ),
+    Patch("invoke.runners", "Runner.run", _once("invoke.run"), _EFFECT, when_imported="invoke"),
+    Patch(
+        "git.cmd",
+        "handle_process_output",
+        _pumped,
+        "of a command that all ranks hold: in the script's thread",
+        when_imported="git",
+    ),
+    *(
+        Patch(
+            "asyncio.subprocess",
+            name,
+            _in_loop(name),
+            "refused where the script calls it, with what to write",
+            also=(f"asyncio:{name}",),
+            when_imported="asyncio",
+        )
+        for name in ("create_subprocess_exec", "create_subprocess_shell")
     ),
     Patch("subprocess", "Popen.__init__", _start, _HELD),
     *(Patch("subprocess", f"Popen.{name}", _ask(name), _HELD) for name in METHODS),
