@@ -385,6 +385,44 @@ def test_a_signal_that_the_script_does_not_handle_ends_the_job(tmp_path):
     assert not Path(f"/proc/{job.pid(1)}").exists()
 
 
+def test_a_loop_s_handler_is_called_on_every_rank(tmp_path):
+    text = """
+import asyncio
+def stop(event, word):
+    here(f"{word} {len(seen)}")
+    event.set()
+seen = []
+async def train():
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, stop, event, "stopped")
+    print("ready", flush=True)
+    for turn in range(100_000):
+        if event.is_set():
+            break
+        seen.append(turn)
+        torch.save(turn, "turn.pt")
+        await asyncio.sleep(0)
+    event.clear()
+    print("waits", flush=True)
+    await event.wait()
+    here(repr([loop.remove_signal_handler(signal.SIGUSR1), loop.remove_signal_handler(signal.SIGUSR1)]))
+    here(repr(signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL))
+asyncio.run(train())
+torch.save(1, "one.pt")
+"""
+    with running(tmp_path, text, 2) as job:
+        job.wait_for("ready")
+        os.kill(job.pid(1), signal.SIGUSR1)
+        job.wait_for("waits")
+        time.sleep(1)
+        os.kill(job.pid(1), signal.SIGUSR1)
+        code, _, error = job.end()
+    said = job.said(2)
+    assert code == 0, error
+    assert said[0] == said[1]
+    assert [line.split()[0] for line in said[0]] == ["stopped", "stopped", "[True,", "True"]
+
+
 def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 

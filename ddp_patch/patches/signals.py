@@ -5,8 +5,10 @@ from __future__ import annotations
 import numbers
 import signal
 import threading
+from types import FrameType
 from typing import Any
 
+from ..job.signals import HEEDED
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 
@@ -49,11 +51,35 @@ def _timed(session: Session, wrapped: Any, args: Args, delay: Any = None, interv
     return session.job.signals.set_timer(wrapped, args, float(delay) > 0, session.agreed)
 
 
+def _add_to_loop(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    number, callback, *given = (*args, *(kwargs[name] for name in ("sig", "callback") if name in kwargs))
+    if number not in HEEDED or not session.rank_zero.in_lockstep():
+        return wrapped(*args, **kwargs)
+    wrapped(number, callback, *given)  # what it refuses; it would call the callback where the signal came alone
+    wrapped(number, _nothing)
+
+    def come(number: int, frame: FrameType | None) -> None:
+        if not instance.is_closed():
+            instance.call_soon_threadsafe(callback, *given)
+
+    signal.signal(number, come)
+
+
+def _nothing() -> None:
+    """Be what the loop itself calls, on the rank that is signalled."""
+
+
 _TIMED = "what fired on one rank is heeded by all before it"
 
 PATCHES = (
     Patch("signal", "signal", _signal, "handlers run on every rank at the same line of the script, once"),
     Patch("signal", "alarm", _alarm, _TIMED, optional=True),
     Patch("signal", "setitimer", _setitimer, _TIMED, optional=True),
+    Patch(
+        *("asyncio", "SelectorEventLoop.add_signal_handler", _add_to_loop),
+        "the loops of all ranks call it, from the same line of the script",
+        when_imported="asyncio",
+        optional=True,
+    ),
     Patch("signal", "getsignal", _getsignal, "the script's handler"),
 )
