@@ -24,15 +24,17 @@ from conftest import PATIENCE, THOROUGH
 from verify import collection
 from verify.warm import Warm
 
-from ddp_patch.verify import files, workplace
+from ddp_patch.verify import against as against_module
+from ddp_patch.verify import files, inquiry, workplace
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _files, _steps, varies
 from ddp_patch.verify.files import read
 from ddp_patch.verify.lines import lines
-from ddp_patch.verify.observed import Observed
+from ddp_patch.verify.observed import Loss, Observed
 from ddp_patch.verify.order import Epoch, Order, judged
 from ddp_patch.verify.printed import Said, Varying, paired
 from ddp_patch.verify.process import MARK
+from ddp_patch.verify.runs import Spec
 from ddp_patch.verify.tensors import tensors
 from ddp_patch.verify.tolerance import Tolerance
 
@@ -673,6 +675,81 @@ def test_a_script_that_is_slow_on_ranks_only_is_not_judged(verify):
     assert code == 2
     assert "was not done after" in said
     assert "alone it took" in said
+
+
+HOW = [(1, ""), (2, ""), (1, "still"), (2, "still"), (1, "float64"), (2, "float64"), (1, "again")]
+
+
+@pytest.mark.parametrize("late", HOW)
+@pytest.mark.parametrize("loss", [None, 0.5, 0.75])
+def test_what_was_not_done_in_time_is_held_against_nobody(monkeypatch, late, loss):
+    """But for numbers that ranks came to, and then only if neither draws nor rounding explain them."""
+    monkeypatch.setattr(inquiry, "observe", lambda done: done)
+    done = Counter()
+
+    def perform(spec):
+        how = "float64" if spec.float64 else "still" if spec.still else ""
+        done[spec] += 1
+        how = "again" if done[spec] > 1 else how
+        if (spec.nproc, how) == late:
+            return observed(loss, is_late=True)
+        draws = {"still": [{"what": "dropout is off", "line": ""}]} if late[1] == "still" and how == "still" else {}
+        return observed(0.75 if spec.nproc == 2 else 0.5, notes=draws)
+
+    spec = Spec(script=pathlib.Path(__file__), launcher="ddp_patch")
+    verdict = inquiry.Inquiry(spec, perform).ask(2)
+    differs = late[0] == 2 and loss == 0.75
+    assert verdict.word == ("differs" if differs else "could not tell"), verdict
+    assert differs or "was not done after" in verdict.why
+
+
+def observed(*losses, line="train.py:9", is_late=False, notes=None):
+    """One run, as a record tells of it."""
+    kept = [Loss(0, line, loss, 0) for loss in losses if loss is not None]
+    how = "" if is_late else "end"
+    return Observed("", 0, is_late, 9.0, "", "", how=how, losses=kept, notes=notes or {}, dtypes={"float32"})
+
+
+@pytest.mark.parametrize("loss", [0.5, 0.75])
+def test_late_ranks_whose_numbers_are_draws_or_rounding_are_not_told(monkeypatch, loss):
+    monkeypatch.setattr(inquiry, "observe", lambda done: done)
+    spec = Spec(script=pathlib.Path(__file__), launcher="ddp_patch")
+
+    def perform(spec):
+        return observed(0.5 if spec.float64 or spec.nproc == 1 else loss, is_late=spec.nproc == 2)
+
+    assert inquiry.Inquiry(spec, perform).ask(2).word == "could not tell"
+
+
+def against_of(monkeypatch, olds, news):
+    """Ask about runs of an old script, each time the next one, and of ranks of a new one, each in float64 as well."""
+    monkeypatch.setattr(against_module, "observe", lambda done, rank=0: done.seen)
+    request = SimpleNamespace(
+        against=pathlib.Path("old.py"), script=pathlib.Path(__file__), module="", args=(), steps=None, float64=False
+    )
+    olds, news = iter(olds), iter(news)
+
+    def run(spec):
+        return SimpleNamespace(seen=next(olds if spec.nproc == 1 else news), ended=SimpleNamespace(seconds=9.0))
+
+    return against_module.Against(request, "torchrun", run).ask(2)
+
+
+def test_a_migrated_script_that_was_not_done_in_time_is_not_judged(monkeypatch):
+    old, late = observed(0.5, line="old.py:9"), observed(0.5, is_late=True, line="new.py:11")
+    verdict = against_of(monkeypatch, [old], [late])
+    assert (verdict.word, "was not done after" in verdict.why) == ("could not tell", True)
+    other = observed(0.75, line="new.py:11")
+    for olds, news in (([old, old, old], [other, late]), ([old, old, late], [other, other])):
+        verdict = against_of(monkeypatch, olds, news)
+        assert (verdict.word, "was not done after" in verdict.why) == ("could not tell", True)
+
+
+def test_a_migrated_script_whose_original_varies_by_itself_is_not_judged(monkeypatch):
+    olds = [observed(loss, line="old.py:9") for loss in (0.5, 0.625)]
+    verdict = against_of(monkeypatch, olds, [observed(0.75, line="new.py:11")])
+    assert verdict.word == "could not tell"
+    assert "two runs alone differ in old.py:9" in verdict.why
 
 
 def test_a_script_that_asks_is_told_apart(verify):

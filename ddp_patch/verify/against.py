@@ -17,14 +17,14 @@ from typing import Any
 from .arguments import Request
 from .causes import causes
 from .compare import compare, varies
-from .difference import Difference
+from .difference import Difference, without
 from .inquiry import failure, notes
 from .observed import Observed, observe
 from .order import Order, batches_of, judged
 from .ranks import apart
 from .runs import Done, Launcher, Spec
 from .tolerance import Tolerance
-from .verdict import Verdict
+from .verdict import Verdict, could_not_tell, of_its_own
 
 _FAR = 1e3  # times the allowance
 
@@ -77,20 +77,26 @@ class Against:
         verdict = Verdict("same", title, alone=old, ranks=merged, tolerance=tolerance.described(old.age))
         verdict.still = sorted({note["what"] for note in old.notes.get("still", [])})
         if any(rank.failed for rank in ranks):
-            failed = next(rank for rank in ranks if rank.failed)
+            failed = next((rank for rank in ranks if rank.is_late), None) or next(rank for rank in ranks if rank.failed)
             verdict.ranks, verdict.word, verdict.why = failed, "differs", f"on {title}: {failure(failed)}"
             verdict.differences = compare(old, merged, tolerance)
-            return verdict
+            return could_not_tell(verdict, verdict.why) if failed.is_late else verdict
         judgement = list(judged(old, ranks, order))
         evident = [*judgement, *apart(ranks, tolerance)]
         verdict.notes = [*notes(old, merged, tolerance), *_expected(order, ranks, is_sound=not judgement)]
-        found = [*evident, *compare(old, merged, tolerance)]
+        found = compare(old, merged, tolerance)
         if found:
             again = self._alone(spec, order)
+            if again.failed:
+                return could_not_tell(verdict, f"{self._old.name} once more: {failure(again)}")
             by_itself = varies(old, again, tolerance)
-            found = [*evident, *compare(old, merged, tolerance, by_itself)]
-            itself = {(other.what, other.key) for other in compare(old, again, tolerance, by_itself)}
-            found = [one for one in found if (one.what, one.key) not in itself]
+            itself = compare(old, again, tolerance, by_itself)
+            verdict.varies = [*by_itself.named(), *sorted({other.key for other in itself})]
+            found, excused = without(compare(old, merged, tolerance, by_itself), itself)
+            if not evident and (not found or any(one.what in ("loss", "gradient", "weights") for one in excused)):
+                verdict.differences = found
+                return of_its_own(verdict, excused)
+        found = [*evident, *found]
         verdict.differences = sorted((_with_line(one, ranks) for one in found), key=lambda one: one.order)
         if not verdict.differences:
             verdict.why = "every number is the same, on the same batches"
@@ -106,7 +112,10 @@ class Against:
         runs = self._runs
         in_float64 = self._told(spec, verdict.title)
         self._runs = runs
-        if in_float64.word == "same" and _is_a_decision(verdict.differences):
+        late = next((seen for seen in (in_float64.alone, in_float64.ranks) if seen is not None and seen.is_late), None)
+        if late is not None:
+            could_not_tell(verdict, f"in float64: {failure(late)}")
+        elif in_float64.word == "same" and _is_a_decision(verdict.differences):
             verdict.float64 = (
                 "it is gone in float64, but only files differ, and by far more than rounding: other values were written"
             )

@@ -95,7 +95,7 @@ def _losses(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Di
         times = tolerance.exceeds(a.value, b.value, SMALL * largest.get(a.line, 0.0), a.age)
         if times > 1:
             said = f"backward {number}, loss {b.value:.9g}, alone {a.value:.9g} ({_apart(a.value, b.value)})"
-            yield Difference("loss", b.line, a.step, b.line, said, times)
+            yield Difference("loss", a.line, a.step, b.line, said, times)
     if len(one.losses) != len(other.losses):
         shorter = min(one.losses, other.losses, key=len)
         step = shorter[-1].step if shorter else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +10,15 @@ from pathlib import Path
 import torch
 
 from .compare import compare, varies
-from .difference import Difference
+from .difference import Difference, reached, without
 from .observed import Observed, observe
 from .pitfalls import pitfalls
 from .printed import Varying
 from .runs import Done, Spec
 from .tensors import noise
 from .tolerance import Tolerance
-from .verdict import Verdict
+from .verdict import Verdict, could_not_tell, of_its_own
 
-_NUMBERS = ("loss", "gradient", "printed")
 _NO_GPU = (
     "No CUDA GPUs",
     "not compiled with CUDA",
@@ -75,16 +73,16 @@ class Inquiry:
             verdict.why = "every number is the same"
             return verdict
         again = self._twice(self._alone(spec))
+        if again.failed:
+            return could_not_tell(verdict, f"alone once more: {failure(again)}")
         excused = self._excuse(verdict, alone, again, ranks, tolerance)
         if not verdict.differences:
-            return _of_its_own(verdict, excused)
+            return of_its_own(verdict, excused)
         if ranks.failed:
             verdict.word, verdict.why = "differs", f"on {title}: {failure(ranks)}"
         if ranks.is_late:
-            # Slow or stuck cannot be told apart: only numbers that it came to are held against it.
-            verdict.differences = [one for one in verdict.differences if one.what in _NUMBERS and one.times < math.inf]
-            verdict.word = "differs" if verdict.differences else "could not tell"
             verdict.why += f"; alone it took {alone.seconds:.0f} s"
+            self._of_late_ranks(verdict, spec, excused, tolerance)
         elif not ranks.failed:
             self._narrowed(verdict, spec, excused, tolerance)
         if verdict.word == "differs" and verdict.ranks is not None:
@@ -96,35 +94,39 @@ class Inquiry:
     ) -> list[Difference]:
         """Take out what differs between two runs alone as well."""
         self._varying = varies(alone, again, tolerance)
-        by_itself: dict[tuple[str, str], int] = {}
-        for found in compare(alone, again, tolerance, self._varying):
-            by_itself.setdefault((found.what, found.key), found.step)
-        verdict.varies = [*self._varying.named(), *sorted({key for _, key in by_itself})]
-        left: list[Difference] = []
-        excused: list[Difference] = []
-        for found in compare(alone, ranks, tolerance, self._varying):
-            since = by_itself.get((found.what, found.key))
-            (left if since is None or found.step < since else excused).append(found)
-        verdict.differences = left
+        itself = compare(alone, again, tolerance, self._varying)
+        verdict.varies = [*self._varying.named(), *sorted({found.key for found in itself})]
+        verdict.differences, excused = without(compare(alone, ranks, tolerance, self._varying), itself)
         return excused
+
+    def _of_late_ranks(self, verdict: Verdict, spec: Spec, excused: list[Difference], tolerance: Tolerance) -> None:
+        """Judge by the numbers that they came to: nothing else tells slow ranks from stuck ones."""
+        why, verdict.differences = verdict.why, reached(verdict.differences)
+        if verdict.differences:
+            self._narrowed(verdict, spec, excused, tolerance)
+        if not verdict.differences:
+            could_not_tell(verdict, why)
 
     def _narrowed(self, verdict: Verdict, spec: Spec, excused: list[Difference], tolerance: Tolerance) -> Verdict:
         """Find out whether a difference is of draws, or of rounding."""
         base, title = spec, verdict.title
         still = dataclasses.replace(spec, still=True)
         quiet = self._run(self._alone(still))
+        if quiet.is_late:
+            return could_not_tell(verdict, f"with random draws held still, alone: {failure(quiet)}")
         verdict.still = sorted({_held(note) for note in quiet.notes.get("still", [])})
         if verdict.still and not quiet.failed:
-            found = self._compared(still)
-            if found is not None and not found[1]:
+            ranks, found = self._compared(still, quiet)
+            if ranks.is_late and not found:
+                return could_not_tell(verdict, f"with random draws held still, on {title}: {failure(ranks)}")
+            if not found:
                 verdict.before, verdict.differences = verdict.differences, []
                 verdict.word, verdict.why = "same up to draws", "with random draws held still, every number is the same"
                 return verdict
-            if found is not None:
-                base = still
-                verdict.alone, verdict.ranks, verdict.differences = quiet, found[0], found[1]
+            base = still
+            verdict.alone, verdict.ranks, verdict.differences = quiet, ranks, found
         if excused and any(found.what in ("loss", "gradient", "weights") for found in excused):
-            return _of_its_own(verdict, excused)
+            return of_its_own(verdict, excused)
         verdict.word = "differs"
         verdict.why = f"on {title} its numbers are others" + (" even with draws held still" if base.still else "")
         if base.float64 or tolerance.dtype == "float64":
@@ -133,11 +135,17 @@ class Inquiry:
         return self._in_float64(verdict, dataclasses.replace(base, float64=True))
 
     def _in_float64(self, verdict: Verdict, spec: Spec) -> Verdict:
-        found = self._compared(spec)
-        if found is None:
+        alone = self._run(self._alone(spec))
+        if alone.is_late:
+            return could_not_tell(verdict, f"in float64, alone: {failure(alone)}")
+        if alone.failed:
             verdict.float64 = "the script does not run in float64, so it cannot be told whether this is rounding"
-        elif found[1]:
-            verdict.float64 = f"it is there in float64 as well, so it is no rounding: {found[1][0].said}"
+            return verdict
+        ranks, found = self._compared(spec, alone)
+        if ranks.is_late and not found:
+            return could_not_tell(verdict, f"in float64, on {verdict.title}: {failure(ranks)}")
+        if found:
+            verdict.float64 = f"it is there in float64 as well, so it is no rounding: {found[0].said}"
         else:
             held = " and random draws held still" if spec.still else ""
             verdict.word = "same up to rounding"
@@ -148,14 +156,12 @@ class Inquiry:
             verdict.before, verdict.differences = verdict.differences, []
         return verdict
 
-    def _compared(self, spec: Spec) -> tuple[Observed, list[Difference]] | None:
-        """Compare in another way of running; None if the script cannot run so alone."""
-        alone = self._run(self._alone(spec))
-        if alone.failed:
-            return None
+    def _compared(self, spec: Spec, alone: Observed) -> tuple[Observed, list[Difference]]:
+        """Compare in another way of running; of ranks that are late, what they came to."""
         tolerance = Tolerance("float64" if spec.float64 else alone.dtype)
         ranks = self._run(spec)
-        return ranks, compare(alone, ranks, tolerance, self._varying)
+        found = compare(alone, ranks, tolerance, self._varying)
+        return ranks, reached(found) if ranks.is_late else found
 
     def _run(self, spec: Spec) -> Observed:
         if spec not in self._seen:
@@ -173,21 +179,6 @@ class Inquiry:
             self._again = observe(self._perform(spec))
             self._runs.append((f"{spec.name}, again", self._again.seconds, self._again.how or "failed"))
         return self._again
-
-
-def _of_its_own(verdict: Verdict, excused: list[Difference]) -> Verdict:
-    trained = [found for found in excused if found.what in ("loss", "gradient", "weights", "count", "rate")]
-    if trained:
-        verdict.word = "could not tell"
-        verdict.why = (
-            "the script itself is not reproducible: two runs alone differ in "
-            f"{trained[0].key}{f' ({trained[0].line})' if trained[0].line else ''}. Seed what it draws from, or take "
-            "out what depends on the time"
-        )
-        verdict.before, verdict.differences = verdict.differences or excused, []
-    else:
-        verdict.word, verdict.why = "same", "every number is the same, but for what varies between two runs alone"
-    return verdict
 
 
 def _held(note: dict[str, str]) -> str:

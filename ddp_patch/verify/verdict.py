@@ -46,3 +46,25 @@ class Verdict:
     def code(self) -> int:
         """Exit code of the command, if this is all it has to say."""
         return CODES[self.word]
+
+
+def could_not_tell(verdict: Verdict, why: str) -> Verdict:
+    """Say why; what differs as it runs is shown all the same."""
+    verdict.word, verdict.why = "could not tell", why
+    verdict.before, verdict.differences = verdict.before or verdict.differences, []
+    return verdict
+
+
+def of_its_own(verdict: Verdict, excused: list[Difference]) -> Verdict:
+    """Tell a script that is not reproducible from one that only prints or writes what varies."""
+    trained = [found for found in excused if found.what in ("loss", "gradient", "weights", "count", "rate")]
+    if trained:
+        verdict.before = verdict.differences or excused
+        return could_not_tell(
+            verdict,
+            "the script itself is not reproducible: two runs alone differ in "
+            f"{trained[0].key}{f' ({trained[0].line})' if trained[0].line else ''}. Seed what it draws from, or take "
+            "out what depends on the time",
+        )
+    verdict.word, verdict.why = "same", "every number is the same, but for what varies between two runs alone"
+    return verdict
