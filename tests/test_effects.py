@@ -73,6 +73,44 @@ def test_runs_that_models_and_threads_log_to_are_those_of_one_process(ranks, npr
     assert ranks.call(outward.runs_that_models_and_threads_log_to, nproc).ok().results == [wanted] * nproc
 
 
+def what_a_summary_says():
+    """To a script that goes on where it was."""
+    os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true")
+    import wandb
+
+    own = ddp_patch.rank()
+    (rows,) = next(iter(DataLoader(torch.utils.data.TensorDataset(torch.arange(8.0)), 8)))
+    run = wandb.init(project="p")
+    seen = [run.summary.get("epoch", -1), list(run.summary.keys())]
+    run.summary["epoch"] = 5 + own
+    run.summary.best = rows.sum()
+    wandb.summary.update({"deep": {"a": 1 + own, "name": f"rank {own}"}})
+    run.log({"loss": rows.mean()})
+    seen += [run.summary["epoch"], run.summary.best, wandb.run.summary.get("epoch", -1), wandb.summary["loss"]]
+    seen += [run.summary["deep"]["a"], run.summary.deep.name, wandb.summary["deep"].keys()]
+    seen += [sorted(run.summary.keys()), dict(run.summary)["epoch"], isinstance(run.summary, type(wandb.summary))]
+    del run.summary["epoch"]
+    try:
+        run.summary["epoch"]
+    except KeyError as error:
+        seen.append(str(error))
+    thread = threading.Thread(target=lambda: run.summary.update({"by": 1 + run.summary.get("best", 0)}))
+    thread.start()
+    thread.join()
+    seen.append(run.summary["by"])
+    run.finish()
+    with wandb.init(mode="disabled") as none:
+        none.summary["a"] = 1
+        seen += [none.summary["a"], none.summary.get("b")]
+    return seen
+
+
+def test_the_summary_of_a_run_is_rank_0s(ranks):
+    (wanted,) = ranks.call(what_a_summary_says, 1).ok().results
+    assert wanted[:4] == [-1, [], 5, 28.0]
+    assert ranks.call(what_a_summary_says, 3).ok().results == [wanted] * 3
+
+
 def prints_in_forward():
     class Net(torch.nn.Linear):
         def forward(self, x):

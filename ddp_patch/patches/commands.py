@@ -59,7 +59,7 @@ def _pumped(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: K
             return wrapped(process, stdout_handler, stderr_handler, finalizer, decode_streams, kill_after_timeout)
         said = held.communicate(timeout=kill_after_timeout)
         for text, handler in zip(said, (stdout_handler, stderr_handler), strict=True):
-            lines = io.StringIO(text) if isinstance(text, str) else io.BytesIO(text or b"")
+            lines: Any = io.StringIO(text) if isinstance(text, str) else io.BytesIO(text or b"")
             for line in lines if handler else ():
                 handler(line.decode(sys.getfilesystemencoding()) if decode_streams else line)
         return finalizer(process) if finalizer else None

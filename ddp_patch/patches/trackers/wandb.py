@@ -1,4 +1,4 @@
-"""wandb: one run per job. Rank 0 has it; the others have a disabled one, of the same id, configuration and step.
+"""wandb: one run per job. Rank 0 has it; the others have a disabled one, of the same id, configuration, step and summary.
 
 Every rank gives what is logged, so that batches are gathered by all; rank 0 logs it.
 """
@@ -42,9 +42,10 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         # An offline run warns whoever asks where it can be seen.
         asked = [name for name in _FACTS if not (name.endswith("url") and getattr(runs[0], "offline", False))]
         known = {**dict.fromkeys(_FACTS), **{name: getattr(runs[0], name, None) for name in asked}}
-        return {**known, "config": dict(runs[0].config)}
+        return {**known, "config": dict(runs[0].config), "has_summary": _has_summary(runs[0])}
 
     facts = session.rank_zero.barrier_call("wandb.init", act)
+    has_summary = facts.pop("has_summary")
     if session.rank_zero.is_leader:
         run = runs[0]
         become(session, run, {})
@@ -59,6 +60,12 @@ def _init(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         history: Any = importlib.import_module("wandb.integration.torch.wandb_torch")
         hooks = {"watch": sdk._watch, "unwatch": sdk._unwatch, "_torch": history.TorchHistory(), "_log": _nowhere}
         become(session, run, {**known, **hooks})
+        if has_summary:
+            package: Any = sys.modules["wandb"]
+            before, run.summary = run.summary, _summaries().Summary(dict)
+            package.summary = run.summary if package.summary is before else package.summary
+    if has_summary:
+        _share(session, run.summary)
     for name in (*_ASKED, "log", "watch", "unwatch"):
         if hasattr(sys.modules["wandb"], name):
             setattr(sys.modules["wandb"], name, getattr(run, name))
@@ -71,6 +78,46 @@ def become(session: Session, run: Any, known: dict[str, Any]) -> None:
     asked = {name: _asking(session.shared(), kind, name) for name in _ASKED if hasattr(kind, name)}
     step = property(lambda run: session.shared().made("Run.step", lambda: kind.step.fget(run), (), {}))
     run.__class__ = type(kind.__name__, (kind,), {**known, **asked, "step": step, "__module__": kind.__module__})
+
+
+def _summaries() -> Any:
+    return sys.modules["wandb.sdk.wandb_summary"]
+
+
+def _has_summary(run: Any) -> bool:
+    return isinstance(run.summary, _summaries().Summary)  # not one of a disabled run, which all ranks have alike
+
+
+def _share(session: Session, summary: Any) -> None:
+    """Have a summary say what rank 0's says, and take what it is told as rank 0's does."""
+    kind, told = type(summary), []
+
+    def asking(name: str) -> Any:
+        real = getattr(kind, name)
+
+        @functools.wraps(real)
+        def ask(summary: Any, *args: Any, **kwargs: Any) -> Any:
+            whole = session.shared().made("Run.summary", functools.partial(kind._as_dict, summary), (), {})
+            told.append(whole or {})
+            try:
+                return real(summary, *args, **kwargs)
+            finally:
+                told.pop()
+
+        return ask
+
+    def as_dict(summary: Any) -> Any:
+        now = told[-1:]
+        return now[0] if now else kind._as_dict(summary)
+
+    def update(summary: Any, d: Any) -> None:
+        given = map_leaves(plain, d)
+        if not session.rank_zero.mutes(given):
+            kind.update(summary, given)
+
+    asked = {name: asking(name) for name in ("get", "keys", "__getitem__", "__getattr__")}
+    twin = type(kind.__name__, (kind,), {**asked, "_as_dict": as_dict, "update": update, "__module__": kind.__module__})
+    object.__setattr__(summary, "__class__", twin)  # its own would be an entry
 
 
 def _log(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -109,7 +156,7 @@ def _nowhere(*args: Any, **kwargs: Any) -> None:
 
 
 _ONE_RUN = (
-    "one run; the other ranks' has its `id`, `name`, `dir`, `config`, `step`, ...; what is asked of it, rank 0 asks"
+    "one run; the other ranks' has its `id`, `name`, `config`, `step`, `summary`, ...; what is asked of it, rank 0 asks"
 )
 
 PATCHES = (
