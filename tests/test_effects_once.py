@@ -1,5 +1,6 @@
 """Outward effects that take side ways: what rank 0 does is done once, and what it gets every rank gets."""
 
+import gc
 import glob
 import hashlib
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 import ddp_patch
 
@@ -414,3 +416,71 @@ def test_commands_that_asyncio_runs_are_refused(ranks):
         assert "asyncio.create_subprocess_shell" in shell
         assert (own, once) == (f"{rank}\n", "a\n")
     assert ranks.call(commands_of_asyncio, 1).ok().results == [["0\n", "a\n"]]
+
+
+class Recorder:
+    """Writes what is left when it goes, as a film does that nobody released."""
+
+    alive = 0
+
+    def __init__(self, name):
+        self.name, self.lines = name, []
+        Recorder.alive += 1
+
+    def add(self, line):
+        self.lines.append(line)
+        return self
+
+    def __del__(self):
+        Recorder.alive -= 1
+        with open(self.name, "w") as stream:
+            stream.writelines(self.lines)
+
+
+def objects_that_nobody_holds_any_more():
+    made = ddp_patch.rank_zero(Recorder)
+    kept = made("kept.txt")
+    seen = []
+    for step in range(5):
+        recorder = made(f"{step}.txt")
+        recorder.add(f"step {step}")
+        seen += [recorder.add("") is recorder, kept.add("k") is kept]
+    of_another_end = made("cycle.txt")
+    own = [of_another_end]
+    own.append(own)
+    del of_another_end, own
+    if ddp_patch.rank() == 0:
+        gc.collect()
+    later = made("later.txt")
+    del recorder
+    os.mkdir("folder")  # where all ranks come
+    seen += [sorted(os.listdir(".")), Path("0.txt").read_text(), later.add("").name, kept.lines, Recorder.alive]
+    os.rmdir("folder")
+    return seen
+
+
+def test_objects_of_rank_0_end_when_no_script_holds_them(ranks):
+    first, *others = ranks.call(objects_that_nobody_holds_any_more, 3).ok().results
+    assert first[-1] == 2
+    assert others == [[*first[:-1], 0]] * 2
+    names = ["0.txt", "1.txt", "2.txt", "3.txt", "4.txt", "cycle.txt", "folder"]
+    assert first[:-1] == [*[True] * 10, names, "step 0", "later.txt", ["k"] * 5]
+
+
+class Noted(list):
+    pass
+
+
+def losses_of_half_precision():
+    noted = ddp_patch.rank_zero(Noted)()
+    model = torch.nn.Linear(4, 1).bfloat16()
+    for x in DataLoader(torch.ones(8, 4).bfloat16(), 8):
+        loss = model(x).square().mean()
+        noted.append(loss)
+        noted.append(x)
+    return [str(value.dtype) + str(tuple(value.shape)) + type(value).__name__ for value in noted]
+
+
+def test_what_is_logged_may_be_of_half_precision(ranks):
+    wanted = ["torch.bfloat16()Tensor", "torch.bfloat16(8, 4)Tensor"]
+    assert ranks.call(losses_of_half_precision, 2).ok().results == [wanted] * 2

@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 class LeadersHandle(wrapt.ObjectProxy):  # type: ignore[type-arg]  # of no use here
     """What rank 0's script holds: the object, whose methods rank 0 calls."""
 
-    OBJECT = "_self_objects", "_self_number"
+    OBJECT = "_self_objects", "__wrapped__"
 
-    def __init__(self, wrapped: Any, objects: SharedObjects, number: int) -> None:
+    def __init__(self, wrapped: Any, objects: SharedObjects) -> None:
         super().__init__(wrapped)
         self._self_objects = objects
-        self._self_number = number
+
+    def __del__(self) -> None:
+        """Let go of the object, which may end here."""
+        with self._self_objects.dropped(self.__wrapped__):
+            self.__wrapped__ = None
 
     def __getattr__(self, name: str) -> Any:
         """Read what all ranks get."""
         if name.startswith("__"):
             return getattr(self.__wrapped__, name)
-        return self._self_objects.attribute(self._self_number, type(self.__wrapped__), name)
+        return self._self_objects.attribute(type(self.__wrapped__), name, self.__wrapped__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, on rank 0."""
@@ -61,10 +65,10 @@ class Nobody:
 class OthersHandle:
     """What the script of another rank holds in its place. It is of the same class, for ``isinstance``."""
 
-    OBJECT = "_objects", "_number"
+    OBJECT = "_objects", "_object"
 
-    def __init__(self, kind: type, objects: SharedObjects, number: int) -> None:
-        held = {"_kind": kind, "_objects": objects, "_number": number}
+    def __init__(self, kind: type, objects: SharedObjects) -> None:
+        held = {"_kind": kind, "_objects": objects, "_object": None}
         for name, value in held.items():
             object.__setattr__(self, name, value)
 
@@ -77,8 +81,8 @@ class OthersHandle:
         """Read what all ranks get."""
         if name.startswith("__"):
             raise AttributeError(name)
-        objects, number, kind = (object.__getattribute__(self, own) for own in ("_objects", "_number", "_kind"))
-        return objects.attribute(number, kind, name)
+        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
+        return objects.attribute(kind, name, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Leave it to rank 0, which sets it on the object itself."""
@@ -103,8 +107,8 @@ def with_operators(handle: Any, kind: Any) -> Any:
 
     def operator(name: str) -> Callable[..., Any]:
         def call(self: Any, *args: Any) -> Any:
-            objects, number = (object.__getattribute__(self, own) for own in handle.OBJECT)
-            return objects.operate(number, kind, name, args)
+            objects, real = (object.__getattribute__(self, own) for own in handle.OBJECT)
+            return objects.operate(kind, name, real, args)
 
         return call
 

@@ -9,10 +9,13 @@ import datetime
 import functools
 import importlib
 import inspect
+import itertools
 import pathlib
 import types
 import uuid
+import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -22,6 +25,7 @@ import numpy as np
 import torch
 import wrapt
 
+from ..batch.forms import full_tensor
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..errors import LockstepError
@@ -66,8 +70,9 @@ class SharedObjects:
         self._rank_zero = rank_zero
         self._owners = owners
         self._library = library
-        self._leaders: list[Any] = []  # on rank 0: the objects, by number
-        self._handles: dict[int, Any] = {}  # number -> what the script has of it
+        self._count = itertools.count()
+        self._numbers: dict[int, int] = {}  # on rank 0: id of an object that its script has -> number
+        self._handles: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # what the script has
 
     def made(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function on rank 0, or a class, unless the library itself calls it."""
@@ -100,35 +105,37 @@ class SharedObjects:
         def act() -> tuple[str, Any]:
             inner, named = map_leaves(_theirs, (args, kwargs))
             result = real(*inner, **named)
-            if what in self._library.giving_back:
-                kept.append(result)
-                return "argument", None
-            return self._told(result)
+            kept.append(result)
+            return ("argument", None) if what in self._library.giving_back else self._told(result)
 
         kind, told = self._rank_zero.call(what, act)
         if kind == "argument":
             return kept[0] if kept else next(iter((*args, *kwargs.values())), None)
         if kind == "value":
             return told
-        handle: Any
-        class_: Any
         number, module, name = told
-        if number not in self._handles:
-            if self._rank_zero.is_leader:
-                held = self._leaders[number]
-                handle, class_ = LeadersHandle, type(held)
-            else:
-                held = class_ = _class(module, name)
-                handle = OthersHandle
-            self._handles[number] = with_operators(handle, class_)(held, self, number)
-        return self._handles[number]
+        handle = self._handles.get(number)
+        return self._handle(number, kept[0] if kept else _class(module, name)) if handle is None else handle
+
+    def _handle(self, number: int, held: Any) -> Any:
+        if self._rank_zero.is_leader:
+            self._numbers[id(held)] = number
+            handle = with_operators(LeadersHandle, type(held))(held, self)
+        else:
+            handle = with_operators(OthersHandle, held)(held, self)
+        self._handles[number] = handle
+        return handle
+
+    def dropped(self, held: Any) -> AbstractContextManager[None]:
+        """Note that rank 0's script has an object no more; if it ends inside, its end is rank 0's alone."""
+        self._numbers.pop(id(held), None)
+        return self._rank_zero.alone()
 
     def _told(self, result: Any) -> tuple[str, Any]:
         if self._is_value(result):
             return "value", result
-        number = next((index for index, known in enumerate(self._leaders) if known is result), len(self._leaders))
-        if number == len(self._leaders):
-            self._leaders.append(result)
+        known = self._numbers.get(id(result))
+        number = next(self._count) if known is None else known
         return "object", (number, type(result).__module__, type(result).__qualname__)
 
     def _is_value(self, result: Any) -> bool:
@@ -139,17 +146,15 @@ class SharedObjects:
         is_data = type(result).__module__.startswith(self._library.data) if self._library.data else False
         return is_data or isinstance(result, _VALUES) or type(result) is torch.Tensor
 
-    def attribute(self, number: int, kind: type, name: str) -> Any:
-        """Read an attribute of an object, or give a method of it."""
+    def attribute(self, kind: type, name: str, real: Any) -> Any:
+        """Read an attribute of an object, or give a method of it; rank 0 has the object."""
         what = f"{kind.__name__}.{name}"
-        real = self._leaders[number] if self._rank_zero.is_leader else None
         if _is_method(kind, name):
             return functools.partial(self._method, what, getattr(real, name, None))
         return self.call(what, lambda: getattr(real, name), (), {})
 
-    def operate(self, number: int, kind: type, name: str, args: tuple[Any, ...]) -> Any:
+    def operate(self, kind: type, name: str, real: Any, args: tuple[Any, ...]) -> Any:
         """Apply an operator to an object; what it iterates over is there at once."""
-        real: Any = self._leaders[number] if self._rank_zero.is_leader else None
         what, method = f"{kind.__name__}.{name}", getattr(real, name, _nowhere)
         if name == "__iter__":
             return iter(self.call(what, lambda: list(real), args, {}))
@@ -165,9 +170,9 @@ def _nowhere(*_: Any) -> None:
 
 def plain(leaf: Any) -> Any:
     """Give a batch as a tensor that any library takes."""
-    if isinstance(leaf, (BatchTensor, PendingTensor)):
-        return torch.from_numpy(leaf.detach().cpu().numpy())
-    return leaf
+    if isinstance(leaf, BatchTensor):
+        return full_tensor(leaf).detach().cpu()
+    return leaf.detach().cpu() if isinstance(leaf, PendingTensor) else leaf
 
 
 def _theirs(leaf: Any) -> Any:
