@@ -154,6 +154,14 @@ SAMPLED = "from torch.utils.data import DataLoader, DistributedSampler\n"
             "def train(loader, s=None):\n    for epoch in range(3):\n        step(loader)\n\n\ns1 = None\n"
             "a = DataLoader(ds, 8, shuffle=True)\ntrain(a, s=s1)\n",
         ),
+        (
+            "def make(ds):\n    return DataLoader(ds, 8 // N, sampler=DistributedSampler(ds))\n\n\n"
+            "class Trainer:\n    def __init__(self, data):\n        self.data = data\n\n    def run(self, epoch):\n"
+            "        self.data.sampler.set_epoch(epoch)\n        step(self.data)\n\n\nTrainer(make(ds)).run(0)\n",
+            "def make(ds):\n    return DataLoader(ds, 8, shuffle=True)\n\n\n"
+            "class Trainer:\n    def __init__(self, data):\n        self.data = data\n\n    def run(self, epoch):\n"
+            "        step(self.data)\n\n\nTrainer(make(ds)).run(0)\n",
+        ),
     ],
 )
 def test_a_loader_shuffles_as_the_sampler_did_that_it_has(code, left_over):

@@ -32,6 +32,11 @@ class Definitions:
         """List the calls whose results a name holds; Bindings does."""
         raise NotImplementedError
 
+    def makers(self, node: ast.AST) -> list[ast.Call]:
+        """List the calls that made what a name holds, without those of functions of this script, which only give it."""
+        given = ((call, self.callee(call)) for call in self.origins(node))
+        return [call for call, function in given if function is None or function.name == "__init__"]
+
     @cached_property
     def callers(self) -> dict[Function, list[ast.Call]]:
         """Where each function of the script is called."""

@@ -47,7 +47,11 @@ def unused(script: Script) -> None:
             a
             for a in names
             if (a.asname or a.name).split(".")[0] not in used
-            and (a.name in IMPORTED or f"{full}.{a.name}" in IMPORTED or a.name.startswith("torch.distributed"))
+            and (
+                a.name in IMPORTED
+                or f"{full}.{a.name}" in IMPORTED
+                or f"{full or a.name}".startswith("torch.distributed")
+            )
         ]
         if "torch.distributed" in [a.name for a in names if a.asname is None]:
             unused += [a for a in names if a.name == "torch.distributed" and "torch.distributed." not in script.text]

@@ -27,7 +27,7 @@ class Samplers(Pass):
         return self._order(sampler, loader) or ""
 
     def _is_dealt(self, sampler: ast.expr) -> bool:
-        made = ast.walk(sampler) if isinstance(sampler, (ast.Call, ast.IfExp)) else self.bindings.origins(sampler)
+        made = ast.walk(sampler) if isinstance(sampler, (ast.Call, ast.IfExp)) else self.bindings.makers(sampler)
         return any(isinstance(c, ast.Call) and tail(c) == "DistributedSampler" for c in made)
 
     def _order(self, value: ast.expr, loader: ast.Call) -> str | None:
@@ -114,9 +114,9 @@ class Samplers(Pass):
         if AGAIN.encode() in self.script.rest_of_line(self.script.statement(call)):
             return True  # a migration wrote it
         owner = call.func.value
-        made = self.bindings.origins(owner)
+        made = self.bindings.makers(owner)
         if not made and isinstance(owner, ast.Attribute) and owner.attr == "sampler":
-            made = self.bindings.origins(owner.value)
+            made = self.bindings.makers(owner.value)
             return bool(made) and all(tail(c) == "DataLoader" and not _has_sampler(c) for c in made)
         if made and all(tail(c) == "DataLoader" for c in made):
             return True  # Accelerate's have it, torch's do not

@@ -19,7 +19,7 @@ def apply(plan: Plan, script: Script) -> None:
     for node in script.all(ast.Attribute):
         if node.attr != "batch_size" or not isinstance(node.ctx, ast.Load) or _is_of_rows(script, node):
             continue
-        made, code = bindings.origins(node.value), script.code(node)
+        made, code = bindings.makers(node.value), script.code(node)
         shared = [call for call in made if _is_shared(script, call)]
         if shared and (len(shared) < len(made) or any(tail(c) == "rank_loader" for c in shared)):
             script.todo(node, _EITHER.format(code=code, world=plan.dialect.world))
