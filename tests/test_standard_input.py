@@ -2,6 +2,7 @@
 
 import fcntl
 import fileinput
+import gc
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import pty
 import select
 import shutil
 import struct
+import subprocess
 import sys
 import termios
 import tty
@@ -162,3 +164,51 @@ def test_the_terminal_of_rank_0_is_that_of_all(ranks):
     alone = ranks.call(a_terminal_of_some_size, 1, timeout=60).ok().results
     assert alone == [[132, 50, 132, True, True, False, 25, False]]
     assert ranks.call(a_terminal_of_some_size, 2, timeout=60).ok().results == alone * 2
+
+
+WAITS = "import os; os.read(0, 1); os.write(1, b'first\\n'); os.read(0, 1); os.write(1, b'second\\n')"
+
+
+def pipes_that_are_waited_for():
+    """By what tells whether there is anything, and by their descriptors."""
+    before = len(os.listdir("/proc/self/fd"))
+    process = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    told, said = process.stdin, process.stdout
+
+    def is_ready(*timeout):
+        ready = select.select([said], [], [], *timeout)[0]
+        return [ready == [said], select.select([said.fileno()], [], [], 0)[0] == [said.fileno()]]
+
+    seen = [*is_ready(0.05), said.fileno() == said.fileno(), select.select([], [told], [], 0)[1] == [told]]
+    told.write(b"\n")
+    told.flush()
+    seen += [*is_ready(), os.read(said.fileno(), 100).decode(), *is_ready(0)]
+    told.write(b"\n")
+    told.close()
+    seen += [*is_ready(60), said.read().decode(), process.wait(), *is_ready(60), os.read(said.fileno(), 5).decode()]
+    said.close()
+    try:
+        said.fileno()
+    except ValueError as error:
+        seen.append(str(error))
+    with open("a.txt", "w+") as stream:  # which may have their numbers now
+        stream.write("own")
+        stream.flush()
+        seen.append(os.pread(stream.fileno(), 3, 0).decode())
+    process = subprocess.Popen(["echo", "a"], stdout=subprocess.PIPE)
+    process.stdout.fileno()
+    seen += [process.communicate()[0].decode(), process.stdout.closed]
+    process = subprocess.Popen(["echo", "a"], stdout=subprocess.PIPE)
+    seen.append(os.read(process.stdout.fileno(), 5).decode())
+    seen.append(process.wait())
+    process = told = said = None
+    gc.collect()
+    return [*seen, len(os.listdir("/proc/self/fd")) - before]
+
+
+def test_whether_a_command_has_said_anything_rank_0_tells(ranks):
+    alone = ranks.call(pipes_that_are_waited_for, 1, timeout=60).ok().results
+    assert alone[0][:4] == [False, False, True, True]
+    assert alone[0][4:9] == [True, True, "first\n", False, False]
+    assert alone[0][-1] == 0
+    assert ranks.call(pipes_that_are_waited_for, 3, timeout=60).ok().results == alone * 3

@@ -149,6 +149,9 @@ class Commands:
 
         self._files.written.commanded()
         result, codes, changes = self._rank_zero.call(f"subprocess.Popen.{what}", leaders)
+        for pipe in (process.stdin, process.stdout, process.stderr) if what == "communicate" else ():
+            if isinstance(pipe, Pipe):
+                pipe.ended()
         for pid, code in codes.items():
             if code is not None and pid in self._held:
                 self._held.pop(pid).returncode = code

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from .rank_zero import RankZero
+
+_numbered: weakref.WeakValueDictionary[int, Pipe] = weakref.WeakValueDictionary()
+
+
+def pipe_of(file: Any) -> Pipe | None:
+    """Give the pipe that is meant, by itself or by its descriptor; None for another file."""
+    if isinstance(file, Pipe):
+        return file
+    pipe = _numbered.get(file) if isinstance(file, int) else None
+    return None if pipe is None or pipe.closed else pipe
 
 
 class Pipe:
@@ -24,6 +35,7 @@ class Pipe:
         """
         self.real = real
         self.closed = False
+        self._nothing: io.FileIO | None = None  # of another rank, that has a descriptor to look at
         self._rank_zero = rank_zero
         self._name = name
         self._is_text = is_text
@@ -48,10 +60,24 @@ class Pipe:
         return line
 
     def __getattr__(self, name: str) -> Any:
-        """Pass on what else rank 0's pipe can, such as its descriptor."""
-        if name == "fileno" and self.real is None:
-            return lambda: os.open(os.devnull, os.O_RDWR)
+        """Pass on what else rank 0's pipe can."""
         return getattr(self.real, name)
+
+    def fileno(self) -> int:
+        """Give a descriptor, by which ``select`` and ``os.read`` know the pipe; another rank's leads nowhere."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if self.real is None and self._nothing is None:
+            self._nothing = io.FileIO(os.devnull, "r+")
+        number = int((self._nothing if self.real is None else self.real).fileno())
+        _numbered[number] = self
+        return number
+
+    def ended(self) -> None:
+        """Be closed, as rank 0's is."""
+        self.closed = True
+        if self._nothing is not None:
+            self._nothing.close()
 
     def read(self, *size: int) -> Any:
         """Read what is left, or so much of it."""
@@ -81,7 +107,7 @@ class Pipe:
     def close(self) -> None:
         """Close it."""
         if not self.closed:
-            self.closed = True
+            self.ended()
             self._ask("close")
 
     def read1(self, *size: int) -> Any:

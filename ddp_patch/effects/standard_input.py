@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .pipes import Pipe
+from .pipes import Pipe, pipe_of
 from .prompts import Prompts
 from .rank_zero import RankZero
 
@@ -31,6 +32,10 @@ class Input(Pipe):
         super().__init__(rank_zero, real, name, is_text=hasattr(real, "encoding"))
         self._prompts = prompts
         self._is_terminal = is_terminal
+
+    def fileno(self) -> int:
+        """This rank's own, which leads nowhere on others than rank 0."""
+        return int(self.real.fileno())
 
     def isatty(self) -> bool:
         """As on rank 0."""
@@ -123,10 +128,11 @@ class StandardInput:
 
     def read(self, real: Callable[[int, int], bytes], descriptor: int, size: int) -> bytes:
         """Read from a descriptor, as ``os.read`` does."""
+        if pipe_of(descriptor) is not None and self._is_asked():
+            return bytes(self._rank_zero.call("os.read", lambda: real(descriptor, size)))
         if not (is_it(descriptor) and self._is_asked()):
             return real(descriptor, size)
-        found: bytes = self._prompts.ask("os.read", lambda: real(descriptor, size))
-        return found
+        return bytes(self._prompts.ask("os.read", lambda: real(descriptor, size)))
 
     def call(self, what: str, real: Callable[..., Any], file: Any, args: Any) -> Any:
         """Call a function of ``termios`` for the terminal of rank 0."""
@@ -135,9 +141,10 @@ class StandardInput:
         return self._rank_zero.call(what, lambda: real(file, *args))
 
     def select(self, real: Callable[..., Any], kinds: Sequence[Any], timeout: Any) -> Any:
-        """Wait until one of several can be read or written: whether standard input can, rank 0 tells."""
+        """Wait until one of several can be read or written: of standard input and a command's pipes, rank 0 tells."""
         kinds = [list(kind) for kind in kinds]
-        if not (any(map(is_it, kinds[0])) and self._is_asked()):
+        is_input = any(map(is_it, kinds[0]))
+        if not ((is_input or any(map(pipe_of, itertools.chain(*kinds)))) and self._is_asked()):
             return real(*kinds, *timeout)
 
         def leaders() -> list[list[int]]:
@@ -147,7 +154,7 @@ class StandardInput:
                 for kind, ready in zip(kinds, found, strict=True)
             ]
 
-        if timeout and timeout[0] is not None and timeout[0] <= 0:
+        if not is_input or (timeout and timeout[0] is not None and timeout[0] <= 0):
             places = self._rank_zero.call("select.select", leaders)
         else:
             places = self._prompts.ask("select.select", leaders)

@@ -57,14 +57,14 @@ _TOOLKIT = "prompt_toolkit.shortcuts.prompt"  # which IPython asks with
 
 PATCHES = (
     Patch("builtins", "input", asked("input"), _EFFECT),
-    Patch("os", "read", _read, "of standard input: as `input`"),
+    Patch("os", "read", _read, "of standard input: as `input`; of a command's pipe: what rank 0 reads"),
     *(
         Patch(
             "os", name, _stands_for_stream(f"os.{name}"), "of descriptors 0 to 2, asked by the script: rank 0's answer"
         )
         for name in ("isatty", "get_terminal_size")
     ),
-    Patch("select", "select", _select, "whether there is standard input, rank 0 tells"),
+    Patch("select", "select", _select, "whether there is standard input, or a command has said anything, rank 0 tells"),
     *(
         Patch("termios", name, _on_terminal(f"termios.{name}"), "of standard input: rank 0's terminal")
         for name in _TERMINAL
