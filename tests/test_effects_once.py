@@ -1,10 +1,12 @@
 """Outward effects that take side ways: what rank 0 does is done once, and what it gets every rank gets."""
 
+import contextlib
 import gc
 import glob
 import hashlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -484,3 +486,74 @@ def losses_of_half_precision():
 def test_what_is_logged_may_be_of_half_precision(ranks):
     wanted = ["torch.bfloat16()Tensor", "torch.bfloat16(8, 4)Tensor"]
     assert ranks.call(losses_of_half_precision, 2).ok().results == [wanted] * 2
+
+
+def samples_of_databases():
+    seen = []
+    for name in ("a.db", ":memory:", "a.db"):
+        with contextlib.closing(sqlite3.connect(name)) as connection:
+            connection.execute("create table if not exists t (x)")
+            connection.executemany("insert into t values (?)", [(i,) for i in range(100)])
+            connection.commit()
+            seen.append(connection.execute("select x from t order by random() limit 9").fetchall())
+            seen.append(connection.execute("select random(), hex(randomblob(4)), length(randomblob(null))").fetchall())
+    return seen
+
+
+def test_databases_draw_alike_on_every_rank(ranks):
+    first, second = ranks.call(samples_of_databases, 2).ok().results
+    assert first == second
+    assert len({str(drawn) for drawn in first}) == 6
+
+
+def commands_beside_large_folders():
+    """Of temporary files, as an unpacked data set is: each command is given one in another way, or none."""
+    from ddp_patch.effects import temporary
+
+    large, few = tempfile.mkdtemp(), tempfile.mkdtemp()
+    for i in range(1200):
+        Path(large, f"{i}.txt").touch()
+    looked, entries = [], temporary._entries
+
+    def counted(place, path=""):
+        for found in entries(place, path):
+            looked.append(found)
+            yield found
+
+    temporary._entries = counted
+    seen, counts = [], []
+
+    def run(*command, **options):
+        before = len(looked)
+        subprocess.run(command, check=True, **options)
+        counts.append(len(looked) - before)
+        seen.append([sorted(set(os.listdir(large)) - {f"{i}.txt" for i in range(1200)}), os.listdir(few)])
+
+    for _ in range(3):
+        run("true")
+    Path("out.sh").write_text(f"touch {few}/by_few")
+    run("sh", "out.sh")
+    run("touch", f"{large}/a")
+    run("touch", f"{os.path.basename(large)}/b", cwd=os.path.dirname(large))
+    run("touch", "c", cwd=large)
+    run("sh", "-c", 'touch "$PLACE/d"', env={**os.environ, "PLACE": large})
+    run("sh", input=f"touch {large}/e", text=True)
+    with open(f"{large}/f", "w") as stream:
+        run("echo", "f", stdout=stream)
+    process = subprocess.Popen(["rm", f"{large}/a", f"{large}/0.txt"])
+    process.wait()
+    seen += [os.path.exists(f"{large}/0.txt"), Path(large, "f").read_text()]
+    run("true")
+    shutil.rmtree(large)
+    shutil.rmtree(few)
+    temporary._entries = entries
+    return [seen, counts]
+
+
+def test_a_large_temporary_folder_is_looked_into_for_commands_that_name_it(ranks):
+    ((alone, _),) = ranks.call(commands_beside_large_folders, 1).ok().results
+    results = ranks.call(commands_beside_large_folders, 2).ok().results
+    assert [seen for seen, _ in results] == [alone] * 2
+    counts = results[0][1]
+    assert 1000 <= counts[0] <= 2010  # finds that it is large; what lies in it is given twice
+    assert max(*counts[1:4], counts[-1]) <= 20

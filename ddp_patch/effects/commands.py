@@ -52,7 +52,7 @@ class Commands:
         self._files.written.commanded()
 
         def leaders() -> Any:
-            before = self._places.look()
+            before = self._places.look((args, kwargs))
             return real(*args, **kwargs), self._places.changes(before)
 
         result, changes = self._rank_zero.barrier_call(what, leaders)
@@ -106,7 +106,7 @@ class Commands:
         self._files.written.commanded()
         args, kwargs = map_leaves(lambda leaf: leaf.real if isinstance(leaf, Pipe) else leaf, (args, kwargs))
         if self._rank_zero.is_leader:
-            vars(process)[_BEFORE] = self._places.look()
+            vars(process)[_BEFORE] = self._places.look((args, kwargs))
             shown: dict[str, Any] = self._rank_zero.barrier_call(
                 "subprocess.Popen", lambda: _started(real, process, args, kwargs)
             )

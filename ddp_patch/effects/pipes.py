@@ -67,9 +67,10 @@ class Pipe:
         """Give a descriptor, by which ``select`` and ``os.read`` know the pipe; another rank's leads nowhere."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        if self.real is None and self._nothing is None:
-            self._nothing = io.FileIO(os.devnull, "r+")
-        number = int((self._nothing if self.real is None else self.real).fileno())
+        held = self.real
+        if held is None:
+            held = self._nothing = self._nothing or io.FileIO(os.devnull, "r+")
+        number = int(held.fileno())
         _numbered[number] = self
         return number
 

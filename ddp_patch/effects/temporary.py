@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import stat
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from .descriptors import path_of
 from .rank_zero import RankZero
 
-Entries = dict[tuple[int, str], tuple[Any, ...]]  # number of the place, path in it -> what is there
-Changes = list[tuple[str, int, str, tuple[Any, ...]]]  # the place on rank 0, its number, path in it, what is there now
+Entry = tuple[Any, ...]
+Changes = list[tuple[str, int, str, Entry]]  # the place on rank 0, its number, path in it, what is there now
+_FEW = 1000  # entries, which take some milliseconds to look at
+
+
+class Seen(NamedTuple):
+    """What was there before a command."""
+
+    entries: dict[tuple[int, str], Entry]  # number of the place, path in it -> what is there
+    passed: frozenset[int]  # places that were not looked into
 
 
 class TemporaryPlaces:
@@ -26,28 +37,52 @@ class TemporaryPlaces:
         self._rank_zero = rank_zero
         self._own: list[str] = []
         self._gone: set[int] = set()  # of rank 0's
+        self._large: set[int] = set()  # when they were last looked into
 
     def made(self, path: str) -> None:
         """Remember one: every rank comes here for the same one of the script's."""
         self._own.append(os.path.abspath(path))
 
-    def look(self) -> Entries:
-        """Tell what is there on rank 0, before a command."""
-        found: Entries = {}
-        for number, place in enumerate(self._own):
-            if number not in self._gone:
-                _look_into(number, place, "", found)
-                if (number, "") not in found:
-                    self._gone.add(number)
-        return found
+    def look(self, told: Any) -> Seen:
+        """Look at what is there on rank 0, before a command.
 
-    def changes(self, before: Entries) -> Changes:
+        Of large places only those are looked into that the command was told of.
+
+        Args:
+            told: what the command is given: its arguments, and those of ``subprocess.Popen``.
+        """
+        text = "\0".join(_texts([told, _here(), *os.environ.values()])) if self._own else ""
+        named = tuple(os.path.join(place, "") for place in self._own if os.path.basename(place) in text)
+        entries: dict[tuple[int, str], Entry] = {}
+        passed = set()
+        for number, place in enumerate(self._own):
+            is_named = os.path.join(place, "").startswith(named)
+            if number in self._gone:
+                continue
+            if number in self._large and not is_named:
+                passed.add(number)
+                continue
+            found = dict(itertools.islice(_entries(place), None if is_named else _FEW + 1))
+            is_large = len(found) > _FEW
+            (self._large.add if is_large else self._large.discard)(number)
+            if not found:
+                self._gone.add(number)
+            elif is_large and not is_named:
+                passed.add(number)
+            else:
+                entries.update({(number, path): entry for path, entry in found.items()})
+        return Seen(entries, frozenset(passed))
+
+    def changes(self, before: Seen) -> Changes:
         """Tell what a command changed on rank 0."""
-        now = self.look()
-        changed = [key for key in now if now[key] != before.get(key)]
+        now: dict[tuple[int, str], Entry] = {}
+        for number, place in enumerate(self._own):
+            if number not in self._gone | before.passed:
+                now.update({(number, path): entry for path, entry in _entries(place)})
+        changed = [key for key in now if now[key] != before.entries.get(key)]
         return [
             (self._own[number], number, path, now.get((number, path), ()))
-            for number, path in [*changed, *(key for key in before if key not in now)]
+            for number, path in [*changed, *(key for key in before.entries if key not in now)]
         ]
 
     def follow(self, changes: Changes) -> None:
@@ -77,21 +112,41 @@ def _within(place: str, path: str) -> str:
     return os.path.join(place, path) if path else place
 
 
-def _look_into(number: int, place: str, path: str, found: Entries) -> None:
+def _texts(told: Any) -> Iterator[str]:
+    """Give what may name a file, in what a command is told."""
+    if isinstance(told, (str, bytes, os.PathLike)):
+        yield os.fsdecode(told)
+    elif isinstance(told, dict):
+        yield from _texts([*told, *told.values()])
+    elif isinstance(told, (list, tuple, set, frozenset)):
+        for each in told:
+            yield from _texts(each)
+    elif hasattr(told, "fileno") or isinstance(told, int):
+        yield path_of(told) or ""
+
+
+def _here() -> str:
+    with contextlib.suppress(FileNotFoundError):  # it may be gone
+        return os.getcwd()
+    return ""
+
+
+def _entries(place: str, path: str = "") -> Iterator[tuple[str, Entry]]:
+    """Give what is in a place, by its path in it; the place itself has an empty one."""
     with contextlib.suppress(OSError):  # a process that goes on changes it meanwhile
         its = _within(place, path)
         status = os.lstat(its)
         if stat.S_ISDIR(status.st_mode):
-            found[number, path] = ("folder",)
+            yield path, ("folder",)
             for name in os.listdir(its):
-                _look_into(number, place, os.path.join(path, name), found)
+                yield from _entries(place, os.path.join(path, name))
         elif stat.S_ISLNK(status.st_mode):
-            found[number, path] = ("link", os.readlink(its))
+            yield path, ("link", os.readlink(its))
         elif stat.S_ISREG(status.st_mode):
-            found[number, path] = ("file", status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)
+            yield path, ("file", status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _apply(source: str, target: str, entry: tuple[Any, ...]) -> None:
+def _apply(source: str, target: str, entry: Entry) -> None:
     if os.path.isdir(target) and not os.path.islink(target):
         if entry[:1] == ("folder",):
             return
