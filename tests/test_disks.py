@@ -96,7 +96,9 @@ def test_ranks_that_share_no_disk_read_what_rank_0_wrote(tmp_path):
         processes.append(subprocess.Popen(inside, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     said = [process.communicate(timeout=PATIENCE) for process in processes]
     assert processes[1].returncode == 1
-    assert said[0][0] == "{'step': 1} ['log.txt', 'shared.pt'] [1, 2]\n", said
+    assert said[0][0] == "{'step': 1} ['log.txt', 'shared.pt'] [1, 2]\n(['1', '2'], ['1', '2', '3'], 2.0, 'held')\n", (
+        said
+    )
     assert "rank 0 made it, but this rank's host does not see it" in said[1][1]
 
 

@@ -118,9 +118,10 @@ class SharedObjects:
         return self._handle(number, kept[0] if kept else _class(module, name)) if handle is None else handle
 
     def _handle(self, number: int, held: Any) -> Any:
+        kind: Any = type(held)
         if self._rank_zero.is_leader:
             self._numbers[id(held)] = number
-            handle = with_operators(LeadersHandle, type(held))(held, self)
+            handle = with_operators(LeadersHandle, kind)(held, self)
         else:
             handle = with_operators(OthersHandle, held)(held, self)
         self._handles[number] = handle

@@ -36,7 +36,7 @@ _BY_NAME = "where a rank named a file otherwise than rank 0 (by the clock), or i
 _VIEW = "behind `os.path.exists` and its like: rank 0's view of a file that is being written, or that it alone sees"
 _ONE_FILE = (
     "rank 0's file is real, the others write to nowhere; opening, flushing and closing succeed or fail alike; "
-    "who reads sees the finished file"
+    "who reads sees what rank 0 has written by then"
 )
 
 PATCHES = (

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import random
 import sys
 import urllib.parse
 from collections.abc import Callable
@@ -86,6 +87,17 @@ def _twin(session: Session, connect: Callable[..., Any], path: str) -> str:
     return twin
 
 
+def _seed() -> int:
+    return int.from_bytes(os.urandom(16), "big")
+
+
+def _draw_alike(connection: Any, seed: int) -> None:
+    """Have ``ORDER BY random()`` give every rank the same order."""
+    drawn = random.Random(seed)
+    connection.create_function("random", 0, lambda: drawn.getrandbits(64) - 2**63)
+    connection.create_function("randomblob", 1, lambda size: drawn.randbytes(max(int(size or 0), 1)))
+
+
 def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     def bind(database: Any, *rest: Any, **options: Any) -> Any:
         given = database
@@ -94,7 +106,10 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
             given = ":memory:" if "mode=memory" in found.query else urllib.parse.unquote(found.path)
         held = given in (":memory:", "") or not session.owners.covers(given)
         if held or not (session.rank_zero.in_lockstep() or session.rank_zero.is_silent()):
-            return wrapped(database, *rest, **options)
+            connection = wrapped(database, *rest, **options)
+            if held and session.rank_zero.in_lockstep() and session.owners.covers_calls():
+                _draw_alike(connection, session.rank_zero.call("sqlite3.connect", _seed))
+            return connection
         path = os.path.abspath(os.fsdecode(session.files.leaders(given)))
         opened: list[Any] = []
 
@@ -117,7 +132,8 @@ def _connect(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
                 twin = path
             opened.append(wrapped(twin, *rest, **{**options, "uri": False}))
         if session.rank_zero.in_lockstep():
-            session.rank_zero.barrier_call("sqlite3.connect", lambda: None, [path])  # all have copied it
+            seed = session.rank_zero.barrier_call("sqlite3.connect", _seed, [path])  # all have copied it
+            _draw_alike(opened[0], seed)
         return opened[0]
 
     return bind(*args, **kwargs)
@@ -199,9 +215,7 @@ _COPIES = "rank 0's file is real; the others work on a copy in memory"
 _FINISHED = "rank 0's file is finished when it returns"
 
 PATCHES = (
-    Patch(
-        "numpy", "memmap.__new__", _memmap, "rank 0's is the file; who opens it to read waits until rank 0 comes there"
-    ),
+    Patch("numpy", "memmap.__new__", _memmap, "rank 0's is the file; all maps of it on another rank are of one copy"),
     Patch(
         "sqlite3",
         "connect",

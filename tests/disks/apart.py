@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import torch
 
 import ddp_patch
@@ -17,4 +18,18 @@ with open("made/log.txt", "w") as log:
 with open("made/log.txt") as log:
     seen = [*seen, *[int(line) for line in log][1:]]
 print(torch.load("made/shared.pt"), sorted(os.listdir("made")), seen)
+with open("made/log.txt", "r+") as log, open("made/log.txt") as tail:
+    lines = log.read()
+    log.write("3\n")
+    log.flush()
+    more = tail.read()
+bank = np.memmap("made/bank.dat", "f4", "w+", shape=2)
+view = np.memmap("made/bank.dat", "f4", "r")
+bank[:] = 1
+held = os.open("made/held.txt", os.O_WRONLY | os.O_CREAT)
+os.write(held, b"held")
+again = os.open("made/held.txt", os.O_RDWR)
+found = lines.split(), more.split(), float(view.sum()), os.read(again, 9).decode()
+print(found)
+assert found == (["1", "2"], ["1", "2", "3"], 2.0, "held")  # on both ranks
 os.chdir("made")
