@@ -591,6 +591,64 @@ def test_a_file_too_large_to_copy_that_was_changed_is_named(verify, monkeypatch)
     assert "more than 1 MiB" in said
 
 
+RESUMED = f"""
+import os
+import torch
+start = torch.load("ckpt/last.pt")["epoch"] if os.path.exists("ckpt/last.pt") else 0
+{TRAIN}
+torch.save(dict(epoch=start + 1), "ckpt/last.pt")
+print("epoch", start)
+"""
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+@pytest.mark.parametrize("room", [1 << 30, 0])
+def test_nothing_is_written_through_a_link_to_a_folder(verify, tmp_path, monkeypatch, where, room):
+    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", room)
+    real = tmp_path / "scratch" / "ckpt" if where == "outside" else tmp_path / "project" / "real"
+    real.mkdir(parents=True)
+    (real / "again").symlink_to(real)
+    torch.save({"epoch": 3}, real / "last.pt")
+    os.symlink(real, "ckpt")
+    before = os.stat("ckpt/last.pt").st_mtime_ns
+    code, said = verify(RESUMED.replace("ckpt/last.pt", "ckpt/again/last.pt", 1))
+    assert code == 0, said
+    assert "1 file" in said
+    assert os.stat("ckpt/last.pt").st_mtime_ns == before
+    assert sorted(os.listdir(real)) == ["again", "last.pt"]
+
+
+CHANGING = {
+    "a file": "open('data/1', 'a')",
+    "torch.save": "torch.save({}, 'data/1')",
+    "a new folder": "os.makedirs('data/new/er')",
+    "a file less": "os.remove('data/1')",
+    "another name": "os.replace('train.py', 'data/1')",
+}
+
+
+@pytest.mark.parametrize("how", CHANGING)
+def test_a_folder_too_large_to_copy_is_read_through_its_link_and_not_changed(verify, tmp_path, monkeypatch, how):
+    monkeypatch.setattr(workplace, "_MOST_BEHIND", 2)
+    (tmp_path / "data").mkdir()
+    for name in "123":
+        (tmp_path / "data" / name).write_text("0.05")
+    os.symlink(tmp_path / "data", "data")
+    text = "import os\n" + TRAIN.replace("lr=0.1", "lr=float(open('data/1').read())")
+    code, said = verify(text)
+    assert code == 0, said
+    code, said = verify(text + CHANGING[how])
+    assert code == 2, said
+    assert "was about to be changed, and is your own" in said
+    assert sorted(os.listdir("data")) == ["1", "2", "3"]
+
+
+def test_a_link_to_a_folder_above_stays_one(verify):
+    os.symlink("..", "up")
+    code, said = verify(TRAIN.replace("lr=0.1", "lr=0.1 * len(open('up/project/train.py').read()) / 1000"))
+    assert code == 0, said
+
+
 def test_what_a_script_writes_outside_is_said(verify):
     target = os.path.expanduser("~/.ddp-patch-verify-test")
     try:

@@ -94,6 +94,7 @@ def _runner(request: Request, root: Path, start: Start) -> Callable[[Spec], Done
     working = Path.cwd()
     threads = max(1, (os.cpu_count() or 1) // max(request.nproc))
     count = 0
+    changed: set[str] = set()
 
     def run(spec: Spec) -> Done:
         nonlocal count
@@ -101,7 +102,9 @@ def _runner(request: Request, root: Path, start: Start) -> Callable[[Spec], Done
         folder = root / str(count)
         folder.mkdir()
         with progress.running(f"{spec.script.name}, {spec.name}"):
-            return perform(spec, folder, working, request.timeout, threads, start)
+            done = perform(spec, folder, working, request.timeout, threads, start, changed)
+        changed.update(done.place.changed())
+        return done
 
     return run
 

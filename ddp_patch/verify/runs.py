@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +60,13 @@ Start = Callable[[list[str], Path, dict[str, str], Path, "float | None"], Ended]
 
 
 def perform(
-    spec: Spec, root: Path, working: Path, timeout: float | None, threads: int, start: Start = process.run
+    spec: Spec,
+    root: Path,
+    working: Path,
+    timeout: float | None,
+    threads: int,
+    start: Start = process.run,
+    changed: Collection[str] = (),
 ) -> Done:
     """Run a script in a folder of its own.
 
@@ -71,8 +77,9 @@ def perform(
         timeout: in seconds.
         threads: of torch, for each process: alike in all runs, since sums depend on it.
         start: runs the command.
+        changed: files that a run before has changed.
     """
-    place = prepare(root / "place", working, spec.script)
+    place = prepare(root / "place", working, spec.script, changed)
     records, logs = root / "records", root / "logs"
     records.mkdir()
     logs.mkdir()
@@ -92,6 +99,7 @@ def perform(
         local=spec.is_local,
         batches=batches,
         linked=place.linked,
+        kept=place.kept,
     )
     settings.write(root / "settings.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]

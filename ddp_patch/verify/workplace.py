@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ _COPIED_IN_ALL = 1 << 30  # bytes; what is beyond are links, until Python opens 
 LEFT_OUT = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 PREFIX = "ddp-patch-verify-"  # of the folder that all runs of one verify are in, which may lie in the working folder
 _LINKED_ABOVE = 2  # folders above the working folder whose other entries are there as well, for ../data
+_MOST_BEHIND = (
+    10_000  # entries of a folder that a link leads to; a larger one stays a link that nobody may write through
+)
 _MOST_LINKED = 256  # entries; a folder with more holds much else, as /tmp does
 
 
@@ -25,6 +28,7 @@ class Place:
     folder: Path  # the working folder
     script: Path
     linked: dict[str, str]  # name in the folder -> the user's file that it is a link to
+    kept: list[str]  # folders of the user's that links still lead to
     before: dict[str, tuple[int, int]]  # files that were there: size and time of the last change
     originals: dict[str, tuple[int, int]]  # the same of the user's files that are linked
 
@@ -42,32 +46,35 @@ class Place:
                     "Restore it, and run in a folder that holds less"
                 )
 
+    def changed(self) -> list[str]:
+        """Name the files that were links, and that the run has put something else in the place of."""
+        return [name for name in self.linked if not (self.folder / name).is_symlink()]
+
     def written(self) -> list[str]:
         """Name the files that are new, or others than before."""
         return sorted(name for name, state in _files(self.folder) if self.before.get(name) != state)
 
 
-def prepare(root: Path, working: Path, script: Path) -> Place:
+def prepare(root: Path, working: Path, script: Path, changed: Collection[str] = ()) -> Place:
     """Make the folder of a run.
 
     Args:
         root: a new folder, in which it lies under its own name: ``root/home/me/project``.
         working: the user's working folder.
         script: to run; if it lies elsewhere, what lies beside it is there as well.
+        changed: files that a run before has changed, by name: copied, however large. Under ddp_patch a checkpoint is
+            renamed to what a link leads to.
     """
     linked: dict[str, str] = {}
     folder = _under(root, working)
     above = script.parent if working.is_relative_to(script.parent) and working != script.parent else None
-    top = _under(root, above or working)
-    copies = _Copy(linked, folder)
-    copies.copy(above or working, top)
-    if not script.is_relative_to(above or working):
-        copies.copy(script.parent, _under(root, script.parent))
-    copies.copy_large()
+    beside = [] if script.is_relative_to(above or working) else [script.parent]
+    copies = _Copy(linked, folder, changed, {tree: _under(root, tree) for tree in (above or working, *beside)})
+    copies.copy_all()
     for place in {above or working, *([] if script.is_relative_to(working) else [script.parent])}:
         _link_above(root, place)
     originals = {path: _state(Path(path)) for path in linked.values()}
-    return Place(folder, _under(root, script), linked, dict(_files(folder)), originals)
+    return Place(folder, _under(root, script), linked, copies.kept, dict(_files(folder)), originals)
 
 
 def _under(root: Path, path: Path) -> Path:
@@ -75,9 +82,35 @@ def _under(root: Path, path: Path) -> Path:
 
 
 class _Copy:
-    def __init__(self, linked: dict[str, str], working: Path) -> None:
-        self.linked, self.working, self.bytes = linked, working, 0
+    def __init__(
+        self, linked: dict[str, str], working: Path, changed: Collection[str], places: dict[Path, Path]
+    ) -> None:
+        self.linked, self.working, self.changed, self.bytes = linked, working, changed, 0
+        self.places = places  # the user's folders -> their copies
+        self.behind: list[tuple[Path, Path]] = []  # folders that links lead to, and where the links are
         self.large: list[tuple[int, str, Path]] = []
+        self.kept: list[str] = []
+
+    def copy_all(self) -> None:
+        """Copy the folders, then what links in them lead to, then what is large, as long as there is room."""
+        for source, target in list(self.places.items()):
+            self.copy(source, target)
+        while self.behind:
+            self._copy_behind(*self.behind.pop(0))
+        for each in sorted(self.large):
+            self._file(*each)
+
+    def _copy_behind(self, source: Path, target: Path) -> None:
+        """Copy what a link leads to: nothing is to be written to the user's through it."""
+        place = next((place for place in self.places if source.is_relative_to(place)), None)
+        if place is not None and not LEFT_OUT & set(source.relative_to(place).parts):
+            target.symlink_to(self.places[place] / source.relative_to(place))
+        elif any(place.is_relative_to(source) for place in self.places) or _is_large(source):
+            self.kept.append(str(source))
+            target.symlink_to(source)
+        else:
+            self.places[source] = target
+            self.copy(source, target)
 
     def copy(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
@@ -90,7 +123,7 @@ class _Copy:
             if entry.is_dir(follow_symlinks=False):
                 self.copy(Path(entry.path), to)
             elif entry.is_symlink() and entry.is_dir():
-                to.symlink_to(os.path.realpath(entry.path))
+                self.behind.append((Path(os.path.realpath(entry.path)), to))
             elif entry.is_file():
                 size = entry.stat().st_size
                 if size > _LARGE:
@@ -98,18 +131,23 @@ class _Copy:
                 else:
                     self._file(size, entry.path, to)
 
-    def copy_large(self) -> None:
-        """Copy what is large, the smallest first, as long as there is room."""
-        for each in sorted(self.large):
-            self._file(*each)
-
     def _file(self, size: int, path: str, to: Path) -> None:
-        if os.access(path, os.R_OK) and self.bytes + size <= _COPIED_IN_ALL:
+        name = os.path.relpath(to, self.working)
+        if os.access(path, os.R_OK) and (self.bytes + size <= _COPIED_IN_ALL or name in self.changed):
             self.bytes += size
             shutil.copy2(path, to)
         else:
-            self.linked[os.path.relpath(to, self.working)] = os.path.realpath(path)
+            self.linked[name] = os.path.realpath(path)
             to.symlink_to(os.path.realpath(path))
+
+
+def _is_large(folder: Path) -> bool:
+    count = 0
+    for _, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        if count > _MOST_BEHIND:
+            return True
+    return False
 
 
 def _link_above(root: Path, folder: Path) -> None:

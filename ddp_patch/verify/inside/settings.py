@@ -45,6 +45,9 @@ class Settings:
     linked: dict[str, str] = dataclasses.field(default_factory=dict)
     """Large files of the folder that are links to the user's, which are copied before anybody writes to them."""
 
+    kept: list[str] = dataclasses.field(default_factory=list)
+    """Large folders of the user's that links of the folder lead to: nobody may write to them."""
+
     def write(self, path: Path) -> None:
         """Leave them in a file."""
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")

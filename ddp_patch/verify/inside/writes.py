@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...errors import DdpPatchError
 from ...ledger import script_line
 from .record import Record
 from .settings import Settings
@@ -19,6 +20,7 @@ from .settings import Settings
 # As Python has them: ddp_patch's wait for the other ranks.
 _open, _replace = io.open, os.replace
 _CHANGES = {"os.chmod", "os.chown", "os.truncate", "os.utime", "sqlite3.connect"}  # audit events besides "open"
+_MOVES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -30,6 +32,8 @@ class Writes:
         self._record = record
         self._folder = os.path.join(os.path.realpath(settings.folder), "")
         self._linked = settings.linked
+        self._targets = set(settings.linked.values())
+        self._kept = tuple(os.path.join(path, "") for path in settings.kept)
         self._local = settings.local
         self._busy = False
         home = os.path.expanduser("~")
@@ -51,6 +55,10 @@ class Writes:
         torch.save = torch.serialization.save = save
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if (self._kept or self._targets) and not self._busy and event in _CHANGES | _MOVES:
+            for path in args:
+                if isinstance(path, (str, bytes)):
+                    self._refuse(os.path.abspath(os.fsdecode(path)))
         if event in _CHANGES and not self._busy and isinstance(args[0], (str, bytes)):
             self._own(os.path.abspath(os.fsdecode(args[0])))
         if event != "open" or self._busy:
@@ -66,6 +74,7 @@ class Writes:
             name = os.path.abspath(os.fsdecode(path))
             if "__pycache__" in name:
                 return
+            self._refuse(name)
             self._own(name)
             where = os.path.realpath(os.path.dirname(name)) + os.sep
             inside = where.startswith(self._folder)
@@ -77,9 +86,21 @@ class Writes:
         finally:
             self._busy = False
 
+    def _refuse(self, name: str) -> None:
+        """Raise for what is the user's own, and so large that there is no copy of it."""
+        name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+        if name in self._targets or name.startswith(self._kept):
+            raise DdpPatchError(
+                f"{name} was about to be changed, and is your own: a link leads to it, since it is too large to be "
+                "copied, or to a folder above. Have the script write elsewhere, or take it away while you verify."
+            )
+
     def _own(self, name: str) -> None:
         """Put a copy in the place of a link, as the script is about to write to it."""
-        target = self._linked.get(os.path.relpath(name, self._folder)) if self._linked else None
+        if not self._linked:
+            return
+        name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+        target = self._linked.get(os.path.relpath(name, self._folder))
         if target is None or not os.path.islink(name):
             return
         is_busy, self._busy = self._busy, True
