@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_patch.measure import runs
-from ddp_patch.measure.parts import by_device, parts
+from ddp_patch.measure.parts import as_run, backwards_of, by_device, kept, parts, rows_of
 from ddp_patch.measure.runs import Spec, noted_of, perform
 from ddp_patch.measure.told import apart
 from ddp_patch.pace import KINDS
@@ -151,6 +151,75 @@ def test_a_list_of_pictures_has_as_many_rows_as_pictures(script, tmp_path, ranks
     text = PICTURES.replace("{target}", target).replace("{workers}", str(workers))
     found = measured(script, text, tmp_path / "run", ranks)
     assert [step["rows"] for step in found.steps] == [8] * 5
+
+
+# --- several backwards ------------------------------------------------------------------------------------------------
+
+ACCUMULATED = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(480, 8), torch.randn(480, 1)), batch_size=6)
+for count, (x, y) in enumerate(loader):
+    (torch.nn.functional.mse_loss(model(x), y) / 4).backward()
+    if count % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+WITHOUT_LOADER = """\
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    for _ in range(4):
+        (model(torch.randn(6, 8)).square().mean() / 4).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TWO_LOSSES = """\
+import torch
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    output = model(torch.randn(6, 8))
+    output.mean().backward(retain_graph=True)
+    output.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (ACCUMULATED, (24, 4)),
+        (WITHOUT_LOADER, (24, 4)),
+        (TWO_LOSSES, (6, 1)),
+        (
+            ACCUMULATED.replace(
+                "(torch.nn.functional.mse_loss(model(x), y) / 4).backward()",
+                "output = model(x)\n    output.mean().backward(retain_graph=True)\n    output.square().mean().backward()",
+            ),
+            (24, 4),
+        ),
+    ],
+    ids=["a loader", "no loader", "two losses of a call", "two losses of a batch"],
+)
+def test_a_step_has_the_rows_and_the_number_of_all_batches_that_it_went_backwards_from(
+    script, tmp_path, ranks, text, wanted
+):
+    found = measured(script, text, tmp_path / "run", ranks)
+    assert {(step["rows"], step["backwards"]) for step in found.steps} == {wanted}
+    held = kept(found)
+    assert held is not None
+    assert held[1] == 6 / ranks  # the backward of one batch at a time
+    its = as_run(ranks, rows_of(found.steps), parts(found.steps, 0.0, 1.0, ranks), backwards_of(found.steps))
+    assert (its["rows"], its["backwards"]) == wanted
 
 
 # --- accelerators -----------------------------------------------------------------------------------------------------

@@ -324,6 +324,67 @@ def test_a_batch_with_fewer_rows_than_ranks_is_computed_by_each():
     assert point(job, 8, "strong").rows_of_a_rank == 6
 
 
+def test_of_several_batches_in_a_step_each_is_dealt_and_the_last_backward_hides():
+    """As ddp_patch does: backwards before the last one send nothing."""
+    plain = Job(1e6, 4e6, 32.0, Work(0.01, 0.08), 1, FAST, Link(1e9, 0.0))
+    four = Job(**{**vars(plain), "batches": 4})
+    assert point(four, 3, "strong").rows_of_a_rank == 4 * 3  # of each 8 rows
+    assert point(plain, 3, "strong").rows_of_a_rank == 11
+    assert point(four, 8, "strong").rows_of_a_rank == 4
+    assert point(four, 16, "strong").rows_of_a_rank == 32  # 8 rows are fewer than ranks
+    assert point(four, 16, "weak").rows_of_a_rank == 32
+
+    def waits(job):
+        own = point(job, 2, "strong")
+        sizes = buckets(job.gradients)
+        return own.exposed, [exposed(sizes, 2 / 3 * own.computing / each, lambda size: size / 1e9) for each in (1, 4)]
+
+    for job, which in ((plain, 0), (four, 1)):
+        found, wanted = waits(job)
+        assert found == pytest.approx(wanted[which], rel=1e-6)
+
+
+def test_the_share_of_a_backward_is_of_the_whole_step_but_for_parts_that_are_named():
+    def hides(work, rows):
+        return work.hides(rows)
+
+    assert hides(Work(0.01, 0.1, 0.5), 10) == pytest.approx(0.5 * 0.2)  # a step with one row has a backward as well
+    assert hides(Work(0.01, 0.1, 0.5, 0.04), 10) == pytest.approx(0.5 * 0.16)  # of which the optimizer is none
+    assert hides(Work(0.01, 0.1, 0.5, 0.1), 0) == 0
+    parts = {"optimizer_seconds": 0.02, "python_seconds": 0.01, "backward_seconds": 0.06}
+    found = profile.work([Run(1, 1, 10.0, 0.13, parts), Run(2, 1, 10.0, 0.08, {"optimizer_seconds": 0.03})])
+    assert (found.fixed, found.per_row) == pytest.approx((0.03, 0.01))
+    assert found.idle == pytest.approx(0.03)
+    assert found.backward == pytest.approx(0.06 / 0.1)
+    assert hides(found, 10.0) == pytest.approx(0.06)
+
+
+def test_what_is_measured_with_several_backwards_is_planned_with_them(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+
+    def planned(run, *more):
+        path.write_text(json.dumps({**PROFILE, "runs": [{**RUN, **run}]}))
+        assert command(["--profile", str(path), "--ranks", "2,8,16", "--scaling", "strong", *more]) == 0
+        text = capsys.readouterr().out
+        assert command(["--profile", str(path), "--ranks", "2,8,16", "--scaling", "strong", "--json", *more]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return text, found["batches"], [its["rows_of_a_rank"] for its in found["scaling"]["strong"]]
+
+    text, batches, rows = planned({})
+    assert (batches, rows) == (1, [16, 4, 2])
+    assert "has fewer rows" not in text
+    text, batches, rows = planned({"backwards": 4})
+    assert (batches, rows) == (4, [16, 4, 32])
+    assert "for 32 rows in 4 batches." in " ".join(text.split())
+    assert "From 16 ranks on a batch has fewer rows than there are ranks: each rank computes all." in " ".join(
+        text.split()
+    )
+    assert planned({"backwards": 4}, "--accumulate", "2")[1:] == (2, [16, 4, 2])
+    path.write_text(json.dumps({**PROFILE, "runs": [{**RUN, "backwards": 1.5}]}))
+    assert command(["--profile", str(path)]) == 2
+    assert '"backwards" is 1.5, and has to be a whole number' in capsys.readouterr().err
+
+
 def test_from_so_many_ranks_on_is_said_only_where_all_that_follow_are_alike(capsys):
     assert where([4, 8], [2, 4, 8]) == "from 4 ranks on"
     assert where([64], [2, 64, 96]) == "on 64 ranks"
@@ -854,6 +915,9 @@ def says(capsys, given):
         (f"{GIVEN} --devices 2.5", "has to be a whole number"),
         (f"{GIVEN} --backward 66", "at most 1. Write --backward 0.67"),
         (f"{GIVEN} --fixed 0.18", "Write a smaller one"),
+        (f"{GIVEN} --accumulate 0", "--accumulate is 0, and has to be above 0"),
+        (f"{GIVEN} --accumulate 2.5", "--accumulate is 2.5, and has to be a whole number"),
+        (f"{GIVEN} --accumulate 64", "--accumulate is 64, and 32 rows are no 64 batches. Write --batch with the rows of all"),
         (f"{GIVEN} --lr 0", "--lr is 0, and has to be above 0"),
         (f"{GIVEN} --bucket-cap-mb 0", "--bucket-cap-mb is 0"),
         (f"{GIVEN} --bucket-cap-mb 1e-6", "are too many. Write a larger --bucket-cap-mb"),

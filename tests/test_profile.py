@@ -195,7 +195,7 @@ def test_the_costliest_is_said_first_with_what_to_write(case):
 
 @pytest.mark.parametrize("own", [0.0, None])
 def test_ranks_have_the_same_parts_also_where_pythons_cost_on_one_is_too_small_to_see(own):
-    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "backward": 0.4, "rows": 4.0}
+    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "backward": 0.4, "rows": 4.0, "backwards": 1}
     noted = [[*[took] * 4, {"kind": "told"}, {"kind": "python", "seconds": seconds}] for seconds in (0.1, own)]
     run = SimpleNamespace(
         by_rank=noted, steps=[took], spec=SimpleNamespace(script=Path("a.py"), ranks=2), facts={}, network={}
@@ -206,7 +206,15 @@ def test_ranks_have_the_same_parts_also_where_pythons_cost_on_one_is_too_small_t
 
 
 def test_on_accelerators_waiting_is_what_no_kernel_hid_and_it_is_said_whose_seconds_these_are():
-    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "waiting": 0.7, "backward": 0.4, "rows": 4.0}
+    took = {
+        "kind": "took",
+        **dict.fromkeys(KINDS, 0.0),
+        "total": 1.0,
+        "waiting": 0.7,
+        "backward": 0.4,
+        "rows": 4.0,
+        "backwards": 1,
+    }
     noted = [[*[took] * 4, {"kind": "told"}]] * 2
     for memory, waiting in (({}, 0.7), ({"memory_bytes": 80e9}, 0.2)):
         facts = {"parameters": 5, "gradient_bytes": 20, **memory}
@@ -221,7 +229,15 @@ def test_on_accelerators_waiting_is_what_no_kernel_hid_and_it_is_said_whose_seco
 
 
 def test_few_gradients_are_no_other_meeting():
-    took = {"kind": "took", **dict.fromkeys(KINDS, 0.0), "total": 1.0, "waiting": 0.4, "backward": 0.4, "rows": 4.0}
+    took = {
+        "kind": "took",
+        **dict.fromkeys(KINDS, 0.0),
+        "total": 1.0,
+        "waiting": 0.4,
+        "backward": 0.4,
+        "rows": 4.0,
+        "backwards": 1,
+    }
     noted = [[*[took] * 4, {"kind": "told"}]] * 2
     facts = {"parameters": 5, "gradient_bytes": 20}
     run = SimpleNamespace(

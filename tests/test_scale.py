@@ -228,7 +228,12 @@ def test_options_stand_before_the_script_or_right_behind_it(train):
 
 
 def run(ranks, total, *, grows=False, rows=32, **parts):
-    step = {**dict.fromkeys(("loading", "waiting", "effects", "optimizer", "backward"), 0.0), "rows": rows, **parts}
+    step = {
+        **dict.fromkeys(("loading", "waiting", "effects", "optimizer", "backward"), 0.0),
+        "rows": rows,
+        "backwards": 1,
+        **parts,
+    }
     steps = [{**step, "total": total * factor} for factor in (0.5, 0.9, 1.0, 1.1, 9.0)]
     network = {"few": 2e-4, "many": 2e-4 + MANY / 1e9} if ranks > 1 else {}
     spec = Spec(script=__file__, ranks=ranks, grows=grows, warmup=1, steps=5)

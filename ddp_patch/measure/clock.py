@@ -163,7 +163,8 @@ class Clock:
         if self._stepping != self._leading or self._is_over:
             return
         self._count += 1
-        step = {**self._sums, "backward": self._backward, "rows": self._rows.of_step()}
+        rows, batches = self._rows.of_step()
+        step = {**self._sums, "backward": self._backward, "rows": rows, "backwards": batches}
         self._sums, self._backward = dict.fromkeys(self._sums, 0.0), 0.0
         clocked = self._wanted.warmup + self._wanted.steps
         if self._wanted.warmup < self._count <= clocked:
@@ -177,7 +178,7 @@ class Clock:
                 self._record.event("network", **links(session))
         else:
             clocked += 1
-        self._keep(self._count - clocked, step["rows"])
+        self._keep(self._count - clocked, rows, batches)
         self._trace(clocked, self._pace)
         if self._count == clocked + self._wanted.traced:
             self._record.event("facts", **facts(self._optimizers.values()))
@@ -193,7 +194,7 @@ class Clock:
         if number == PROFILED:
             self._record.event("python", seconds=min((each for each in self._python if each is not None), default=None))
 
-    def _keep(self, number: int, rows: float) -> None:
+    def _keep(self, number: int, rows: int, batches: int) -> None:
         """Count what autograd keeps in the last step before the traced ones, of which nothing else needs the time."""
         if number == -1:
             self._kept = Kept()
@@ -201,7 +202,7 @@ class Clock:
         elif number == 0 and self._kept is not None:
             kept, self._kept = self._kept.end(), None
             if kept:
-                self._record.event("kept", bytes=kept, rows=rows)
+                self._record.event("kept", bytes=kept, rows=rows, backwards=batches)
 
     def _trace(self, first: int, pace: Pace) -> None:
         if not self._wanted.traced:

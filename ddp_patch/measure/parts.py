@@ -18,6 +18,11 @@ def rows_of(steps: Sequence[dict[str, float]]) -> float:
     return statistics.mode(step["rows"] for step in steps) or 1.0
 
 
+def backwards_of(steps: Sequence[dict[str, float]]) -> int:
+    """Batches of most steps, each with a backward of its own."""
+    return int(statistics.mode(step["backwards"] for step in steps))
+
+
 def parts(steps: Sequence[dict[str, float]], python: float, median: float, ranks: int) -> dict[str, float]:
     """Give what a step goes to, by the middle half of the steps, as parts of their median.
 
@@ -40,12 +45,12 @@ def parts(steps: Sequence[dict[str, float]], python: float, median: float, ranks
 
 
 def kept(run: Measured) -> tuple[float, float] | None:
-    """Give the bytes that a rank keeps for its backward, of the rank that has most, and its rows; None if unknown."""
+    """Give the bytes that a rank keeps for a backward, of the rank that has most, and its rows; None if unknown."""
     noted = [its for of_rank in run.by_rank for its in noted_of(of_rank, "kept")]
     if not noted:
         return None
     most = max(noted, key=lambda its: its["bytes"])
-    return float(most["bytes"]), rows_of_a_rank(max(most["rows"], 1.0), run.spec.ranks)
+    return float(most["bytes"]), rows_of_a_rank(max(most["rows"], 1.0) / most["backwards"], run.spec.ranks)
 
 
 def profile(
@@ -61,14 +66,14 @@ def profile(
     Args:
         facts: of the script.
         rows: of a step with the script's own batch.
-        runs: each of ``as_run``.
+        runs: each of ``as_run``, the first with this batch.
         network: a run on several ranks; None where there was none.
         devices: of a host: accelerators, or ranks that were tried.
         its_kept: what ``kept`` gave.
     """
     found = {"format": FORMAT, "version": VERSION, **facts, "batch_rows": rows, "runs": list(runs)}
     if its_kept is not None:
-        found["activation_bytes"] = its_kept[0] / its_kept[1] * rows
+        found["activation_bytes"] = its_kept[0] / its_kept[1] * rows / runs[0]["backwards"]
     if network is not None:
         found["network"] = {
             "devices_per_host": devices,
@@ -92,19 +97,21 @@ def by_device(its: dict[str, float], exposed: float) -> dict[str, float]:
     return {**its, "waiting": waiting, "computing": either - waiting}
 
 
-def as_run(ranks: int, rows: float, its: dict[str, float]) -> dict[str, Any]:
+def as_run(ranks: int, rows: float, its: dict[str, float], backwards: int) -> dict[str, Any]:
     """Give a run of a profile.
 
     Args:
         ranks: how many.
         rows: of all of them in a step.
         its: seconds by name, of ``parts``.
+        backwards: of a step, one for each of its batches.
     """
     named = {f"{name}_seconds": its[name] for name in ("loading", "optimizer", "python", "effects")}
     backward = {"backward_seconds": min(its["backward"], its["computing"])} if its.get("backward") else {}
     return {
         "ranks": ranks,
         "rows": rows,
+        "backwards": backwards,
         "step_seconds": sum(its[name] for name in (*KINDS, "python", "computing")),
         "compute_seconds": its["computing"],
         **backward,

@@ -1,4 +1,4 @@
-"""Rows of a step: of the batches that the script took from its loaders, and went backwards from."""
+"""Rows of a step, and its batches: those that the script took from its loaders, and went backwards from."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ class Rows:
         self._ranks = ranks
         self._is_alone = ranks == 1
         self._drawn: weakref.WeakKeyDictionary[Any, deque[int | None]] = weakref.WeakKeyDictionary()  # by iterator
-        self._taken = 0
+        self._taken = self._batches = self._backwards = 0  # rows, batches that a backward came from, all backwards
         self._held = 0  # rows of the last batch, as long as no backward has come: it may be there to validate
-        self._of_call = 0  # rows of the first call of a module, for a script without a loader
+        # For a script without a loader: rows of the first call of a module since a backward, and before the last one.
+        self._since = self._of_call = self._calls = 0
+        self._share = 1.0  # of backwards, those that a call of their own came before
+        self._told = 0  # calls that ddp_patch's books had at the end of the last step
         self._hook: Any = None
         self._pace: Callable[[], Pace | None] = lambda: None
 
@@ -54,22 +57,34 @@ class Rows:
 
     def backward(self) -> None:
         """A backward begins."""
+        self._backwards += 1
+        self._batches += self._held > 0
         self._taken, self._held = self._taken + self._held, 0
+        if self._since:
+            self._calls += 1
+            self._of_call, self._since = self._since, 0
 
-    def of_step(self) -> int:
-        """Give the rows of all ranks in the step that is over; 0 where that cannot be told."""
-        rows, self._taken = self._taken or self._held or self._of_call, 0
+    def of_step(self) -> tuple[int, int]:
+        """Give the rows of all ranks in the step that is over, 0 where that cannot be told, and its batches."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        return rows or self._of_models()
+            self._of_call = self._of_call or self._since
+            self._share = self._calls / max(self._backwards, 1)
+        rows, batches, backwards = self._taken or self._held, self._batches, self._backwards
+        self._taken = self._batches = self._backwards = 0
+        return (rows, max(batches, 1)) if rows else self._of_models(backwards)
 
-    def _of_models(self) -> int:
-        """What models were called on, where the script has no loader."""
+    def _of_models(self, backwards: int) -> tuple[int, int]:
+        """What models were called on, where the script has no loader: two losses of one call are of one batch."""
         session = State.session
-        if session is None or not session.ledger.rows:
-            return 0
-        return session.ledger.rows.most_common(1)[0][0] * session.world.size
+        if session is None:
+            batches = max(round(self._share * backwards), 1)
+            return self._of_call * batches, batches
+        rows = session.ledger.rows
+        calls, self._told = rows.total() - self._told, rows.total()
+        batches = max(min(calls, backwards), 1)
+        return (rows.most_common(1)[0][0] * session.world.size * batches if rows else 0), batches
 
     def _drawing(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         """Note how many samples each batch under way is made of; workers have some drawn ahead."""
@@ -113,8 +128,8 @@ class Rows:
         return following
 
     def _called(self, module: Any, args: Any) -> None:
-        if not self._of_call and torch.is_grad_enabled():
-            self._of_call = _rows(args)
+        if not self._since and torch.is_grad_enabled():
+            self._since = _rows(args)
 
 
 def _rows(data: Any) -> int:

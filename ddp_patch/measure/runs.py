@@ -53,7 +53,7 @@ class Measured:
     """What a run gave. Seconds of a step are the mean over its ranks: who is late makes others wait then or next."""
 
     spec: Spec
-    steps: list[dict[str, float]]  # total, loading, waiting, effects, optimizer, backward and rows of each
+    steps: list[dict[str, float]]  # total, loading, waiting, effects, optimizer, backward, rows and backwards of each
     python: float  # seconds of a step that ddp_patch's own Python takes
     facts: dict[str, Any]
     network: dict[str, float]  # seconds of all-reduces of few and of many bytes; nothing on one rank

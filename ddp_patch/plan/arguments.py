@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from . import units
-from .job import Job, Run, Work
+from .job import Job, Run
 from .memory import OPTIMIZERS, PRECISIONS
 from .network import ALGORITHMS, Link
 from .options import EXAMPLE
 from .overlap import CAP, MIB
 from .problems import LEAST, MOST, PlanError
-from .profile import work as measured
+from .step import batches_of, work_of
 
 _MOST = 65536  # ranks
 _MOST_BUCKETS = 100_000
@@ -86,12 +86,12 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
     bucket = profile.get("bucket_bytes", CAP) if bucket is None else bucket * MIB
     if size / bucket > _MOST_BUCKETS:
         raise PlanError(f"{size:.3g} bytes in buckets of {bucket:.3g} are too many. Write a larger --bucket-cap-mb")
-    work = _work(number, step, rows, runs, or_else)
+    work, batches = work_of(number, step, rows, runs, or_else), batches_of(number, rows, runs)
     algorithm = _named("--algorithm", given["algorithm"], (*ALGORITHMS, "fastest")) or "fastest"
     blocks = number("--blocks", units.count)
     activations = number("--activations", units.size, "activation_bytes")
-    if activations and given["activations"] is None:  # of the profile's rows
-        activations *= rows / profile["batch_rows"]
+    if activations and given["activations"] is None:  # of one of the profile's batches
+        activations *= rows / profile["batch_rows"] * runs[0].batches / batches
     return Job(
         parameters=parameters,
         gradients=size,
@@ -110,6 +110,7 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
         blocks=max(int(blocks or 12), 1),
         rate=number("--lr", units.count, "learning_rate"),
         critical=number("--critical-batch", units.count),
+        batches=batches,
         whole=number("--global-batch", units.count),
         runs=runs,
     ), assumed
@@ -151,24 +152,6 @@ def _links(number: Any, network: Mapping[str, Any], or_else: Any) -> tuple[Link 
 def _either(link: Link | None) -> Link:
     assert link is not None
     return link
-
-
-def _work(number: Any, step: float | None, rows: float, runs: tuple[Run, ...], or_else: Any) -> Work:
-    fixed, share = number("--fixed", units.time, or_zero=True), number("--backward", units.count)
-    if share is not None and share > 1:
-        raise PlanError(f"--backward is {share:g}, and is a share of the step: at most 1. Write --backward 0.67")
-    if step is None:
-        found = measured(runs)
-        if fixed is not None:
-            found = Work(max(found.seconds(rows) - fixed, 0.0) / rows, fixed, found.backward)
-        if share is None and not any("backward_seconds" in run.parts for run in runs):
-            or_else(None, 0.0, "a backward of 2/3 of the step")
-        return found if share is None else Work(found.per_row, found.fixed, share)
-    fixed = or_else(fixed, 0.0, "nothing in a step that does not shrink with its rows (--fixed)")
-    if fixed >= step:
-        raise PlanError(f"--fixed is {fixed:g} and --step {step:g} seconds: it is a part of it. Write a smaller one")
-    share = or_else(share, Work(0.0).backward, "a backward of 2/3 of the step")
-    return Work((step - fixed) / rows, fixed, share)
 
 
 def ranks_of(given: Mapping[str, Any], its: Job) -> list[int]:

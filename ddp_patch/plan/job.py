@@ -15,11 +15,16 @@ class Work:
 
     per_row: float  # seconds of each row: forward, backward, loading
     fixed: float = 0.0  # seconds however few rows there are: the optimizer, Python, starting kernels
-    backward: float = 2 / 3  # share of per_row in which gradients come: two of three matrix products
+    backward: float = 2 / 3  # share of all but ``idle`` in which gradients come: two of three matrix products
+    idle: float = 0.0  # seconds of ``fixed`` that are known to be no backward: the optimizer, Python, effects
 
     def seconds(self, rows: float) -> float:
         """Give the seconds of a step with so many rows."""
         return self.fixed + self.per_row * rows
+
+    def hides(self, rows: float) -> float:
+        """Give the seconds of such a step in which gradients come, and may travel."""
+        return self.backward * (self.seconds(rows) - self.idle)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Run:
     rows: float  # of all ranks
     step: float  # seconds
     parts: dict[str, float] = field(default_factory=dict)  # seconds of the step, by name
+    batches: int = 1  # of a step, each with a backward of its own
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Job:
     blocks: int = 12
     rate: float | None = None  # learning rate at ``rows``
     critical: float | None = None  # critical batch size
+    batches: int = 1  # of a step, each with a backward of its own: accumulation
     whole: float | None = None  # rows of the batch that strong scaling deals; None for ``rows``
     runs: tuple[Run, ...] = ()
     knows_between: bool = True  # whether anybody said how fast hosts reach each other

@@ -31,6 +31,7 @@ def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Seque
             "gradient_bytes": job.gradients,
             "bucket_bytes": job.bucket,
             "batch_rows": job.rows,
+            "batches": job.batches,
             "seconds_alone": job.work.seconds(job.rows),
             "fixed_seconds": job.work.fixed,
             "backward_share": job.work.backward,

@@ -16,6 +16,7 @@ from typing import Any
 
 from .job import Run, Work
 from .problems import LEAST, MOST, PlanError
+from .scaling import rows_of_a_rank
 
 FORMAT, VERSION = "ddp_patch profile", 1
 GROWING = ("compute_seconds", "loading_seconds")  # with the rows of a rank
@@ -24,7 +25,7 @@ PARTS = (*GROWING, *FIXED, "exposed_communication_seconds")
 _NUMBERS = ("gradient_bytes", "activation_bytes", "memory_bytes", "learning_rate", "bucket_bytes")
 _LINKS = ("within", "between")
 KEYS = {"format", "version", "parameters", "batch_rows", "runs", "network", "optimizer", "precision", *_NUMBERS}
-RUN = {"ranks", "hosts", "rows", "step_seconds", "backward_seconds", *PARTS}
+RUN = {"ranks", "hosts", "rows", "backwards", "step_seconds", "backward_seconds", *PARTS}
 _WRITE = "docs/plan.md shows what a profile holds"
 
 
@@ -61,20 +62,21 @@ def work(runs: Sequence[Run]) -> Work:
     Args:
         runs: at least one.
     """
-    points = [(run.rows / run.ranks, sum(_split(run))) for run in runs]
+    points = [(rows_of_a_rank(run.rows, run.ranks, run.batches), sum(_split(run))) for run in runs]
     rows = sum(each for each, _ in points) / len(points)
     seconds = sum(each for _, each in points) / len(points)
     spread = sum((each - rows) ** 2 for each, _ in points)
+    named = sum(_split(run)[1] for run in runs) / len(runs)
     if spread > 0:
         per_row = sum((each - rows) * (its - seconds) for each, its in points) / spread
         per_row = min(max(per_row, 0.0), seconds / rows)
         fixed = seconds - per_row * rows
     else:
-        parts = [_split(run) for run in runs]
-        fixed = sum(its for _, its in parts) / len(parts)
+        fixed = named
         per_row = (seconds - fixed) / rows
     shares = [run.parts["backward_seconds"] / _split(run)[0] for run in runs if "backward_seconds" in run.parts]
-    return Work(per_row, fixed, min(sum(shares) / len(shares), 1.0) if shares else Work(0.0).backward)
+    share = min(sum(shares) / len(shares), 1.0) if shares else Work(0.0).backward
+    return Work(per_row, fixed, share, min(named, fixed))
 
 
 def _split(run: Run) -> tuple[float, float]:
@@ -133,7 +135,7 @@ def _run(run: Any, where: str, profile: dict[str, Any]) -> Run:
     growing = step - sum(parts.get(name, 0.0) for name in (*FIXED, "exposed_communication_seconds"))
     if named > step * 1.01 or growing <= 0:
         raise PlanError(f"{where}: its parts are {named:.6g} seconds together, and step_seconds {step:.6g}")
-    return Run(ranks, hosts, rows, step, parts)
+    return Run(ranks, hosts, rows, step, parts, _whole({"backwards": 1, **run}, "backwards", where))
 
 
 def _known(found: dict[str, Any], names: set[str], where: str) -> None:

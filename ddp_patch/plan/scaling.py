@@ -38,9 +38,16 @@ class Point:
     lost: dict[str, float]  # seconds of a step by what they go to, next to a step at 100 %
 
 
-def rows_of_a_rank(rows: float, ranks: int) -> float:
-    """Give the rows of the rank that has most; all of them where there are fewer than ranks, as these are not dealt."""
-    return rows if rows < ranks else float(math.ceil(rows / ranks))
+def rows_of_a_rank(rows: float, ranks: int, batches: int = 1) -> float:
+    """Give the rows of the rank that has most; all of them where a batch has fewer than ranks, as it is not dealt.
+
+    Args:
+        rows: of a step.
+        ranks: their number.
+        batches: that the rows are in, which are dealt one by one.
+    """
+    each = rows / batches
+    return rows if each < ranks else float(batches * math.ceil(each / ranks))
 
 
 def point(job: Job, ranks: int, scaling: str, *, sends: float = 1.0, times: int = 1) -> Point:
@@ -55,32 +62,34 @@ def point(job: Job, ranks: int, scaling: str, *, sends: float = 1.0, times: int 
     """
     hosts, devices = job.placed(ranks)
     if scaling == "weak":
-        return _point(job, hosts, devices, job.rows * ranks, ranks, sends, times)
-    return _point(job, hosts, devices, job.whole or job.rows, 1, sends, times)
+        return _point(job, hosts, devices, job.rows * ranks, job.batches, ranks, sends, times)
+    return _point(job, hosts, devices, job.whole or job.rows, job.batches, 1, sends, times)
 
 
 def predicted(job: Job, run: Run) -> Point:
     """Give what the step of a measured run should have taken."""
-    return _point(job, run.hosts, run.ranks // run.hosts, run.rows, 1, 1.0, 1)
+    return _point(job, run.hosts, run.ranks // run.hosts, run.rows, run.batches, 1, 1.0, 1)
 
 
-def _point(job: Job, hosts: int, devices: int, rows: float, batches: int, sends: float, times: int) -> Point:
-    """Compare with one rank that does the same rows in so many batches."""
+def _point(
+    job: Job, hosts: int, devices: int, rows: float, batches: int, steps: int, sends: float, times: int
+) -> Point:
+    """Compare with one rank that does the same rows in so many steps. Of several backwards the last one alone hides."""
     ranks = hosts * devices
     shape = job.shape(ranks, hosts)
-    own = rows_of_a_rank(rows, ranks)
+    own = rows_of_a_rank(rows, ranks, batches)
     computing = job.work.seconds(own)
     sizes = buckets(job.gradients, job.bucket)
-    backward = job.work.backward * job.work.per_row * own
+    backward = job.work.hides(own) / batches
     seconds = _seconds(job, shape, sends, times)
     waits = exposed(sizes, backward, seconds)
     without = replace(shape, within=replace(shape.within, latency=0.0), between=replace(shape.between, latency=0.0))
     for_bytes = min(exposed(sizes, backward, _seconds(job, without, sends, times)), waits)
-    step, alone = computing + waits, batches * job.work.seconds(rows / batches)
+    step, alone = computing + waits, steps * job.work.seconds(rows / steps)
     lost = {
         "bandwidth": for_bytes,
         "latency": waits - for_bytes,
-        "fixed": job.work.fixed * (1 - batches / ranks),
+        "fixed": job.work.fixed * (1 - steps / ranks),
         "rows": job.work.per_row * (own - rows / ranks),
     }
     return Point(

@@ -42,9 +42,11 @@ _WRITE = {
 
 def written(found: dict[str, Any]) -> str:
     """Lay out a plan: what each number of ranks brings, where it stops to pay, what fits, and what to write."""
+    several = f" in {found['batches']} batches" if found["batches"] > 1 else ""
     lines = wrapped(
         f"{shown_count(found['parameters'])} parameters, {shown_bytes(found['gradient_bytes'])} of gradients to sum up "
-        f"in each step. One rank alone takes {shown_seconds(found['seconds_alone'])} for {found['batch_rows']:g} rows."
+        f"in each step. One rank alone takes {shown_seconds(found['seconds_alone'])} for {found['batch_rows']:g} rows"
+        f"{several}."
     )
     if found["assumed"]:
         lines += wrapped(f"Assumed, as nobody said: {', '.join(found['assumed'])}.")
@@ -55,9 +57,10 @@ def written(found: dict[str, Any]) -> str:
         ]
         lines += [f"  {line}" for line in columns([_HEAD, *map(_row, points)])]
         lines += _marks(found["falls_below"][name], [its["ranks"] for its in points])
-        few = next((its["ranks"] for its in points if its["rows"] < its["ranks"]), None)
+        few = next((its["ranks"] for its in points if its["rows"] < its["ranks"] * found["batches"]), None)
         if few:
-            lines += wrapped(f"From {few:,} ranks on there are fewer rows than ranks: each rank computes all.", "  ")
+            words = "a batch has fewer rows than there are ranks: each rank computes all."
+            lines += wrapped(f"From {few:,} ranks on {words}", "  ")
     lines += ["", *wrapped(_WORDS)]
     if found["bucket_bytes"] < CAP < found["gradient_bytes"]:
         lines += ["", *wrapped(_SMALL_BUCKETS)]

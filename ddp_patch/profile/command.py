@@ -63,9 +63,8 @@ def _leave(request: Request, run: Measured, its: Found, trace: dict[str, Any], d
     _write(request.out / "index.html", page(its, drawn, request.steps, request.traced))
     _write(request.out / "trace.json", json.dumps(trace))
     parts = {name: sum(rank.parts[name] for rank in its.ranks) / len(its.ranks) for name in its.ranks[0].parts}
-    planned = profile(
-        run.facts, its.rows, [as_run(request.ranks, its.rows, parts)], run if run.network else None, devices, kept(run)
-    )
+    its_run = as_run(request.ranks, its.rows, parts, its.backwards)
+    planned = profile(run.facts, its.rows, [its_run], run if run.network else None, devices, kept(run))
     _write(request.out / "profile.json", json.dumps(planned, indent=2) + "\n")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..measure.facts import on_accelerator
-from ..measure.parts import by_device, kept, parts, rows_of
+from ..measure.parts import backwards_of, by_device, kept, parts, rows_of
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
@@ -46,6 +46,7 @@ class Found:
     facts: dict[str, Any]
     told: dict[str, Any]  # of ddp_patch's own books
     ranks: list[Rank]
+    backwards: int = 1  # of a step, one for each of its batches
     network: dict[str, float] = field(default_factory=dict)  # of ``Measured``
     buckets: list[Bucket] = field(default_factory=list)  # in their order
     meetings: dict[str, float] = field(default_factory=dict)  # collectives of a step that are no buckets
@@ -80,6 +81,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
     return Found(
         name=run.spec.script.name,
         rows=rows_of(run.steps),
+        backwards=backwards_of(run.steps),
         facts=run.facts,
         told=told,
         ranks=ranks,

@@ -47,12 +47,13 @@ def written(its: Found) -> str:
 def headline(its: Found) -> str:
     """Give the first sentence."""
     ranks = f"{len(its.ranks)} rank{'s' if len(its.ranks) > 1 else ''}"
+    several = f" in {its.backwards} batches" if its.backwards > 1 else ""
     kept = ""
     if its.kept is not None:
         size, rows = its.kept
         kept = f" A rank keeps {shown_bytes(size)} for the backward of its {shown_count(rows)} rows."
     return (
-        f"{its.name} on {ranks}: a step of {shown_count(its.rows)} rows takes {shown_seconds(its.step)}. "
+        f"{its.name} on {ranks}: a step of {shown_count(its.rows)} rows{several} takes {shown_seconds(its.step)}. "
         f"{its.facts['parameters']:,} parameters, {shown_bytes(its.facts['gradient_bytes'])} of gradients.{kept}"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..measure import told
 from ..measure.facts import on_accelerator
-from ..measure.parts import as_run, by_device, kept, parts, profile, rows_of
+from ..measure.parts import as_run, backwards_of, by_device, kept, parts, profile, rows_of
 from ..measure.runs import Measured, Spec, noted_of
 
 _TURNED = {
@@ -30,6 +30,7 @@ class Point:
     ranks: int
     grows: bool  # by the rows that were counted
     rows: float  # of all ranks, in a step
+    backwards: int  # of a step, one for each of its batches
     step: float  # seconds, the median
     low: float  # of several runs the least and the largest median; of one run the quartiles of its steps
     high: float
@@ -109,6 +110,7 @@ def _point(runs: Sequence[Measured], base: Point | None) -> Point:
         ranks=spec.ranks,
         grows=grows,
         rows=rows,
+        backwards=backwards_of(every),
         step=median,
         low=min(medians) if several else quarters[0],
         high=max(medians) if several else quarters[2],
@@ -131,7 +133,10 @@ def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -
     alone = next(its for its in runs if its.spec.ranks == base.ranks)
     # On accelerators the host waits for its own kernels as well, and nobody knows for how long for other ranks.
     of_device = on_accelerator(alone.facts)
-    each = [as_run(its.ranks, its.rows, by_device(its.parts, 0.0) if of_device else its.parts) for its in found]
+    each = [
+        as_run(its.ranks, its.rows, by_device(its.parts, 0.0) if of_device else its.parts, its.backwards)
+        for its in found
+    ]
     if of_device:
         for its_run in each:
             del its_run["exposed_communication_seconds"]

@@ -59,10 +59,11 @@ def written(
         apart: what ``points.apart`` gave.
     """
     base = found[0]
+    several = f" in {base.backwards} batches" if base.backwards > 1 else ""
     keeps = f", and keeps {shown_bytes(kept)} for their backward" if kept else ""
     lines = wrapped(
         f"{name}: {parameters:,} parameters, {shown_bytes(gradients)} of gradients in each step; one rank takes "
-        f"{shown_seconds(base.step)} for {shown_count(base.rows)} rows{keeps}. {_machine(threads, cores)}"
+        f"{shown_seconds(base.step)} for {shown_count(base.rows)} rows{several}{keeps}. {_machine(threads, cores)}"
     )
     for grows in (False, True):
         points = [base, *(its for its in found[1:] if its.grows is grows)]
