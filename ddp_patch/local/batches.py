@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, Sampler
 
-from .samplers import Ranks
+from .samplers import Ranks, checksum
 
 
 class EpochOf:
@@ -39,20 +39,44 @@ class EpochOf:
             self._left = batches.epoch
 
 
-class TakenBatches(Sampler[list[Any]]):
-    """This rank's batches of those that a batch sampler of the script's draws: every Nth."""
+class OwnBatches(Sampler[list[Any]]):
+    """What a rank reads of the batches that a batch sampler of the script's draws, alike on every rank."""
 
     def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
-        """Take turns.
+        """Draw nothing yet.
 
         Args:
             batches: draws lists of indices.
             ranks: that share them.
-            is_exact: none comes twice, so that some ranks have one more.
+            is_exact: nothing comes twice, so that some ranks have more.
         """
         self._batches = batches
         self._ranks = ranks
         self.is_exact = is_exact
+        self._drawing: Iterator[Any] | None = None
+
+    def draw(self) -> int:
+        """Begin to draw the coming epoch, and give a checksum of what it begins with; of a list, of all of it."""
+        with self._ranks.shared():
+            drawing = iter(self._batches)
+            first = [list(batch) for batch in itertools.islice(drawing, 1)]
+        self._drawing = itertools.chain(first, drawing)
+        return checksum(self._batches if type(self._batches) in (list, tuple) else first)
+
+    def _drawn(self) -> Iterator[Any]:
+        if self._drawing is None:
+            self.draw()
+        drawing, self._drawing = self._drawing, None
+        assert drawing is not None
+        return drawing
+
+
+class TakenBatches(OwnBatches):
+    """This rank's batches: every Nth."""
+
+    def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
+        """Take turns."""
+        super().__init__(batches, ranks, is_exact=is_exact)
         self.lengths: list[list[int]] = []  # of the batches that were drawn, on each rank
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -60,8 +84,7 @@ class TakenBatches(Sampler[list[Any]]):
         ranks = self._ranks
         first: list[list[Any]] = []
         self.lengths.clear()
-        with ranks.shared():
-            drawn = iter(self._batches)
+        drawn = self._drawn()
         while True:
             with ranks.shared():
                 together = [list(batch) for batch in itertools.islice(drawn, ranks.size)]
@@ -86,28 +109,19 @@ class TakenBatches(Sampler[list[Any]]):
         return count // size if getattr(self._batches, "drop_last", False) else -(-count // size)
 
 
-class DealtBatches(Sampler[list[Any]]):
-    """This rank's part of each batch that a batch sampler of the script's draws."""
+class DealtBatches(OwnBatches):
+    """This rank's part of each batch, which is one of all ranks."""
 
     def __init__(self, batches: Any, ranks: Ranks, *, is_exact: bool) -> None:
-        """Deal them.
-
-        Args:
-            batches: draws lists of indices, each of a batch of all ranks.
-            ranks: that share them.
-            is_exact: rows that do not go round are not repeated.
-        """
-        self._batches = batches
-        self._ranks = ranks
-        self.is_exact = is_exact
+        """Deal them."""
+        super().__init__(batches, ranks, is_exact=is_exact)
         self.sizes: list[int] = []  # of the batches that were drawn, on all ranks
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Give the indices of this rank, batch by batch."""
         ranks = self._ranks
         self.sizes.clear()
-        with ranks.shared():
-            drawn = iter(self._batches)
+        drawn = self._drawn()
         while True:
             with ranks.shared():
                 batch = next(drawn, None)

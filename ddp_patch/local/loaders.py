@@ -11,20 +11,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe, Subset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
 
 from ..batch.world import World
 from ..diagnosis.lockstep import length, rows_of
-from ..errors import BatchError, LockstepError
+from ..errors import BatchError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..loading.shadow import Shadows, shadow_of
 from ..options import Options
-from .batches import DealtBatches, DealtStream, EpochOf, TakenBatches
+from .alike import compare
+from .batches import DealtBatches, DealtStream, EpochOf, OwnBatches, TakenBatches
 from .epochs import Epochs
 from .models import Models
 from .rows import Rows, longest, samplers_of
-from .samplers import Dealt, Ranks, checksum, is_torchs, share_of
+from .samplers import Dealt, Ranks, is_torchs, share_of
 from .streams import Streams
 
 Make = Callable[[DataLoader[Any]], Any]
@@ -86,12 +87,12 @@ class LocalLoaders:
             if isinstance(sampler, Dealt):
                 sampler.epoch = epoch
             batches: Any = loader.batch_sampler
-            if isinstance(shadow.batch_sampler, (DealtBatches, TakenBatches)) and hasattr(batches, "set_epoch"):
+            if isinstance(shadow.batch_sampler, OwnBatches) and hasattr(batches, "set_epoch"):
                 known = self._epochs_of.get(id(batches))  # loaders that are made anew for each epoch may share it
                 if known is None or known.of() is not batches:
                     known = self._epochs_of[id(batches)] = EpochOf(batches)
                 known.begins(epoch)
-            self._compare(loader, shadow)
+            compare(self._world, loader, shadow, described)
             is_stream = isinstance(shadow.dataset, DealtStream)
             # It may shuffle as it goes: all ranks have to read it in one order.
             with self._streams.shared() if is_stream else contextlib.nullcontext():
@@ -109,22 +110,6 @@ class LocalLoaders:
     def close(self) -> None:
         """Let go of workers."""
         self._shadows.close()
-
-    def _compare(self, loader: DataLoader[Any], shadow: DataLoader[Any]) -> None:
-        """See that all ranks deal the same rows in the same order.
-
-        Raises:
-            LockstepError: on every rank, when they do not.
-        """
-        sampler = samplers_of(shadow)[1]
-        drawn = sampler.draw() if isinstance(sampler, Dealt) else 0
-        told = [given[0] for given in self._world.share([[rows_of(loader.dataset), *_chosen(loader.dataset), drawn]])]
-        if any(its != told[0] for its in told):
-            raise LockstepError(
-                f"{script_line()}: the ranks deal different rows of {_described(loader)}: they chose or drew them from "
-                "their own random numbers, so that some rows would be read twice and others never. Choose them above "
-                "the training, or from a seed: random_split(data, sizes, generator=torch.Generator().manual_seed(0))."
-            )
 
     def length(self, wrapped: Callable[[], int], loader: DataLoader[Any]) -> int:
         """Count the batches of a rank in an epoch."""
@@ -210,15 +195,6 @@ class LocalLoaders:
                 f"so a batch of all ranks has {share * ranks}"
             )
         return f"each rank loads {share} rows of a batch, as torch's DistributedSampler deals them"
-
-
-def _chosen(dataset: Any) -> list[int]:
-    """Checksums of the rows that subsets are of."""
-    found = []
-    while isinstance(dataset, Subset):
-        found.append(checksum(dataset.indices))
-        dataset = dataset.dataset
-    return found
 
 
 def _name(batches: Any) -> str:

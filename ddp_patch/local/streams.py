@@ -78,7 +78,7 @@ class Streams:
 
     def seed(self, what: str, seed: Any) -> Any:
         """Give what a generator is seeded with where the script says a seed."""
-        if not self.are_own or isinstance(seed, bool) or not isinstance(seed, int):
+        if not self.are_own or self._is_shared or isinstance(seed, bool) or not isinstance(seed, int):
             return seed
         if what != _OF_NUMPY and (what not in _GENERATORS or self._is_seeding):
             return seed
