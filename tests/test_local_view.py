@@ -99,6 +99,7 @@ ALIKE = [
     *(("exact_tail", count) for count in (48, 49, 50, 53)),
     ("exact_tail_of_batches",),
     ("exact_tail_of_small_batches",),
+    ("exact_tail_without_a_loader",),
     *((f"exact_tail_{how}", count) for how in ("of_two_models", "past_forward", "accumulated") for count in (49, 53)),
 ]
 FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
@@ -317,6 +318,34 @@ def test_batches_with_other_weights_in_one_backward_are_an_error(ranks, script):
     assert "Call backward for each batch before the next one is fetched" in "".join(outcome.stderr)
 
 
+def renews_statistics(how):
+    """Of 25 rows, 12 at a time, the last batch has one."""
+    model = habits.mlp(torch.nn.BatchNorm1d(16))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(habits.rows(25), 12)
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    if how == "update_bn":
+        torch.optim.swa_utils.update_bn(loader, model)
+    else:
+        with torch.no_grad():
+            for x, _ in loader:
+                model.train(how == "in training")(x)
+    return len(x)
+
+
+def test_statistics_of_a_batch_with_fewer_rows_than_ranks_are_an_error_under_an_exact_tail(ranks):
+    exact = {"view": "local", "tail": "exact"}
+    for how in ("update_bn", "in training"):
+        outcome = ranks.call(renews_statistics, 2, how, enable=exact, timeout=60)
+        assert not outcome.late
+        assert outcome.codes == [1, 1]
+        assert "has fewer rows than there are ranks: [1, 0], by rank" in outcome.stderr[0]
+        assert "Write tail='pad'." in outcome.stderr[0]
+    assert ranks.call(renews_statistics, 2, "in evaluation", enable=exact).ok().results == [1, 6]
+
+
 def says_what_it_lets_out():
     model = habits.mlp()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -364,6 +393,68 @@ def test_the_report_names_lines_that_let_a_ranks_own_numbers_out(ranks):
         assert all("ddp_patch.mean(value)" in note for note in told)
 
 
+# --- several models -----------------------------------------------------------------------------------------------------
+
+
+def trains_two(is_frozen):
+    """A maker that steps after two steps of a teller, which it goes through."""
+    torch.manual_seed(2)
+    makes, tells = torch.nn.Linear(5, 5).double(), torch.nn.Linear(5, 1).double()
+    of_maker = torch.optim.SGD(makes.parameters(), 0.1)
+    of_teller = torch.optim.SGD(tells.parameters(), 0.1)
+    for step, (x, _) in enumerate(DataLoader(habits.rows(96), 12)):
+        tells.requires_grad_()
+        of_teller.zero_grad()
+        (tells(x).mean() - tells(makes(x).detach()).square().mean()).backward()
+        of_teller.step()
+        tells.requires_grad_(not is_frozen)
+        (tells(makes(x)).square().mean() / 2).backward()
+        if step % 2:
+            of_maker.step()
+            of_maker.zero_grad()
+    ledger = ddp_patch.report().ledger
+    return habits.weights(makes, tells), ledger.late, ledger.deferred
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_step_averages_the_gradients_that_it_reads(ranks, is_frozen):
+    ((alone, _, _),) = ranks.call(trains_two, 1, is_frozen).ok().results
+    for found, late, deferred in ranks.call(trains_two, 2, is_frozen, enable={"view": "local"}).ok().results:
+        same(found, alone)
+        assert late == 0
+        assert deferred > 0  # backwards of the maker that no step followed
+
+
+def trains_a_part(how):
+    """What an optimizer has beside the parameters that the model trains must not keep module calls watched."""
+    written = vars(torch.nn.Module)["__call__"]
+    model = as_one.Coder().double()
+    beside = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+    if how == "frozen":
+        model.codes.requires_grad_(False)
+    given = [*model.parameters(), beside] if how == "beside" else model.parameters()
+    optimizer, watched = torch.optim.SGD(given, 0.1), []
+    for _ in range(2):
+        for x, y in DataLoader(habits.rows(24), 12):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x) * beside, y)
+            if how != "frozen":
+                loss = loss + model.encode(x).square().mean()
+            loss.backward()
+            optimizer.step()
+        watched.append(vars(torch.nn.Module)["__call__"] is not written)
+    return watched, len(ddp_patch.report().ledger.replicas), habits.weights(model)
+
+
+@pytest.mark.parametrize("how", ["frozen", "beside"])
+def test_module_calls_are_watched_until_all_is_found(ranks, how):
+    ((_, _, alone),) = ranks.call(trains_a_part, 1, how).ok().results
+    for watched, models, found in ranks.call(trains_a_part, 2, how, enable={"view": "local"}).ok().results:
+        assert watched == ([False, False] if how == "frozen" else [True, False])
+        assert models == 1  # not the parts that a method beside forward calls
+        same(found, alone)
+
+
 # --- values -------------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +477,7 @@ def values():
             ddp_patch.gather(ddp_patch.shard_batch({"x": torch.arange(14).reshape(2, 7)}, dim=1)["x"].t())[
                 :, 1
             ].tolist(),
+            ddp_patch.gather(ddp_patch.shard_batch(torch.arange(1))).tolist(),
         ],
         "needs grad": ddp_patch.mean(torch.ones(2, requires_grad=True)).requires_grad,
     }
@@ -394,12 +486,16 @@ def values():
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_values_of_all_ranks(ranks, nproc):
     mean = sum(range(nproc)) / nproc
+
+    def padded(order):
+        return [*order, *order[: -7 % nproc]]
+
     for found in ranks.call(values, nproc, enable={"view": "local"}).ok().results:
         assert found == {
             "mean": [mean, [mean, 1.0], pytest.approx(mean / 2)],
             "sum": [sum(range(nproc)), nproc / 2, [nproc, nproc - 1]],
             "gather": [list(range(7)), [str(i) for i in range(7)]],
-            "dealt": [list(range(7)), list(range(7, 14))],
+            "dealt": [padded(range(7)), padded(range(7, 14)), [0] * nproc],
             "needs grad": False,
         }
 
@@ -407,6 +503,16 @@ def test_values_of_all_ranks(ranks, nproc):
 def test_values_are_given_back_where_they_are_those_of_all_rows():
     given = torch.ones(2)
     assert ddp_patch.mean(given) is ddp_patch.sum(given) is ddp_patch.gather(given) is given
+
+
+def deals_other_values():
+    ddp_patch.shard_batch(torch.full((4,), ddp_patch.rank()))
+
+
+def test_batches_that_differ_between_ranks_are_not_dealt(ranks):
+    outcome = ranks.call(deals_other_values, 2, enable={"view": "local"})
+    assert outcome.codes == [1, 1]
+    assert "and differs between ranks, so the batch would be of no rank's values" in outcome.stderr[0]
 
 
 def bad_values():
@@ -541,7 +647,7 @@ def test_a_report_at_the_end_names_what_the_last_epoch_printed(ranks, tmp_path):
     )
     outcome = ranks.script(path, 2, options=["--view", "local", "--report"]).ok()
     assert outcome.stdout[0].splitlines() == ["2.0", "10.0"]
-    assert "train.py:4: printed, a number of each rank's own rows, which differ" in outcome.stderr[0]
+    assert "train.py:4: printed, which differs between the ranks: a number of each rank's own rows" in outcome.stderr[0]
 
 
 def copies():
@@ -670,6 +776,93 @@ def test_rows_that_ranks_choose_by_themselves_are_an_error(ranks):
     assert not outcome.late
     assert outcome.codes == [1, 1]
     assert "the ranks deal different rows of DataLoader(Subset, 24 rows" in outcome.stderr[0]
+
+
+def seeded_when_drawn(seed, kind, workers):
+    """A sampler of the script's that seeds a global generator for each epoch."""
+    import random
+
+    import numpy as np
+
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    class Seeded:
+        def __iter__(self):
+            of = {"torch": torch.manual_seed, "numpy": np.random.seed, "random": random.seed}
+            of[seed](3)
+            draw = {"torch": lambda: torch.randperm(24).tolist(), "numpy": lambda: np.random.permutation(24).tolist()}
+            order = draw[seed]() if seed in draw else random.sample(range(24), 24)
+            return iter(order if kind == "rows" else [order[at : at + 4] for at in range(0, 24, 4)])
+
+        def __len__(self):
+            return 24 if kind == "rows" else 6
+
+    data = torch.utils.data.StackDataset(habits.rows(24), range(24))
+    given = {"sampler": Seeded(), "batch_size": 4} if kind == "rows" else {"batch_sampler": Seeded()}
+    loader, found = DataLoader(data, num_workers=workers, **given), []
+    for _ in range(2):
+        for (x, y), i in loader:
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            found.append(i)
+    return sorted(ddp_patch.gather(torch.cat(found)).tolist())
+
+
+@pytest.mark.parametrize("seed", ["torch", "numpy", "random"])
+def test_a_sampler_that_seeds_a_generator_draws_alike_on_all_ranks(ranks, seed):
+    for kind, workers in (("batches", 1), ("batches", 0), ("rows", 0)):
+        for found in ranks.call(seeded_when_drawn, 2, seed, kind, workers, enable={"view": "local"}).ok().results:
+            assert found == sorted([*range(24)] * 2), (kind, workers)
+
+
+def shuffles_between_epochs(what):
+    """By the generator that ranks draw noise from."""
+    import random
+
+    model = habits.mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = habits.rows(24).tensors
+    samples = list(zip(x, y, range(24), strict=True))
+    batches = [[*range(at, at + 4)] for at in range(0, 24, 4)]
+    found = []
+    for epoch in range(3):
+        if what == "samples":
+            random.shuffle(samples)
+            loader = DataLoader(samples, 12)
+        elif what == "tensors":
+            order = torch.randperm(24)
+            loader = DataLoader(torch.utils.data.TensorDataset(x[order], y[order], order), 12)
+        else:
+            (random.Random(epoch) if what == "batches from a seed" else random).shuffle(batches)
+            drawn = Batches(batches) if what == "own batches" else batches
+            loader = DataLoader(samples, batch_sampler=drawn)
+        for a, b, i in loader:
+            F.cross_entropy(model(a), b).backward()
+            optimizer.step()
+            found.append(i)
+    return sorted(ddp_patch.gather(torch.cat(found)).tolist())
+
+
+class Batches(list):
+    def __iter__(self):
+        yield from [*super().__iter__()]
+
+
+@pytest.mark.parametrize("batch", ["global", "per_device"])
+@pytest.mark.parametrize("what", ["batches", "own batches", "samples", "tensors"])
+def test_rows_that_ranks_shuffle_by_themselves_are_an_error(ranks, what, batch):
+    outcome = ranks.call(shuffles_between_epochs, 2, what, enable={"view": "local", "batch": batch})
+    assert not outcome.late
+    assert outcome.codes == [1, 1]
+    assert "LockstepError: test_local_view.py:" in outcome.stderr[0]
+    assert "the ranks deal different rows of DataLoader(" in outcome.stderr[0]
+
+
+def test_rows_that_ranks_shuffle_alike_are_dealt(ranks):
+    options = {"view": "local"}
+    for found in ranks.call(shuffles_between_epochs, 2, "batches from a seed", enable=options).ok().results:
+        assert found == sorted([*range(24)] * 3)
 
 
 def a_loader_with_a_position(sampler):

@@ -7,6 +7,7 @@ from typing import Any
 from ..batch.world import World
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, in_parts
+from ..gradients.watch import grad_of
 from ..replica.trained import Trained
 
 
@@ -19,6 +20,7 @@ class Beside:
         self.ids: set[int] = set()
         self.parameters: list[Any] | None = None  # None: to be looked for
         self.schedule = AccumulationSchedule()
+        self._reached: set[int] = set()  # that had a gradient
         self._world = world
 
     def ended(self, trained: Trained, held: set[int]) -> bool:
@@ -33,7 +35,19 @@ class Beside:
             self.ids = {id(parameter) for parameter in self.parameters}
         was_pending = self.pending
         self.pending = any(parameter.requires_grad for parameter in self.parameters)
+        if not self.ids <= self._reached:
+            self._reached |= {id(parameter) for parameter in self.parameters if grad_of(parameter) is not None}
         return self.pending or was_pending
+
+    def is_rest(self, trained: Trained, held: set[int]) -> bool:
+        """Tell whether these are all that no model holds, since backwards reach them and no model was called.
+
+        Args:
+            trained: what optimizers train.
+            held: identities of all parameters of models.
+        """
+        rest = [parameter for parameter in trained.parameters() if id(parameter) not in held]
+        return all(id(parameter) in self._reached or not parameter.requires_grad for parameter in rest)
 
     def settle(self) -> None:
         """Average them."""

@@ -24,7 +24,7 @@ from .beside import Beside
 from .maker import Maker
 from .meeting import meet
 from .statistics import Statistics
-from .synced import Synced
+from .synced import Synced, ids_of
 from .weights import Weights
 
 _WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
@@ -42,8 +42,8 @@ class Models:
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
-        self.statistics = Statistics()
-        self.ids: set[int] = set()  # of the parameters of models under DDP
+        self.ids: set[int] = set()  # of the parameters of models under DDP that are trained
+        self._held: set[int] = set()  # of all of theirs
         self.met = 0  # forwards under DDP, and backwards, which all ranks have
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
@@ -53,6 +53,7 @@ class Models:
         self._conversions = Conversions(self._converted)
         self._redirects = Redirects(self._called)
         self._trained = Trained()
+        self.statistics = Statistics(self._trained, self.modules)
         self._beside = Beside(world)
         self.tuning = Tuning(options, world, compiled.is_used)
         self._maker = Maker(options, job, world, self.tuning)
@@ -69,47 +70,44 @@ class Models:
         """Give the learning rates of every optimizer's groups."""
         return self._trained.rates()
 
-    def before_step(self) -> None:
-        """An optimizer is about to step: what it reads must be of all ranks."""
+    def before_step(self, optimizer: Any, is_outermost: bool) -> None:
+        """An optimizer is about to step: what it reads must be of all ranks. What others read may go on waiting.
+
+        Args:
+            optimizer: that is.
+            is_outermost: inside of no other's step.
+        """
+        # One without parameters knows by other ways what it trains.
+        one = len(self._synced) == 1 and not self._beside.pending
+        read = None if one else ids_of(optimizer) or (None if is_outermost else set())
         for synced in self._synced.values():
             synced.check()
-            if synced.pending:
-                self.unsettled.settle(synced)
-            synced.schedule.step()
+            if read is None or not read.isdisjoint(synced.ids):
+                if synced.pending:
+                    self.unsettled.settle(synced)
+                synced.schedule.step()
         self.met_before_step = self.met
-        if self._beside.pending:
+        if self._beside.pending and (read is None or not read.isdisjoint(self._beside.ids)):
             self.unsettled.settle(self._beside)
 
     def are_trained(self) -> bool:
         """Tell whether there is an optimizer."""
         return bool(self._trained.ids())
 
-    def after_step(self) -> None:
-        """A step ended; the backwards of its closure, if it has one, were each looked at."""
+    def after_step(self, optimizer: Any) -> None:
+        """A step ended; the backwards of its closure were each looked at."""
+        read = ids_of(optimizer)
         for synced in self._synced.values():
-            synced.schedule.forget_cycle()
+            if not read.isdisjoint(synced.ids):
+                synced.schedule.forget_cycle()
 
     def modules(self) -> list[nn.Module]:
         """Give those under DDP."""
         return [synced.module for synced in self._synced.values()]
 
-    def normalizes(self, running_mean: Any, weight: Any) -> bool:
-        """Tell whether a BatchNorm is of what the script trains, also where it is called past its model's call.
-
-        A method beside ``forward`` does so, and a checkpoint that computes again in a backward.
-
-        Args:
-            running_mean: its own; None where it keeps none.
-            weight: likewise.
-        """
-        if self.inside or self.statistics.are_renewed or (weight is not None and id(weight) in self._trained.ids()):
-            return True
-        models = (synced.module for synced in self._synced.values())
-        return running_mean is not None and self.statistics.are_of(models, running_mean)
-
     def _everything_found(self) -> bool:
         optimized = self._trained.ids()
-        return bool(optimized) and optimized <= self.ids
+        return bool(optimized) and optimized <= self._held
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +116,11 @@ class Models:
         if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
         optimized = self._trained.ids()
-        wanted = [id(parameter) for parameter in call.module.parameters() if parameter.requires_grad]
-        return not optimized.isdisjoint(wanted)
+        wanted = {id(parameter) for parameter in call.module.parameters() if parameter.requires_grad}
+        if optimized.isdisjoint(wanted):
+            return False
+        # A method of a model beside its forward calls parts of it.
+        return not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
 
     def call(self, call: Call) -> Any:
         """Take a module over, and carry out its call."""
@@ -180,6 +181,7 @@ class Models:
     def _keep(self, synced: Synced) -> Synced:
         self._synced[id(synced.module)] = synced
         self.ids = {key for its in self._synced.values() for key in its.ids}
+        self._held = {id(parameter) for module in self.modules() for parameter in module.parameters()}
         self.statistics.forget()
         return synced
 
@@ -188,8 +190,10 @@ class Models:
         for synced in [synced for synced in self._synced.values() if not synced.fits()]:
             if any(parameter.requires_grad for parameter in synced.module.parameters()):
                 self._make(synced.module)
-        if self._synced and not self._everything_found():
+        if self._synced and not (self._everything_found() or self._beside.is_rest(self._trained, self._held)):
             self.watch()
+        elif self.watching and self._synced:
+            self.rest()
 
     # --- backwards --------------------------------------------------------------------------------------------------
 
@@ -230,6 +234,7 @@ class Models:
             self._drop(synced, settle)
         self._synced.clear()
         self.ids.clear()
+        self._held.clear()
         self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)

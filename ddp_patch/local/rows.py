@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader
 
 from ..batch.world import World
 from ..diagnosis.lockstep import length
+from ..errors import BatchError
+from ..ledger import script_line
 from .batches import DealtBatches, TakenBatches
 from .models import Models
 from .samplers import Dealt, is_torchs
@@ -55,6 +57,7 @@ class Rows:
         self._last: Any = None  # the batch before, kept where this rank may have one less than others
         self._is_uneven = getattr(self._sampler, "is_exact", False) or getattr(self._batches, "is_exact", False)
         self._met_before = models.met
+        self._normalized_before = models.statistics.met
         models.weights.begins()
 
     def __iter__(self) -> Rows:
@@ -73,8 +76,12 @@ class Rows:
             with self._surround():
                 data = next(self.iterator)
         except StopIteration:
-            if self._is_uneven and self._has_none_where_others_have():
-                return self._last
+            if self._is_uneven and not isinstance(self._batches, DealtBatches):  # of which every rank has as many
+                share = self._share(self._count + 1)
+                if share is not None:
+                    self._see_that_none_waits(share)
+                    if self._has_none_where_others_have(share):
+                        return self._last
             self._models.weights.ended(self)
             raise
         finally:
@@ -83,7 +90,10 @@ class Rows:
         self._count += 1
         self._world.ledger.epochs = None if self._length is None else self._epoch + self._count / self._length
         self._world.ledger.loader = self._name
-        self._models.weights.fetched(self, self._share(self._count) if self._is_uneven else None)
+        share = self._share(self._count) if self._is_uneven else None
+        if share is not None:
+            self._see_that_none_waits(share)
+        self._models.weights.fetched(self, share)
         self._last = data if self._is_uneven else None
         return data
 
@@ -100,17 +110,29 @@ class Rows:
             share: int = getattr(self._batches, "batch_size", 1)  # of batch_size=None what the dataset has is a row
             total: int = self._sampler.total
             rows = max(0, min(total - (number - 1) * share * size, share * size))
-        return None if rows % size == 0 else Share(rank, tuple(len(range(each, rows, size)) for each in range(size)))
+        return Share.of(rows, rank, size)
 
-    def _has_none_where_others_have(self) -> bool:
+    def _see_that_none_waits(self, share: Share) -> None:
+        """See that no rank is without a row where BatchNorm takes the statistics of all, without gradients.
+
+        Raises:
+            BatchError: on every rank, when one is.
+        """
+        if all(share.counts) or isinstance(self._batches, DealtBatches) or torch.is_grad_enabled():
+            return
+        if self._models.statistics.met > self._normalized_before:
+            raise BatchError(
+                f"{script_line()}: the last batch of {self._name} has fewer rows than there are ranks: "
+                f"{[*share.counts]}, by rank, and BatchNorm takes the statistics of all ranks' rows without gradients, "
+                "where a rank without a row would have the others wait. Write tail='pad'."
+            ) from None
+
+    def _has_none_where_others_have(self, share: Share) -> bool:
         """Tell whether other ranks have models under DDP see one more batch, in which this one has no row."""
-        if isinstance(self._batches, DealtBatches):  # every rank has as many batches
-            return False
         have_met = self._models.met > self._met_before and torch.is_grad_enabled()
         if not have_met or self._last is None:
             return False
-        share = self._share(self._count + 1)
-        if share is None or share.own > 0:  # nobody has one
+        if share.own > 0:
             return False
         self._count += 1
         self._is_uneven = False

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ..batch.shard_batch import rows_of
 from ..earlier import remember_used
 from ..job.job import Job
 from ..patch import Patch
 from ..replica.discovery import Discovery
 from ..session import Session
-from ..structure import map_leaves
+from .dealing import Dealing
 from .loaders import LocalLoaders
 from .models import Models
 from .streams import OwnSeeds, Streams
@@ -31,6 +30,7 @@ class LocalSession(Session):
         self.models = Models(self.options, self.job, self.world)
         self.told = Told(self.world, self.models.rates)
         self.unsettled = self.models.unsettled
+        self._own_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
             self.options, self.world, self.models, self.stream, per_host, self.told.compare
@@ -80,22 +80,14 @@ class LocalSession(Session):
         return contextlib.nullcontext()
 
     def deal(self, data: Any, dim: int) -> Any:
-        """Give this rank's rows of tensors that every rank holds whole: every Nth, as loaders deal them."""
-        rows_of(data, dim)
-        own_rows = slice(self.world.rank, None, self.world.size)
-
-        def own(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not leaf.dim():
-                return leaf
-            return leaf[(*[slice(None)] * (dim % leaf.dim()), own_rows)].contiguous()
-
-        return map_leaves(own, data)
+        """Give this rank's rows of tensors that every rank holds whole."""
+        return self._own_dealing.of(data, dim)
 
     def stepped(self, optimizer: Any, is_outermost: bool) -> None:
         """An optimizer of the script's has stepped."""
         models = self.models
         if models.met != models.met_before_step:
-            models.after_step()
+            models.after_step(optimizer)
         if not is_outermost:
             return
         self.ledger.pace.stepped(profiles=False)

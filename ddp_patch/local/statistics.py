@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
+from ..replica.trained import Trained
+
 
 class Statistics:
     """Remembers of running means, by identity, whether a model holds them."""
 
-    def __init__(self) -> None:
-        """Start with none looked for."""
+    def __init__(self, trained: Trained, models: Callable[[], list[nn.Module]]) -> None:
+        """Start with none looked for.
+
+        Args:
+            trained: what the script trains.
+            models: gives those under DDP.
+        """
         self.are_renewed = False  # of whatever BatchNorm is called now
+        self.met = 0  # how often a BatchNorm took those of all rows without gradients, where ranks wait for each other
+        self._trained = trained
+        self._models = models
         self._known: dict[int, tuple[weakref.ref[Any], bool]] = {}
 
     @contextmanager
@@ -27,11 +37,24 @@ class Statistics:
         finally:
             self.are_renewed = before
 
-    def are_of(self, models: Iterable[nn.Module], running_mean: Any) -> bool:
-        """Tell whether one of the models has a layer that keeps a running mean."""
+    def are_of_all(self, inside: bool, running_mean: Any, weight: Any) -> bool:
+        """Tell whether a BatchNorm is of what the script trains, also where it is called past its model's call.
+
+        A method beside ``forward`` does so, and a checkpoint that computes again in a backward.
+
+        Args:
+            inside: a model's call, now.
+            running_mean: its own; None where it keeps none.
+            weight: likewise.
+        """
+        if inside or self.are_renewed or (weight is not None and id(weight) in self._trained.ids()):
+            return True
+        return running_mean is not None and self._is_of_a_model(running_mean)
+
+    def _is_of_a_model(self, running_mean: Any) -> bool:
         known = self._known.get(id(running_mean))
         if known is None or known[0]() is not running_mean:
-            layers = (layer for model in models for layer in model.modules())
+            layers = (layer for model in self._models() for layer in model.modules())
             is_own = any(vars(its)["_buffers"].get("running_mean") is running_mean for its in layers)
             known = self._known[id(running_mean)] = weakref.ref(running_mean), is_own
         return known[1]

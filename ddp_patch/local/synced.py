@@ -8,6 +8,7 @@ than was learned) is averaged once, before somebody looks: averaging is linear, 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -62,8 +63,8 @@ class Synced:
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether no gradient is on its way, and DDP does not wait for one."""
-        return self.schedule.is_at_start and not self.pending and not self._armed
+        """Whether no gradient is on its way, DDP does not wait for one, and another would have the same parameters."""
+        return self.schedule.is_at_start and not self.pending and not self._armed and self.fits()
 
     def arm(self) -> DistributedDataParallel:
         """Get ready for a forward that a backward may follow, through what this gives."""
@@ -72,8 +73,13 @@ class Synced:
         is_last = not self.schedule.accumulates or self.schedule.is_next_wanted()
         if ddp.require_backward_grad_sync is not is_last:
             ddp.require_backward_grad_sync = is_last
-        self._armed = self._armed or is_last
+        if is_last and not self._armed:
+            self._armed = self.dense[0].requires_grad or self._is_trained()
         return ddp
+
+    def _is_trained(self) -> bool:
+        """Tell whether a backward may reach something: GANs freeze what only judges."""
+        return any(parameter.requires_grad for parameter in (*self.dense, *self.sparse))
 
     def ended(self) -> None:
         """A backward of the script has ended."""
@@ -83,7 +89,7 @@ class Synced:
             self._armed, self.pending, self._to_check = False, False, True
             if self.sparse:
                 average_sparse(self.sparse, self._world)
-        else:
+        elif self._is_trained():
             self.pending = True  # it may have gone past DDP
         self._reached.clear()
 
@@ -116,6 +122,11 @@ class Synced:
         for hook in self._hooks:
             hook.remove()
         self.ddp = None
+
+
+def ids_of(optimizer: Any) -> set[int]:
+    """Identities of the parameters that an optimizer reads."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def explain(error: Exception) -> None:

@@ -19,7 +19,10 @@ from ..errors import LockstepError
 from ..ledger import script_line
 from ..structure import leaves, strided
 
-_ADVICE = "write ddp_patch.mean(value), or sum or gather, where all ranks come by"
+_WHY = (
+    "a number of each rank's own rows, for which write ddp_patch.mean(value), or sum or gather, where all ranks come "
+    "by; or a rank's own clock"
+)
 _ends = itertools.count(1)
 _FIRST = 64  # numbers of a tensor that are looked at
 _MOST = 200  # lines that are remembered
@@ -82,7 +85,7 @@ class Told:
         sums = [{(line, how): found for line, how, found in its} for its in told]
         for line, how in {key: None for its in sums for key in its}:
             if len({its.get((line, how)) for its in sums}) > 1:
-                self._world.ledger.note(f"{line}: {how}, a number of each rank's own rows, which differ: {_ADVICE}")
+                self._world.ledger.note(f"{line}: {how}, which differs between the ranks: {_WHY}")
 
 
 def _parted(steps: list[int], rates: list[list[float]]) -> LockstepError | None:

@@ -24,6 +24,11 @@ class Share(NamedTuple):
     rank: int
     counts: tuple[int, ...]  # of the rows of every rank
 
+    @classmethod
+    def of(cls, rows: int, rank: int, size: int) -> Share | None:
+        """Give a rank's, where each has every Nth row; None where all have equally many."""
+        return None if rows % size == 0 else cls(rank, tuple(len(range(each, rows, size)) for each in range(size)))
+
     @property
     def own(self) -> int:
         """How many this rank has."""
@@ -69,10 +74,16 @@ class Weights:
         if not self.is_used or (not torch.is_grad_enabled() and self._goes_on_without(iterator)):
             return  # a look at other data within a training
         self._held.pop(iterator, None)
+        if torch.is_grad_enabled():
+            self._held.pop(self, None)  # what the script has dealt itself is over
         self._held[iterator] = self._last = share
         entry = weakref.ref(iterator), share
         if torch.is_grad_enabled() and entry not in self._unused:
             self._unused.append(entry)
+
+    def dealt(self, share: Share | None) -> None:
+        """The script has dealt a batch itself, for which this stands as its iterator."""
+        self.fetched(self, share)
 
     def begins(self) -> None:
         """A loader begins: batches of those that the script has dropped meanwhile are of no use any more."""

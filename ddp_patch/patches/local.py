@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel.data_parallel import DataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -61,8 +62,7 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
     models, stepping = session.models, session.stepping
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        stepping.begins(optimizer)
-        models.before_step()
+        models.before_step(optimizer, stepping.begins(optimizer))
         if session.drift is not None:
             session.drift.before_step(optimizer, stepping.around(optimizer))
         if session.rates.are_scaled:
@@ -121,7 +121,9 @@ def _batch_norm(session: LocalSession, wrapped: Any, instance: Any, args: Args, 
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        if training and session.options.sync_batchnorm and session.models.normalizes(running_mean, weight):
+        its = session.models.statistics
+        if training and session.options.sync_batchnorm and its.are_of_all(session.models.inside, running_mean, weight):
+            its.met += not torch.is_grad_enabled()
             return over_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
         result: Tensor = wrapped(input, running_mean, running_var, weight, bias, training, momentum, eps)
         return result

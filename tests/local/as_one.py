@@ -308,6 +308,31 @@ def exact_tail_of_small_batches():
     return steps(loader, optimizer, lambda x, y: F.cross_entropy(model(x), y), 2, [model], weigh=True)
 
 
+def exact_tail_without_a_loader():
+    """Batches of any size, after a loader's, around a validation, and in turn with those of a loader."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    loader = DataLoader(rows(25), 12)
+    for batch in loader:
+        step(*batch)
+    for count in (12, 13, 1, 6, 11):
+        batch = ddp_patch.shard_batch(rows(count).tensors)
+        with torch.no_grad():
+            for x, _ in loader:
+                model(x)
+        step(*batch)
+    for batch in loader:
+        step(*batch)
+        step(*ddp_patch.shard_batch(rows(7).tensors))
+    return weights(model)
+
+
 def exact_tail_of_two_models(count):
     """One reads what the other makes, and a penalty looks at the gradient of what goes in."""
     torch.manual_seed(4)
