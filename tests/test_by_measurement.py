@@ -310,6 +310,59 @@ def two_models():
     return [p.tolist() for model in (makes, tells) for p in model.parameters()], names
 
 
+def one_model_after_another(how):
+    """A model that is gone, or trained no more, before its trial is over."""
+    optimizers, kept = [], []
+    for width in (300, 360):
+        model = net(width)
+        optimizers.append(torch.optim.SGD(model.parameters(), 0.01))
+        for _ in range(5 if width == 300 else 170):
+            (x,) = ddp_patch.shard_batch((torch.ones(6, width, dtype=torch.float64),))
+            optimizers[-1].zero_grad()
+            model(x).square().mean().backward()
+            optimizers[-1].step()
+        if how == "kept":
+            kept.append(model)
+        else:
+            del optimizers[0], model
+    return list(ddp_patch.report().ledger.choices.values())
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("how", ["kept", "gone"])
+def test_a_model_that_is_trained_no_more_leaves_the_turn_to_the_next(ranks, how, view):
+    options = {"view": view, "gradient_as_bucket_view": "auto"}
+    first, second = ranks.call(one_model_after_another, 2, how, enable=options).ok().results
+    assert first == second
+    assert any("ms for a step's backwards on the slowest rank" in said for said in first)
+    assert any("it is not trained any more" in said for said in first) is (how == "kept")
+
+
+def frozen_in_turn():
+    """The teller judges in the maker's step, and is not trained by it."""
+    torch.manual_seed(0)
+    makes, tells = nn.Linear(4, 5).double(), net(5)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.05) for model in (tells, makes)]
+    with noted() as built:
+        for _ in range(40):
+            z, x = ddp_patch.shard_batch((torch.ones(6, 4).double(), torch.ones(6, 5).double()))
+            tells.requires_grad_()
+            optimizers[0].zero_grad()
+            (tells(x).mean() - tells(makes(z).detach()).mean()).backward()
+            optimizers[0].step()
+            tells.requires_grad_(False)
+            optimizers[1].zero_grad()
+            tells(makes(z)).mean().backward()
+            optimizers[1].step()
+    return built
+
+
+def test_a_model_that_is_frozen_in_turn_is_built_with_what_is_tried(ranks):
+    options = {"view": "local", "gradient_as_bucket_view": "auto"}
+    for built in ranks.call(frozen_in_turn, 2, enable=options).ok().results:
+        assert [view for _, view in built][1:4] == [False, True, False]
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_models_are_tried_one_after_the_other(ranks, view):
     plain = ranks.call(two_models, 2, enable={"view": view}).ok().results

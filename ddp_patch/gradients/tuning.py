@@ -6,6 +6,7 @@ every rank, and one exchange of the times settles an option, alike on all ranks.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -23,6 +24,7 @@ from .kept import Kept
 from .trial import DEFAULTS, Built, Trial
 
 _VIEW = "gradient_as_bucket_view"
+_MOST_OTHERS = 100  # steps of other models while one that is tried has none
 
 
 class Tuning:
@@ -41,7 +43,8 @@ class Tuning:
         self._plain = Built(options)
         self._world = world
         self._is_compiled = is_compiled
-        self._models: dict[int, _Model] = {}
+        self._models: list[_Model] = []  # in the order in which they were met, alike on every rank
+        self._others = 0  # steps of others since the one that is tried had one
         self._began: float | None = None
 
     def built(self, module: nn.Module, name: str, parameters: Sequence[Tensor]) -> Built:
@@ -54,20 +57,23 @@ class Tuning:
         """
         if not self.is_on:
             return self._plain
-        model = self._models.get(id(module))
-        if model is None or model.module() is not module:
+        model = self._of(module)
+        if model is None:
+            self._forget()
             size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-            model = self._models[id(module)] = _Model(module, name, Trial(self._options, size))
-        model.parameters = {id(parameter) for parameter in parameters}
+            model = _Model(module, name, Trial(self._options, size))
+            self._models.append(model)
+        model.parameters = [weakref.ref(parameter) for parameter in parameters]
         if self._options.gradient_as_bucket_view == AUTO:
             model.kept = model.kept or Kept(parameters)
             model.kept.built()
-        return model.trial.built
+        model.built = model.trial.built
+        return model.built
 
     def wants(self, module: nn.Module, built: Built) -> bool:
         """Tell whether a module's DDP is to be built anew, with other values."""
-        model = self._models.get(id(module))
-        return model is not None and model.module() is module and model.trial.built is not built
+        model = self._of(module)
+        return model is not None and model.trial.built is not built
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -79,7 +85,7 @@ class Tuning:
         """
         if not self.is_on:
             return
-        for model in self._models.values():
+        for model in self._models:
             if model.kept is not None and model.kept.would_be_overwritten():
                 raise GradientError(
                     f"{script_line()}: the script still holds a gradient of an earlier step of {model.name}, whose "
@@ -96,7 +102,7 @@ class Tuning:
         self._synchronize()
         seconds = perf_counter() - self._began
         self._began = None
-        for model in self._models.values():
+        for model in self._models:
             model.seconds += seconds
             if model.kept is not None:
                 model.kept.ended(bool(model.trial.built.options.gradient_as_bucket_view))
@@ -105,20 +111,46 @@ class Tuning:
         """An optimizer has stepped. Every rank comes here at the same point of the script."""
         if not self.is_on:
             return
-        model = next((model for model in self._models.values() if not model.trial.is_over), None)
+        model = self._tried()
         if model is None or not model.seconds:
             return
-        ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if model.parameters.isdisjoint(ids):
+        if not model.is_trained_by(optimizer):
+            self._others += 1
+            if self._others > _MOST_OTHERS:
+                self._give_up(model, "not tried any further: it is not trained any more")
             return
+        self._others = 0
         seconds, model.seconds = model.seconds, 0.0
+        if model.built is not model.trial.built:
+            return  # its DDP could not be built anew yet
         if self._is_compiled():
-            model.trial.give_up()
-            self._say(model, "options by measurement", "not tried: torch.compile would compile anew for each value")
+            self._give_up(model, "not tried: torch.compile would compile anew for each value")
         elif model.trial.stepped(seconds):
             self._settle(model)
         while model.trial.next_option() is not None and not self._begin(model):
             pass
+
+    def _tried(self) -> _Model | None:
+        return next((model for model in self._models if not model.trial.is_over), None)
+
+    def _of(self, module: nn.Module) -> _Model | None:
+        return next((model for model in self._models if model.module() is module), None)
+
+    def _give_up(self, model: _Model, why: str) -> None:
+        model.trial.give_up()
+        if not model.trial.built.options.gradient_as_bucket_view:
+            model.kept = None
+        self._others = 0
+        self._say(model, "options by measurement", why)
+
+    def _forget(self) -> None:
+        """Let go of models that are gone on every rank."""
+        if not self._models:
+            return
+        gc.collect()  # DDP is in cycles, and a rank's garbage collector comes by when it likes
+        of_ranks = [given[0] for given in self._world.share([[model.module() is None for model in self._models]])]
+        are_gone = [all(flags) for flags in zip(*of_ranks, strict=True)]
+        self._models = [model for model, is_gone in zip(self._models, are_gone, strict=True) if not is_gone]
 
     def _begin(self, model: _Model) -> bool:
         name = model.trial.next_option()
@@ -155,7 +187,7 @@ class Tuning:
         self._world.ledger.choices[f"{name} of {model.name}"] = text
 
     def _synchronize(self) -> None:
-        if self._world.accelerated and any(not model.trial.is_over for model in self._models.values()):
+        if self._world.accelerated and self._tried() is not None:
             torch.accelerator.synchronize()
 
 
@@ -164,9 +196,15 @@ class _Model:
         self.module = weakref.ref(module)
         self.name = name
         self.trial = trial
-        self.parameters: set[int] = set()
+        self.parameters: list[weakref.ref[Tensor]] = []
+        self.built: Built | None = None  # what its DDP was built with
         self.kept: Kept | None = None
         self.seconds = 0.0  # of backwards since its last step
+
+    def is_trained_by(self, optimizer: Any) -> bool:
+        """Tell whether an optimizer has parameters of it."""
+        ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return any(id(parameter()) in ids for parameter in self.parameters)
 
     @property
     def keeps(self) -> bool:
