@@ -29,6 +29,7 @@ from ddp_patch.verify import files, inquiry, workplace
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _files, _steps, varies
 from ddp_patch.verify.files import read
+from ddp_patch.verify.inside import patterns
 from ddp_patch.verify.lines import lines
 from ddp_patch.verify.observed import Loss, Observed
 from ddp_patch.verify.order import Epoch, Order, judged
@@ -669,6 +670,59 @@ def test_several_numbers_of_ranks_are_told_apart(verify):
     assert code == 0
     assert "on 2 ranks: same" in said
     assert "on 3 ranks: same" in said
+
+
+DRAWS = """
+        rates = x.abs() + 0.5
+        seen = [torch.randn_like(x), torch.normal(x, rates), torch.poisson(rates), rates.div(9).bernoulli()]
+        seen += [torch.randint(0, 9, x.shape), torch.randint_like(x, 9), torch.multinomial(rates, 4)]
+        seen += [torch.multinomial(rates, 4, replacement=True), rates.multinomial(4)]
+"""
+NOISY = TRAIN.replace(
+    "model = ",
+    f"""
+class Noisy(torch.nn.Linear):
+    def forward(self, x):{DRAWS}
+        return super().forward(x + sum(each.to(x.dtype).tanh() for each in seen))
+
+model = """,
+).replace("torch.nn.Linear(4, 1)", "Noisy(4, 1)")
+
+
+def test_what_a_forward_draws_is_held_still_whatever_it_is(verify):
+    code, said = verify(NOISY)
+    assert code == 0, said
+    assert "same up to draws" in said
+    for name in ("randn_like", "normal", "poisson", "bernoulli", "randint", "randint_like", "multinomial"):
+        assert f"held still: {name} in a forward gives a fixed pattern" in said
+
+
+@pytest.mark.parametrize(
+    ("draw", "args", "wanted"),
+    [
+        ("randint", (5, (3, 999)), {0, 1, 2, 3, 4}),
+        ("randint", (2, 5, (3, 999)), {2, 3, 4}),
+        ("randint_like", (torch.zeros(3, 999), 2, 5), {2, 3, 4}),
+        ("random_", (3,), {0, 1, 2}),
+        ("random_", (2, 5), {2, 3, 4}),
+        ("multinomial", (torch.tensor([[0.1, 0.0, 0.3]] * 3), 999, True), {0, 2}),
+        ("poisson", (torch.full((3, 999), 0.5),), {0, 1, 2, 3}),
+        ("bernoulli", (torch.full((3, 999), 0.5),), {0, 1}),
+    ],
+)
+def test_a_pattern_has_the_values_that_are_drawn(draw, args, wanted):
+    if draw in patterns.IN_PLACE:
+        pattern = patterns.IN_PLACE[draw](torch.zeros(3, 999), *args)
+    else:
+        pattern = patterns.FACTORIES[draw](getattr(torch, draw)(*args), *args)
+    assert set(pattern.flatten().tolist()) == wanted
+    assert pattern.eq(pattern[:1]).all()  # in all rows alike
+
+
+def test_a_pattern_without_putting_back_has_each_once():
+    weights = torch.rand(3, 9)
+    pattern = patterns.FACTORIES["multinomial"](torch.multinomial(weights, 9), weights, 9)
+    assert pattern.sort(-1).values.tolist() == [list(range(9))] * 3
 
 
 # --- what cannot be told ----------------------------------------------------------------------------------------------

@@ -22,12 +22,13 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ...generators import set_states, states
 from ...ledger import model_line
+from .patterns import FACTORIES, IN_PLACE
 from .record import Record
 
-_GOLDEN = 0.6180339887498949  # its multiples fill the unit interval evenly
 _SEED = 1_000_003
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_METHODS = ("multinomial", "bernoulli")  # of tensors as well
 _MODULES = torch.nn.modules.module.__file__
 
 
@@ -38,9 +39,11 @@ def install(record: Record) -> None:
     F.scaled_dot_product_attention = _without_dropout(F.scaled_dot_product_attention, 4, "dropout_p", 0.0, record)
     for name in _RECURRENT:
         setattr(torch._VF, name, _without_recurrent_dropout(getattr(torch._VF, name), record))
-    for name, pattern in _FACTORIES.items():
+    for name, pattern in FACTORIES.items():
         setattr(torch, name, _patterned(getattr(torch, name), pattern, record))
-    for name, pattern in _IN_PLACE.items():
+    for name in _METHODS:
+        setattr(Tensor, name, _patterned(getattr(Tensor, name), FACTORIES[name], record))
+    for name, pattern in IN_PLACE.items():
         setattr(Tensor, name, _patterned(getattr(Tensor, name), pattern, record))
     fetcher: Any = _MapDatasetFetcher
     fetcher.fetch = _by_item(fetcher.fetch, record)
@@ -81,53 +84,7 @@ def _without_recurrent_dropout(wrapped: Callable[..., Any], record: Record) -> A
 # --- noise in a forward ---------------------------------------------------------------------------------------------
 
 
-def _evenly(like: Tensor) -> Tensor:
-    """Numbers in (0, 1) along the last dimension, alike in all rows; the middle for a number a row."""
-    if like.dim() < 2:
-        return torch.full_like(like, 0.5, dtype=torch.float64)
-    steps = torch.arange(1, like.shape[-1] + 1, dtype=torch.float64, device=like.device)
-    return (steps * _GOLDEN).frac().clamp(1e-6, 1 - 1e-6).expand(like.shape)
-
-
-def _uniform(like: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
-    return low + (high - low) * _evenly(like)
-
-
-def _normal(like: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
-    return mean + std * (2**0.5) * torch.erfinv(2 * _evenly(like) - 1)
-
-
-def _exponential(like: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return -torch.log(_evenly(like)) / lambd
-
-
-def _bernoulli(like: Tensor, p: Any = 0.5, **_: Any) -> Tensor:
-    return torch.lt(_evenly(like), p).double()
-
-
-def _of_probabilities(like: Tensor, *_: Any, **__: Any) -> Tensor:
-    return (_evenly(like) < like).double()
-
-
-# The functions of torch and what takes the place of their draws; ``randint`` and ``randperm`` are left alone.
-_FACTORIES: dict[str, Callable[..., Tensor]] = {
-    "rand": lambda like, *_, **__: _uniform(like),
-    "randn": lambda like, *_, **__: _normal(like),
-    "rand_like": lambda like, *_, **__: _uniform(like),
-    "randn_like": lambda like, *_, **__: _normal(like),
-    "bernoulli": _of_probabilities,
-}
-_IN_PLACE: dict[str, Callable[..., Tensor]] = {
-    "uniform_": _uniform,
-    "normal_": _normal,
-    "exponential_": _exponential,
-    "bernoulli_": _bernoulli,
-}
-
-
 def _patterned(wrapped: Callable[..., Any], pattern: Callable[..., Tensor], record: Record) -> Any:
-    is_factory = wrapped.__name__ in ("rand", "randn")
-
     @functools.wraps(wrapped)
     def held(*args: Any, **kwargs: Any) -> Any:
         if not _in_forward(sys._getframe(1)):
@@ -136,9 +93,9 @@ def _patterned(wrapped: Callable[..., Any], pattern: Callable[..., Tensor], reco
         drawn = wrapped(*args, **kwargs)
         set_states(before)  # so that the script draws next what it draws on any number of ranks
         record.once("still", what=f"{wrapped.__name__} in a forward gives a fixed pattern", line=model_line())
+        given = args[1:] if wrapped.__name__ in IN_PLACE else args
         with torch.no_grad():
-            values = pattern(drawn) if is_factory else pattern(args[0], *args[1:], **kwargs)
-            drawn.copy_(values.to(drawn.dtype))
+            drawn.copy_(pattern(drawn, *given, **kwargs).to(drawn.dtype))
         return drawn
 
     return held
