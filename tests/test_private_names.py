@@ -109,7 +109,7 @@ ATTRIBUTES = {
 }
 # Of Python and other libraries; and of our own objects, met in another file.
 OTHERS = {
-    *("_child_created", "_current_frames", "_exit", "_getframe", "_getval_except", "_handlerList", "_run_exitfuncs"),
+    *("_as_dict", "_current_frames", "_exit", "_getframe", "_getval_except", "_handlerList", "_run_exitfuncs"),
     *(
         "_args_from_interpreter_flags",
         "_urandom",
