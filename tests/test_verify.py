@@ -940,6 +940,33 @@ def test_a_run_without_an_optimizer_ends_after_as_many_backwards(verify):
     assert "0 files" in said
 
 
+SAYS = TRAIN.replace(
+    "model = torch.nn.Linear(4, 1)",
+    """
+import logging, sys, warnings
+logging.basicConfig()
+class Says(torch.nn.Linear):
+    def forward(self, x):
+        print("forward", file=sys.stderr)
+        logging.warning("logged")
+        warnings.warn("not compared")
+        return super().forward(x)
+
+model = Says(4, 1)""",
+)
+
+
+def test_what_a_forward_writes_to_standard_error_is_compared(verify):
+    code, said = verify(SAYS)
+    assert code == 0, said
+    text = SAYS.replace('"logged"', 'f"{float(ddp_patch.world_size())}"').replace(
+        "import torch", "import torch, ddp_patch", 1
+    )
+    code, said = verify(text)
+    assert code == 1, said
+    assert "WARNING:root:2.0" in said
+
+
 # --- against its original ---------------------------------------------------------------------------------------------
 
 MIGRATED = """

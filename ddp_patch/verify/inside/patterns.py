@@ -25,8 +25,8 @@ def _uniform(drawn: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Te
 
 
 def _normal(drawn: Tensor, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Tensor:
-    usual = (2**0.5) * torch.erfinv(2 * _evenly(drawn) - 1)
-    return usual * std + mean
+    usual: Tensor = (2**0.5) * torch.erfinv(2 * _evenly(drawn) - 1)
+    return usual.mul(std).add(mean)
 
 
 def _log_normal(drawn: Tensor, mean: float = 1.0, std: float = 2.0, **_: Any) -> Tensor:

@@ -9,11 +9,12 @@ import threading
 from types import FrameType
 from typing import Any
 
-from ...ledger import script_line
+from ...ledger import is_of_script, script_line
 from .record import Record
 
 _NOT_THE_SCRIPTS = ("warnings", "ddp_patch.", "torch.distributed.", "accelerate.", "torch._logging")
-_DEPTH = 8  # frames between a stream and who writes to it
+_PASSING_ON = ("ddp_patch.verify.", "ddp_patch.patches.loggers")  # what others say
+_DEPTH = 12  # frames between a stream and who writes to it
 
 
 class Noted(io.TextIOWrapper):
@@ -74,12 +75,12 @@ class Noted(io.TextIOWrapper):
 
 
 def _is_not_the_scripts(frame: FrameType | None) -> bool:
-    """Tell warnings, and what launchers and libraries say of the processes."""
+    """Tell warnings, and what launchers and libraries say of the processes: nothing of the script's is nearer."""
     for _ in range(_DEPTH):
-        if frame is None:
+        if frame is None or is_of_script(frame):
             return False
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(_NOT_THE_SCRIPTS) and not name.startswith("ddp_patch.verify."):
+        if name.startswith(_NOT_THE_SCRIPTS) and not name.startswith(_PASSING_ON):
             return True
         frame = frame.f_back
     return False
