@@ -186,11 +186,7 @@ def distinct(reductions: Iterable[list[PendingReduction]]) -> list[PendingReduct
 def meet(reductions: list[PendingReduction]) -> None:
     """Wait for several reductions with one all_reduce, if they are of one kind."""
     left = [reduction for reduction in reductions if reduction.is_open]
-    if (
-        len(left) < 2
-        or _is_tried()
-        or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1
-    ):
+    if len(left) < 2 or _is_tried() or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1:
         return
     total = World.get().all_reduce(torch.cat([reduction.part for reduction in left]))
     for reduction, own in zip(left, total.split([len(reduction.part) for reduction in left]), strict=True):

@@ -1,4 +1,4 @@
-"""wandb: one run per job. Rank 0 has it; the others have a disabled one, of the same id, configuration, step and summary.
+"""wandb: one run per job. Rank 0 has it; the others have a disabled one, of the same id, configuration and step.
 
 Every rank gives what is logged, so that batches are gathered by all; rank 0 logs it.
 """
