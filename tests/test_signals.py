@@ -395,7 +395,7 @@ seen = []
 async def train():
     loop, event = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, stop, event, "stopped")
-    print("ready", flush=True)
+    here("ready")
     for turn in range(100_000):
         if event.is_set():
             break
@@ -411,7 +411,8 @@ asyncio.run(train())
 torch.save(1, "one.pt")
 """
     with running(tmp_path, text, 2) as job:
-        job.wait_for("ready")
+        files = [tmp_path / f"rank{rank}.txt" for rank in range(2)]
+        wait_until(lambda: all(file.exists() and "ready\n" in file.read_text() for file in files))
         os.kill(job.pid(1), signal.SIGUSR1)
         job.wait_for("waits")
         time.sleep(1)
@@ -420,7 +421,7 @@ torch.save(1, "one.pt")
     said = job.said(2)
     assert code == 0, error
     assert said[0] == said[1]
-    assert [line.split()[0] for line in said[0]] == ["stopped", "stopped", "[True,", "True"]
+    assert [line.split()[0] for line in said[0]] == ["ready", "stopped", "stopped", "[True,", "True"]
 
 
 def state(pid):
