@@ -921,6 +921,26 @@ def test_weights_of_a_script_without_an_optimizer_are_compared(verify, how):
     assert ("0 losses" if how == "no gradient" else "5 losses") in said
 
 
+KEEPS = {
+    "the last batch": ("x.requires_grad_()", "kept[:] = [x]"),
+    "a copy": ("x = x.clone().requires_grad_()", "kept[:] = [x]"),
+    "all of them": ("x.requires_grad_()", "kept.append(x)"),
+    "two of a batch": ("x.requires_grad_(); y = x.detach()[:, :2].clone().requires_grad_()", "kept.append([x, y])"),
+}
+
+
+@pytest.mark.parametrize("how", KEEPS)
+def test_a_batch_with_a_gradient_is_the_same_without_an_optimizer(verify, how):
+    before, after = KEEPS[how]
+    text = BY_HAND.replace("STEP", STEPS["backward"]).replace("        loss =", f"        {before}\n        loss =")
+    text = text.replace(".mean()", ".mean() + y.pow(2).mean()" if "y" in before else ".mean()")
+    text = text.replace("gradients):\n", f"gradients):\n            {after}\n").replace(
+        "def train", "kept = []\ndef train"
+    )
+    code, said = verify(text)
+    assert code == 0, said
+
+
 @pytest.mark.parametrize("how", STEPS)
 def test_the_step_by_hand_that_differs_is_named(verify, how):
     text = BY_HAND.replace("STEP", STEPS[how]).replace("0.1 * gradient", "(0.1 if alone else 0.2) * gradient")

@@ -1,11 +1,15 @@
-"""Numbers of gradients and optimizers, as a record keeps them."""
+"""Numbers of gradients and optimizers, as a record keeps them; and what has gradients, where no optimizer tells."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ...batch.tensor import BatchTensor
 
 
 def norms_of(grads: list[Tensor | None]) -> list[float | None]:
@@ -33,3 +37,29 @@ def plain(group: dict[str, Any]) -> dict[str, Any]:
     """Give the options of a group of parameters that can be compared."""
     options = {name: value for name, value in group.items() if name != "params"}
     return {name: value for name, value in options.items() if isinstance(value, (int, float, bool, str, tuple, list))}
+
+
+def with_gradients() -> list[Tensor]:
+    """Find what a script trains by hand, in an order that is the same on all ranks, which may have to gather it."""
+    gc.collect()  # what nobody holds any longer is found on one rank, and not on another
+    tensors = list(_of(Tensor))
+    batches = [each for each in tensors if type(each) is BatchTensor]
+    forms = {id(form) for batch in batches for form in batch.forms}
+    kinds = (Tensor, torch.nn.Parameter)
+    found = [each for each in tensors if type(each) in kinds and id(each) not in forms and _is_trained(each)]
+    found += [batch for batch in batches if any(map(_is_trained, batch.forms))]
+    return sorted(found, key=lambda each: tuple(each.shape))
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf and tensor.grad is not None
+
+
+def _of(wanted: type) -> Iterable[Any]:
+    known: dict[type, bool] = {}
+    for candidate in gc.get_objects():
+        kind = type(candidate)
+        if kind not in known:
+            known[kind] = issubclass(kind, wanted)
+        if known[kind]:
+            yield candidate

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ...batch.forms import full_tensor
+from ...batch.tensor import BatchTensor
+
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
 _MODES = re.compile(r"Dropout|BatchNorm|InstanceNorm")
 
@@ -59,8 +62,8 @@ class Models:
                 self._keep(module, own)
 
     def weights(self) -> dict[str, Tensor]:
-        """Give all parameters as they are now, by name."""
-        held = dict(self.loose)
+        """Give all parameters as they are now, by name; not what ranks have rows of, which measuring would gather."""
+        held = {name: value for name, value in self.loose.items() if type(value) is not BatchTensor}
         for label, module in self.roots.items():
             own = {f"{label}.{plain_name(name)}": value for name, value in module.named_parameters()}
             held.update({name: value for name, value in own.items() if not is_lazy(value)})
@@ -103,6 +106,10 @@ class Models:
                 held[f"{label}.{plain_name(name)}"] = _copied(value)
         held.update({name: _copied(value) for name, value in self.loose.items()})
         return held
+
+    def leave_batches(self) -> None:
+        """Let go of what ranks have rows of: the others may not be there to gather it."""
+        self.loose = {name: value for name, value in self.loose.items() if type(value) is not BatchTensor}
 
     def buffers(self) -> dict[str, float]:
         """Measure the floating-point buffers."""
@@ -151,6 +158,7 @@ def _values(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _copied(value: Tensor) -> Tensor:
+    value = full_tensor(value) if isinstance(value, BatchTensor) else value
     return value.detach().to("cpu", copy=True)
 
 

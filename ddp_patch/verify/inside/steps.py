@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import gc
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...ledger import script_line
-from .gradients import norms_of, number, plain
+from .gradients import norms_of, number, plain, with_gradients
 from .made import line_of
 from .models import Models
 from .record import Record
@@ -64,6 +63,8 @@ class Steps:
         if self._models.by_hand:
             self._hold()
             self._note_weights("")
+        if not went_well:
+            self._models.leave_batches()
 
     # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class Steps:
     def _hold(self) -> None:
         """Name what may be trained: parameters of modules, and tensors that a backward left gradients in."""
         self._models.name_made()
-        self._models.name(_with_gradients())
+        self._models.name(with_gradients())
 
     def _note_weights(self, line: str) -> None:
         """Measure what the script has made of its weights since the backward before."""
@@ -227,20 +228,3 @@ class Steps:
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
     return any(callable(value) for value in (*args[1:], *kwargs.values()))
-
-
-def _of(wanted: type) -> Iterable[Any]:
-    known: dict[type, bool] = {}
-    for candidate in gc.get_objects():
-        kind = type(candidate)
-        if kind not in known:
-            known[kind] = issubclass(kind, wanted)
-        if known[kind]:
-            yield candidate
-
-
-def _with_gradients() -> list[Tensor]:
-    """Find what a script trains by hand."""
-    kinds = (Tensor, torch.nn.Parameter)
-    found = [each for each in _of(Tensor) if type(each) in kinds and each.requires_grad and each.is_leaf]
-    return [each for each in found if each.grad is not None]
