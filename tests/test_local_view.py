@@ -26,6 +26,8 @@ CASES = [
     "accumulated",
     "accumulated_with_a_ragged_end",
     "batch_norm_of_a_rank",
+    "validated_with_batch_norm_of_a_rank",
+    "buffers_that_a_forward_writes_to",
     "gan",
     "batches_of_its_own",
     "batch_sampler_of_torchs",
@@ -43,7 +45,7 @@ CASES = [
     "seeded_between_trainings",
     "gradient_penalty",
 ]
-OPTIONS = {"batch_norm_of_a_rank": {"sync_batchnorm": False}}
+OPTIONS = {name: {"sync_batchnorm": False} for name in ("batch_norm_of_a_rank", "validated_with_batch_norm_of_a_rank")}
 
 
 def same(left, right, path=""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from ..batch.world import World
 from ..calling import swap
 from ..calling.calls import described
+from ..gradients.averages import in_parts
 from ..gradients.compression import compress
 from ..gradients.tuning import Tuning
 from ..job.job import Job
@@ -52,6 +54,7 @@ class Maker:
         gc.collect()  # DDP is in cycles, and holds the old ones as long as it is there
         made = Synced(synced.module, self._world, self._options)
         made.conversions = synced.conversions + 1
+        made.sends_buffers, made.buffers = synced.sends_buffers, synced.buffers
         if made.dense and made.conversions <= MOST_CONVERSIONS:
             self._wrap(made, with_broadcast=False)
         return made
@@ -63,6 +66,24 @@ class Maker:
             gc.collect()  # likewise: its hooks stay on the parameters (torch 2.13)
             self._wrap(synced, with_broadcast=False)
 
+    def send_buffers(self, models: Collection[Synced]) -> None:
+        """Give all ranks rank 0's buffers where DDP does so in its next forward: a validation does not go through it.
+
+        Every rank comes here as an epoch begins.
+
+        Args:
+            models: under DDP.
+        """
+        for synced in models:
+            if synced.buffers is not None:
+                synced.buffers.is_due = True
+        modules = [synced.module for synced in models if synced.ddp is not None and synced.sends_buffers]
+        buffers = [its for module in modules for its in module.buffers() if its.layout is torch.strided]
+        for part in in_parts(buffers):
+            flat = self._world.broadcast(torch.cat([buffer.detach().reshape(-1) for buffer in part]))
+            for buffer, piece in zip(part, flat.split([buffer.numel() for buffer in part]), strict=True):
+                buffer.data.copy_(piece.view_as(buffer))  # counts no version: a backward may still need it
+
     def _wrap(self, synced: Synced, with_broadcast: bool) -> None:
         built = synced.built = self._tuning.built(synced.module, described(synced.module), synced.dense)
         # A script may evaluate before it trains: DDP writes to buckets of gradients later on.
@@ -72,7 +93,7 @@ class Maker:
                 swap.original_class(synced.module),
                 without=synced.sparse,
                 with_broadcast=with_broadcast,
-                sync_buffers=not self._options.sync_batchnorm,  # as DDP has it
+                sync_buffers=synced.sends_buffers,
                 **for_ddp(built.options),
             )
         if built.options.comm_hook is not None:

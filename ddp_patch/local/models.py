@@ -190,6 +190,7 @@ class Models:
         for synced in [synced for synced in self._synced.values() if not synced.fits()]:
             if any(parameter.requires_grad for parameter in synced.module.parameters()):
                 self._make(synced.module)
+        self._maker.send_buffers(self._synced.values())
         if self._synced and not (self._everything_found() or self._beside.is_rest(self._trained, self._held)):
             self.watch()
         elif self.watching and self._synced:

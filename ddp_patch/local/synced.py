@@ -20,6 +20,7 @@ from ..gradients.averages import average_flat, average_sparse, in_parts
 from ..gradients.trial import Built
 from ..options import Options
 from ..replica.replica import sparse_parameters
+from .buffers import Buffers, buffers_of
 
 _NOT_FINISHED = "Expected to have finished reduction"  # torch's words (2.13)
 
@@ -47,6 +48,9 @@ class Synced:
         self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
         self.conversions = 0  # of them, to another type or device and back
         self.pending = False  # some gradient is this rank's own
+        self.sends_buffers = not options.sync_batchnorm  # rank 0's, with each forward
+        looks = options.sync_batchnorm and bool(buffers_of(module))
+        self.buffers = Buffers(module, world) if looks else None  # until it is known that they have to be sent
         self._world = world
         self._armed = self._to_check = False
         self._reached: deque[Tensor] = deque(maxlen=1)  # holds a parameter whose gradient the last backward reached
@@ -73,6 +77,8 @@ class Synced:
         is_last = not self.schedule.accumulates or self.schedule.is_next_wanted()
         if ddp.require_backward_grad_sync is not is_last:
             ddp.require_backward_grad_sync = is_last
+        if self.buffers is not None:
+            self.buffers.begin()
         if is_last and not self._armed:
             self._armed = self.dense[0].requires_grad or self._is_trained()
         return ddp
@@ -92,6 +98,10 @@ class Synced:
         elif self._is_trained():
             self.pending = True  # it may have gone past DDP
         self._reached.clear()
+        if self.buffers is not None and self.buffers.are_written():
+            self.sends_buffers, self.buffers = True, None
+            if self.ddp is not None:
+                self.ddp.forward_sync_buffers = True
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""

@@ -136,6 +136,58 @@ def batch_norm_of_a_rank(hand):
         return found | {"eval": net.eval()(x).tolist()}
 
 
+def validated_with_batch_norm_of_a_rank(hand):
+    """Through DDP, which sends rank 0's statistics in evaluation too."""
+    model = hand.model(mlp(nn.BatchNorm1d(16)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader, found = hand.loader(rows(), 12, shuffle=True), []
+    for epoch in range(2):
+        for x, y in hand.epoch(loader, epoch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            found.append([model(x).tolist() for x, _ in hand.loader(rows(24, seed=5), 12)])
+        model.train()
+    return found
+
+
+class Centred(nn.Module):
+    """Goes round a centre that follows its rows, and looks at a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp(nn.BatchNorm1d(16))
+        self.register_buffer("centre", torch.zeros(5, dtype=torch.float64))
+        self.register_buffer("scale", torch.full((5,), 2.0, dtype=torch.float64))
+
+    def forward(self, x):
+        if self.training:
+            self.centre.lerp_(x.detach().mean(0), 0.3)
+        return self.net((x - self.centre) / self.scale)
+
+
+def buffers_that_a_forward_writes_to(hand):
+    net = Centred()
+    net.net[1].eval()
+    model = hand.model(net)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader, found = hand.loader(rows(), 12, shuffle=True), []
+    for epoch in range(2):
+        for x, y in hand.epoch(loader, epoch):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        net.training = False
+        with torch.no_grad():
+            found.append([model(x).tolist() for x, _ in hand.loader(rows(24, seed=5), 12)])
+        net.training = True
+    return found
+
+
 def gan(hand):
     torch.manual_seed(2)
     makes = hand.model(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5)).double())
