@@ -261,9 +261,9 @@ def test_ranks_that_a_launcher_forks_keep_its_hash(tmp_path):
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
     """A package of another name that starts processes as Python's own does, such as multiprocess of datasets."""
-    folder = tmp_path_factory.mktemp("twin")
+    folder = tmp_path_factory.mktemp("twin") / "site-packages"  # none of the script's own files
     own = Path(multiprocessing.__file__).parent
-    (folder / "multiprocess").mkdir()
+    (folder / "multiprocess").mkdir(parents=True)
     for file in own.glob("*.py"):  # but for the C code, which it shares
         text = re.sub(r"(?<!_)multiprocessing", "multiprocess", file.read_text())
         (folder / "multiprocess" / file.name).write_text(text)
