@@ -69,7 +69,7 @@ class PendingReduction:
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
-        if self._sum is None and _is_tried():
+        if self._sum is None and World.get().alone:
             return (self.part[0] / self.expected).to(self.dtype)
         if self._sum is None:
             self.arrived(World.get().all_reduce(self.part))
@@ -186,17 +186,15 @@ def distinct(reductions: Iterable[list[PendingReduction]]) -> list[PendingReduct
 def meet(reductions: list[PendingReduction]) -> None:
     """Wait for several reductions with one all_reduce, if they are of one kind."""
     left = [reduction for reduction in reductions if reduction.is_open]
-    if len(left) < 2 or _is_tried() or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1:
+    if (
+        len(left) < 2
+        or World.get().alone
+        or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1
+    ):
         return
     total = World.get().all_reduce(torch.cat([reduction.part for reduction in left]))
     for reduction, own in zip(left, total.split([len(reduction.part) for reduction in left]), strict=True):
         reduction.arrived(own)
-
-
-def _is_tried() -> bool:
-    """Tell whether a trial asks: what becomes of this rank's part is compared, and nothing is sent for that."""
-    world = World.get()
-    return world.alone or world.muted.get()
 
 
 def _known(operand: Any) -> Any:
