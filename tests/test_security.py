@@ -523,7 +523,7 @@ DOORS = {
     "remote/logs.py": "in a parcel, which is in a folder of this user's own",
     "remote/parcel.py": "in a folder of this user's own",
     "remote/rank.py": "in a folder of this user's own",
-    "verify/files.py": "files of the script, by a table of classes",
+    "verify/pickles.py": "files of the script, by a table of classes",
     "verify/inside/double.py": "of this very process",
     "verify/observed.py": "weights only",
 }
