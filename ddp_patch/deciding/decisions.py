@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..batch.observation import Observation
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -195,7 +194,7 @@ class SplitDecisions:
         elif any(may for _, may in every):
             forms.rebound.add(form)
         else:
-            self._settle(call, form, decision, entry, seen)
+            self._settle(call, form, decision, entry, seen.is_sized)
         return First(True, result, entry, decision)
 
     def _span(self, entry: Entry) -> Span:
@@ -221,16 +220,17 @@ class SplitDecisions:
             assert again is not None
             entry, decision = again, trial.decide(again)
         form = self.form(call, entry, held)
-        of_any = not decision.is_sized
-        known = self._of(call.module).known.setdefault(form, Form(decision, {}, of_any, decision.is_sized))
-        known.by_sizes[self._sizes(call, entry, known)] = decision
+        if decision.is_sized:
+            self._settle(call, form, decision, entry, is_sized=True)
+            return First(False, None, entry, decision)
+        self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
         if decision.how is not How.ROWS:
             self._not_split(call.module, decision)
         return First(False, None, entry, decision)
 
-    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, seen: Observation) -> None:
+    def _settle(self, call: Call, form: Any, decision: SplitDecision, entry: Entry, is_sized: bool) -> None:
         known = self._of(call.module).known.setdefault(form, Form(decision, {}, False))
-        if seen.is_sized and not known.is_sized:
+        if is_sized and not known.is_sized:
             known.is_sized = True
             known.by_sizes.clear()
         known.totals.add(entry.layout.total)

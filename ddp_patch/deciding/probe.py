@@ -123,8 +123,10 @@ def decide(
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
         return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
     with torch.no_grad():
-        # What is computed with the number of rows in Python may be small beside the rest.
-        dims = compare(from_local, from_full, span, vector, closely=seen is not None and seen.is_sized)
+        # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is
+        # known of gets the whole batch, which its kernel may round otherwise.
+        closely = seen is not None and seen.is_sized and not seen.unknown
+        dims = compare(from_local, from_full, span, vector, closely)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
         return SplitDecision(How.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:

@@ -27,7 +27,7 @@ from .attendance import Attendance
 _STILL = 1.0  # seconds in one line, after which a rank counts as one that does not move
 _SAME = 5.0  # seconds, in which a launcher that tells one rank has told all
 _STAND = 1.0  # seconds, in which the other ranks come to stand where this one does
-_BETWEEN = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+_BETWEEN = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, os.path.dirname(__file__)))
 _LOOK = 0.02  # seconds between two looks of a rank that is held
 
 
