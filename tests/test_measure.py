@@ -149,7 +149,9 @@ for pictures, targets in DataLoader(Pictures(), 8, collate_fn=lambda b: tuple(zi
 @pytest.mark.parametrize(("target", "workers"), [("i % 5", 0), ("{'boxes': torch.ones(2, 4)}", 2)])
 def test_a_list_of_pictures_has_as_many_rows_as_pictures(script, tmp_path, ranks, target, workers):
     text = PICTURES.replace("{target}", target).replace("{workers}", str(workers))
-    found = measured(script, text, tmp_path / "run", ranks)
+    far_down = tmp_path / "where_no_path_to_a_socket_reaches" / "since_107_characters_are_all_it_may_have"
+    far_down.mkdir(parents=True)  # workers send their tensors through sockets in the temporary folder
+    found = measured(script, text, far_down / "run", ranks)
     assert [step["rows"] for step in found.steps] == [8] * 5
 
 

@@ -13,7 +13,7 @@ from ..job.relaunch import agent, own_module
 from ..verify import process
 from ..verify.arguments import enables
 from ..verify.process import Ended
-from ..verify.runs import events
+from ..verify.runs import events, scratch
 from ..verify.workplace import prepare
 from .wanted import PROFILED, Wanted
 
@@ -87,7 +87,7 @@ def perform(
     """
     place = prepare(root / "place", working, spec.script)
     records, logs = root / "records", root / "logs"
-    for folder in (records, logs, root / "tmp"):
+    for folder in (records, logs):
         folder.mkdir()
     wanted = Wanted(
         record=str(records),
@@ -104,21 +104,22 @@ def perform(
     command = [*own_module("ddp_patch.measure.measured"), str(root / "wanted.json"), *target, *spec.args]
     if spec.ranks > 1:
         command = [*agent(), str(spec.ranks), *command]
-    environ = _environ(spec, threads, root / "tmp", is_quiet=not shows)
-    ended = start(command, place.folder, environ, None if shows else logs, timeout)
+    with scratch() as temporary:
+        environ = _environ(spec, threads, temporary, is_quiet=not shows)
+        ended = start(command, place.folder, environ, None if shows else logs, timeout)
     place.check()
     by_rank = [events(records, rank) for rank in range(spec.ranks)]
     _refuse(spec, ended, by_rank, timeout, _tail(logs))
     return _together(spec, by_rank, records)
 
 
-def _environ(spec: Spec, threads: int, scratch: Path, is_quiet: bool) -> dict[str, str]:
+def _environ(spec: Spec, threads: int, temporary: str, is_quiet: bool) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     environ.pop("DDP_PATCH_NPROC", None)
     environ.setdefault("PYTHONHASHSEED", "0")
     environ.setdefault("OMP_NUM_THREADS", str(threads))
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    environ["TMPDIR"] = str(scratch)  # launchers leave folders there
+    environ["TMPDIR"] = temporary
     if is_quiet:
         environ["DDP_PATCH_QUIET"] = "1"
     if spec.ranks == 1:

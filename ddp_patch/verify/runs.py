@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,6 @@ def perform(
     records, logs = root / "records", root / "logs"
     records.mkdir()
     logs.mkdir()
-    (root / "tmp").mkdir()
     batches = ""
     if spec.batches:
         batches = str(root / "batches.json")
@@ -104,9 +104,9 @@ def perform(
     settings.write(root / "settings.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
     own = [*own_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
-    ended = start(
-        [*_launched(spec), *own, *spec.args], place.folder, _environ(spec, threads, root / "tmp"), logs, timeout
-    )
+    with scratch() as temporary:
+        command = [*_launched(spec), *own, *spec.args]
+        ended = start(command, place.folder, _environ(spec, threads, temporary), logs, timeout)
     place.check()
     return Done(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
 
@@ -124,13 +124,22 @@ def _launched(spec: Spec) -> list[str]:
     return []
 
 
-def _environ(spec: Spec, threads: int, scratch: Path) -> dict[str, str]:
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for what a run's launcher and workers leave in TMPDIR, which goes with it.
+
+    Right below the temporary folder, wherever the run is: a path to a socket has 107 characters, and torch's workers
+    make theirs there.
+    """
+    return tempfile.TemporaryDirectory(prefix="ddp_patch_", ignore_cleanup_errors=True)
+
+
+def _environ(spec: Spec, threads: int, temporary: str) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     environ.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings, which ddp_patch has agreed on as well
     environ.setdefault("OMP_NUM_THREADS", str(threads))
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
     environ["DDP_PATCH_QUIET"] = "1"  # what is said on standard error is compared
-    environ["TMPDIR"] = str(scratch)  # launchers leave folders there
+    environ["TMPDIR"] = temporary
     # Found from the run's folder as from here.
     entries = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     package = str(Path(__file__).parents[2])
