@@ -519,9 +519,10 @@ def check_same(done, alone):
     assert got == {**alone, "kind": "BatchTensor"}
 
 
-def test_a_script_starts_its_own_ranks(plain):
+def test_a_script_starts_its_own_ranks_and_leaves_no_folder(plain, tmp_path):
     script, alone = plain
-    check_same(run("-O", script, "--flag", "a b", DDP_PATCH_NPROC="2"), alone)
+    check_same(run("-O", script, "--flag", "a b", DDP_PATCH_NPROC="2", TMPDIR=str(tmp_path)), alone)
+    assert not [name for name in os.listdir(tmp_path) if not name.startswith("torchinductor_")]  # a cache, of torch
 
 
 def test_torchrun_is_joined_and_string_hashes_agree(plain):

@@ -66,6 +66,7 @@ def _parsed(arguments: list[str]) -> Any:
 
 
 def _run(args: argparse.Namespace, marks: Path) -> int:
+    args.log_dir = str(marks / "torchelastic")  # which torch would leave behind in the temporary folder
     try:
         run.run(args)
     except ChildFailedError as error:
