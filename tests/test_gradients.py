@@ -392,6 +392,14 @@ def test_gradients_in_half_precision_are_looked_at_once(monkeypatch):
     assert all(parameter.grad is None for parameter in parameters)
 
 
+def test_a_hook_cannot_hide_that_gradients_overflowed():
+    """A step with them is left out, and the scale becomes a smaller one."""
+    scale, grad = LossScale(Ledger()), torch.tensor([1.0, torch.inf, -torch.inf, torch.nan])
+    scale.activate()
+    changed = scale.seen_by(lambda grad: grad.nan_to_num(0.0).clamp(-0.5, 0.5))(grad)
+    torch.testing.assert_close(changed, torch.tensor([0.5, torch.inf, -torch.inf, torch.nan]), equal_nan=True)
+
+
 def test_ddp_leaves_arguments_where_they_are(ranks):
     """Lengths of packed sequences stay on the host, and a model may be there beside a GPU."""
     for result in ranks.call(as_ddp_sees_it, 2).ok().results:

@@ -679,6 +679,68 @@ def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(ranks, tmp_path
     compare_text(own.stdout[0], wanted, 2e-3)
 
 
+SEEN = """
+import torch
+import ddp_patch
+ddp_patch.enable()
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+gain = nn.Parameter(torch.ones(()))  # trained, outside the model
+optimizer = torch.optim.SGD([*model.parameters(), gain], 0.1)
+
+said = {}
+
+def say(name, value):
+    said.setdefault(name, []).append(float(value.abs().max()))
+
+def clamped(name, grad):
+    say(name, grad)
+    return grad.clamp(-0.01, 0.01)
+
+model[0].weight.register_hook(lambda grad: clamped("of a parameter", grad))
+gain.register_hook(lambda grad: clamped("of one outside", grad))
+model[2].bias.register_post_accumulate_grad_hook(lambda p: say("accumulated", p.grad))
+gain.register_post_accumulate_grad_hook(lambda p: say("accumulated outside", p.grad))
+for x, in DataLoader(TensorDataset(torch.randn(24, 4)), 8):
+    optimizer.zero_grad()
+    out = model(x)
+    out.retain_grad()
+    out.register_hook(lambda grad: clamped("of a batch", grad))
+    mean = out.mean(0)
+    mean.register_hook(lambda grad: clamped("of a mean", grad))
+    mean.register_hook(lambda grad: (grad.mul_(2), None)[1])
+    mean.retain_grad()
+    loss = 0.02 * (out.pow(2).mean() + (mean * gain).exp().sum())  # of gradients that do not overflow, scaled
+    loss.backward(retain_graph=True)
+    loss.backward()
+    say("kept of a batch", out.grad)
+    say("kept", mean.grad)
+    optimizer.step()
+    loss = 0.1 * model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward(create_graph=True)
+    loss = loss + sum(p.grad.pow(2).sum() for p in model.parameters())
+    optimizer.zero_grad()
+    loss.backward()
+    for p in model.parameters():
+        say("of a penalty", p.grad)
+    optimizer.step()
+for name in sorted(said):
+    print(name, *said[name])
+"""
+
+
+def test_a_script_sees_gradients_at_their_true_size_under_accelerates_fp16(ranks, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SEEN)
+    (wanted,) = ranks.script(script, 1).ok().stdout
+    fp16 = PRECISION | {"ACCELERATE_MIXED_PRECISION": "fp16"}
+    compare_text(ranks.script(script, 2, env=fp16).ok().stdout[0], wanted, 2e-2)
+
+
 def test_accelerates_fp8_is_not_silently_dropped(plain):
     script, _ = plain
     done = run(

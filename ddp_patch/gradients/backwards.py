@@ -34,8 +34,8 @@ class Backwards:
         self.tuning = tuning
         self._world = world
         self._group = group
-        self.hooks = ParameterHooks(lambda: self._running, self._shares, world)
         self.loss_scale = LossScale(world.ledger)
+        self.hooks = ParameterHooks(lambda: self._running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
         self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to

@@ -1,18 +1,21 @@
 """Loss scaling for ``accelerate launch --mixed_precision fp16``, where the script has no GradScaler of its own.
 
 As in torch.amp.GradScaler, with its defaults: losses are scaled up before a backward, and a step whose gradients
-overflowed is left out. Gradients are scaled down as soon as the backward has ended, so the script, its clipping and its
-logging see true ones. Factors are powers of two: nothing is rounded.
+overflowed is left out. Gradients are scaled down as soon as the backward has ended, and for hooks on tensors while it
+runs, so the script, its clipping and its logging see true ones. Factors are powers of two: nothing is rounded.
+A backward with ``create_graph`` is not scaled, nor is ``torch.autograd.grad``: what their graphs give would be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..ledger import Ledger
 from .watch import grad_of, set_grad
@@ -27,9 +30,12 @@ class LossScale:
         """Start with torch's initial scale, and idle until a model computes in half precision by our doing."""
         self.active = False
         self.value = 65536.0
+        self._running = 1.0  # what the gradients of the backward that runs are too large by
         self._ledger = ledger
         self._good_steps = 0
         self._leaves: list[Tensor] = []  # that the running backward accumulates into
+        self._keeping: Any = WeakIdKeyDictionary()  # what retain_grad was called on
+        self._kept: list[tuple[Tensor, Tensor | None]] = []  # of those, what they had when it began
         self._withheld: list[tuple[Tensor, Tensor]] = []
 
     def activate(self) -> None:
@@ -49,8 +55,13 @@ class LossScale:
         """
         roots = list(roots) if isinstance(roots, (list, tuple)) else [roots]
         given = list(vectors) if isinstance(vectors, (list, tuple)) else [vectors] * len(roots)
-        self._leaves = list(_leaves_below(roots) if inputs is None else inputs)
+        leaves = _leaves_below(roots) if inputs is None else inputs
+        self._leaves = [leaf for leaf in leaves if leaf not in self._keeping]
         self._multiply(self.value)
+        self._kept = [(tensor, grad_of(tensor)) for tensor in self._keeping]
+        for tensor, _ in self._kept:
+            set_grad(tensor, None)
+        self._running = self.value
         return [
             vector * self.value
             if vector is not None
@@ -62,8 +73,51 @@ class LossScale:
 
     def end(self) -> None:
         """Scale the gradients of a backward down."""
-        self._multiply(1 / self.value)
-        self._leaves = []
+        self._multiply(1 / self._running)
+        for tensor, before in self._kept:
+            grad = grad_of(tensor)
+            if grad is not None:
+                grad = grad / self._running
+                set_grad(tensor, grad if before is None else before + grad)
+            else:
+                set_grad(tensor, before)
+        self._leaves, self._kept, self._running = [], [], 1.0
+
+    # --- who looks while one runs -----------------------------------------------------------------------------------
+
+    def true(self, grad: Tensor) -> Tensor:
+        """Give a gradient of the running backward at its true size."""
+        return grad if self._running == 1 else grad / self._running
+
+    def seen_by(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Give a hook on a tensor that calls the script's with true gradients; what overflowed it cannot hide."""
+
+        def on(grad: Any) -> Any:
+            if grad is None or not self.active:
+                return hook(grad)
+            true = grad / self._running
+            changed = hook(true)
+            changed = (true if changed is None else changed) * self._running
+            return changed if grad.is_sparse else torch.where(grad.isfinite(), changed, grad)
+
+        return on
+
+    @contextmanager
+    def true_on(self, leaf: Tensor) -> Iterator[None]:
+        """Surround what looks at the gradient of a leaf while a backward runs."""
+        if self._running == 1 or leaf.grad is None:
+            yield
+            return
+        leaf.grad.div_(self._running)
+        yield
+        if leaf.grad is not None:
+            leaf.grad.mul_(self._running)
+
+    def keeps(self, tensor: Tensor) -> None:
+        """Note that a tensor keeps its gradient, though it is no leaf."""
+        self._keeping[tensor] = True
+
+    # --- optimizers -------------------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any) -> None:
         """Withhold gradients that overflowed: optimizers leave out parameters without one."""

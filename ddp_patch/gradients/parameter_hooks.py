@@ -22,6 +22,7 @@ from ..batch.nodes import unheard
 from ..batch.world import World
 from ..errors import BatchError
 from .averages import means_of
+from .loss_scale import LossScale
 from .watch import grad_of, set_grad
 
 # As they were before the session patched them.
@@ -48,14 +49,18 @@ class Hooks:
 class ParameterHooks:
     """Stands between autograd and the hooks on the parameters of replicas."""
 
-    def __init__(self, is_due: Callable[[], bool], is_trained: Callable[[Any], bool], world: World) -> None:
+    def __init__(
+        self, is_due: Callable[[], bool], is_trained: Callable[[Any], bool], world: World, scale: LossScale
+    ) -> None:
         """Start without hooks.
 
         Args:
             is_due: tells whether a backward is running after which hooks are called.
             is_trained: tells whether a tensor is a parameter of a replica.
             world: the ranks to average over.
+            scale: of the running backward.
         """
+        self._scale = scale
         self._is_due = is_due
         self._is_trained = is_trained
         self._world = world
@@ -128,7 +133,7 @@ class ParameterHooks:
             if not self._hooks[parameter].before:
                 return None  # the last one was removed
             if not self._is_trained(parameter):
-                return self._hooks[parameter].on(grad)  # type: ignore[no-any-return]
+                return self._scale.seen_by(self._hooks[parameter].on)(grad)  # type: ignore[no-any-return]
             if self.passing:
                 return None
             if not self._is_due():
@@ -138,8 +143,8 @@ class ParameterHooks:
                     f"A hook on a parameter of shape {tuple(parameter.shape)} would see this rank's sparse gradient "
                     "only. Write nn.Embedding(..., sparse=False), or change p.grad after backward."
                 )
-            held = self._held.get(parameter)
-            self._held[parameter] = grad if held is None else held + grad
+            held, share = self._held.get(parameter), self._scale.true(grad)
+            self._held[parameter] = share if held is None else held + share
             return torch.zeros_like(grad)
 
         return on_share
@@ -148,8 +153,9 @@ class ParameterHooks:
         if self._is_due() and self._is_trained(parameter):
             self._accumulated[parameter] = True
         else:
-            for hook in list(self._hooks[parameter].after.values()):
-                hook(parameter)
+            with self._scale.true_on(parameter):
+                for hook in list(self._hooks[parameter].after.values()):
+                    hook(parameter)
 
     # --- after it ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +169,7 @@ class ParameterHooks:
         shares = [torch.zeros_like(p) if own is None else own for p, own in zip(due, held, strict=True)]
         for parameter, mean in zip(due, means_of(shares, self._world, recorded), strict=True):
             with torch.set_grad_enabled(recorded):
-                changed = self._hooks[parameter].on(mean)
+                changed = self._scale.seen_by(self._hooks[parameter].on)(mean)
                 before = grad_of(parameter)
                 if before is None or recorded or before.is_sparse:
                     set_grad(parameter, changed if before is None else before + changed)

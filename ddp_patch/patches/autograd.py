@@ -59,7 +59,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         wanted = as_list(inputs.values() if isinstance(inputs, dict) else inputs)
         given["inputs"] = [untied(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
     scale = session.replicas.backwards.loss_scale
-    if scale.active and not session.replicas.backwards.is_busy:
+    if scale.active and not recorded and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
     with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
         wrapped(roots, **given)

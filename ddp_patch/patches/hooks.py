@@ -32,13 +32,13 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
     if not instance.is_leaf:
         session.world.may_assume = False
     if isinstance(instance, BatchTensor):
-        return rules.register_hook(wrapped, (instance, *args), kwargs)
+        return rules.register_hook(wrapped, (instance, _seen_by(session, args, kwargs)), {})
     if (computed := untied(instance)) is not instance:  # what was computed from it does not come by its tied form
         handle = computed.register_hook(*args, **kwargs)
         if computed in _kept:  # gradients are kept as the last hook leaves them
             before, keep = _kept[computed]
             before.remove()
-            _kept[computed] = computed.register_hook(keep), keep
+            _kept[computed] = computed.register_hook.__wrapped__(keep), keep
         return handle
     if not instance.is_leaf:
         note_hook()
@@ -49,7 +49,7 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
             "A forward registers a hook on an activation, whose gradient is this rank's rows there, though its "
             "trial did not. Register the hook on every call, so that the module is run on whole batches."
         )
-    return wrapped(*args, **kwargs)
+    return wrapped(_seen_by(session, args, kwargs))
 
 
 def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> Any:
@@ -77,7 +77,9 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
 
         computed_now = weakref.ref(computed)
         instance.register_hook.__wrapped__(come)  # type: ignore[attr-defined]
-        _kept[computed] = computed.register_hook(keep), keep
+        _kept[computed] = computed.register_hook.__wrapped__(keep), keep
+    if session.job.precision.asked and not isinstance(instance, BatchTensor) and not instance.is_leaf:
+        session.replicas.backwards.loss_scale.keeps(instance)
     wrapped(*args, **kwargs)
 
 
@@ -87,6 +89,11 @@ def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, 
     session.world.may_assume = session.world.may_assume and is_torchs(_hook(args, kwargs))
     with session.replicas.hooks.whole(instance):
         return wrapped(*args, **kwargs)
+
+
+def _seen_by(session: Session, args: Args, kwargs: Kwargs) -> Any:
+    hook = _hook(args, kwargs)
+    return session.replicas.backwards.loss_scale.seen_by(hook) if session.job.precision.asked else hook
 
 
 def _hook(args: Args, kwargs: Kwargs) -> Any:
