@@ -120,7 +120,8 @@ class GradientSync:
         """
         # Only if the backward is sure to come by this replica, on every rank.
         self._loss = reduction if reduction is not None and getattr(reduction.source, "sync", None) is self else None
-        self._may_arm, self._must_reduce = may_arm and not self.safe, must_reduce
+        self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
+        self._must_reduce = must_reduce
         self._armed = self._reached = self._reduced = False
         self._before = self._signature()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
@@ -129,7 +130,7 @@ class GradientSync:
     def rebuild(self) -> None:
         """Have DDP order its buckets as its first backward did, once, before a second one adds to them."""
         ddp = self._ddp()
-        if ddp is not None and self._may_arm and not self.broken:
+        if ddp is not None and self._may_arm:
             ddp.reducer._rebuild_buckets()
 
     @property

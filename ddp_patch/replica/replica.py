@@ -127,17 +127,19 @@ class Replica:
                 gc.collect()  # DDP is in cycles, and its hooks stay on the parameters as long as it does (torch 2.13)
                 self._build()
             return
-        trainable = held.trainable()
+        trainable, sync = held.trainable(), self.sync
+        is_whole = sync is not None and not (sync.broken or sync.is_stale)
         if not trainable:
+            if not is_whole:
+                del sync
+                self._let_go_of_nodes()  # a backward of what it is frozen for may come by
             return
-        sync = self.sync
-        if sync is not None and not (sync.broken or sync.is_stale) and trainable < sync.ids:
+        if sync is not None and is_whole and trainable < sync.ids:
             # A net frozen for the other net's step (GANs) comes back; one that stays different gets a new DDP.
             self._fewer += 1
             if self._fewer <= _REBUILD_AFTER:
                 return
         self._fewer = 0
-        is_whole = sync is not None and not (sync.broken or sync.is_stale)
         self._returns = 0 if self._stood >= _SETTLED else self._returns + (is_whole and trainable in self._stood_for)
         self._stood = 0
         del sync

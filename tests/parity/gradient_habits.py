@@ -1288,6 +1288,41 @@ def converted_and_back():
     return said + everything(model)
 
 
+def a_critic_that_is_converted_and_then_frozen():
+    """To save it, or after a backward that failed; the generator's step comes first."""
+    generator, critic = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    first, second = SGD(generator.parameters(), 0.1, 0.5), SGD(critic.parameters(), 0.1, 0.5)
+    said = []
+    for step, (x, _) in enumerate(batch for _ in range(4) for batch in data()):
+        critic.requires_grad_(False)
+        said.append(float(descend(critic(generator(x)).mean(), first)))
+        said += [float(p.grad is None) for p in critic.parameters()]
+        critic.requires_grad_(True)
+        out = critic(generator(x).detach())
+        if step == 8:
+            out.register_hook(fails)
+            try:
+                out.sum().backward()
+            except KeyError:
+                said.append(-1.0)
+            out = critic(generator(x).detach())
+        said.append(float(descend(out.mean() - critic(x).mean(), second)))
+        if step == 4:
+            critic.float().double()
+        if step == 6:
+            out = critic(x)
+            out.register_hook(fails)
+            try:
+                out.sum().backward()
+            except KeyError:
+                said.append(-2.0)
+    return said + everything(generator, first, second)
+
+
+def fails(grad):
+    raise KeyError
+
+
 def layers_that_grow():
     model = mlp()
     said = []
