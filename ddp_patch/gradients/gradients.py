@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.pending import Derived, PendingReduction
+from ..batch.sparse import met_sparse
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
@@ -64,7 +65,7 @@ class GradientSync:
         self.schedule = schedule
         self.pending = False  # some gradient is this rank's own
         self.safe = ddp is None  # never arm DDP
-        self.broken = False  # a backward failed half way through DDP's pass
+        self.broken = False  # DDP is not relied on: a backward failed half way, or some gradient is sparse after all
         self.is_stale = False  # autograd has other nodes of its parameters than those that DDP's hooks are on
         self.outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
         self._may_wait = True
@@ -118,6 +119,7 @@ class GradientSync:
             must_reduce: it is known that somebody looks at the gradients right away.
             reduction: the loss that it starts from, if that was not summed yet.
         """
+        self._part_sparse()
         # Only if the backward is sure to come by this replica, on every rank.
         self._loss = reduction if reduction is not None and getattr(reduction.source, "sync", None) is self else None
         self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
@@ -126,6 +128,13 @@ class GradientSync:
         self._before = self._signature()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
+
+    def _part_sparse(self) -> None:
+        late = {id(p) for p in met_sparse() if id(p) in self.ids} - {id(p) for p in self.sparse}
+        if late:  # DDP expects a dense one; the next forward makes another
+            self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
+            self.parameters = [p for p in self.parameters if id(p) not in late]
+            self._anchor, self.broken = None, not self.safe
 
     def rebuild(self) -> None:
         """Have DDP order its buckets as its first backward did, once, before a second one adds to them."""
@@ -166,19 +175,16 @@ class GradientSync:
     def end(self, failed: bool, recorded: bool) -> None:
         """The backward ended. What it did is the same on every rank, since they run the same script."""
         if failed:
-            # DDP may have stopped half way: it is not relied on again.
             self.broken = self.broken or self._armed
             self.pending = self.pending or self._reached
         elif self.was_reduced:
             self._finish_reduction()
         elif self._reached or self._signature() != self._before:
+            self.pending = not recorded
             if recorded:
                 self._average_recorded()
-                self.pending = False
-            else:
-                self.pending = True
-                if not self._may_wait:
-                    self.settle()
+            elif not self._may_wait:
+                self.settle()
         self._before, self._loss = _IDLE, None
         self._may_arm = self._armed = False
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..batch.sparse import met_sparse
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
@@ -224,8 +225,11 @@ def parameters_elsewhere(module: nn.Module) -> list[nn.Parameter]:
 
 def sparse_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Weights whose gradients are sparse; DDP cannot reduce them in a step that leaves them unused (torch 2.13)."""
-    return [
+    met = set(map(id, met_sparse()))
+    of_layers = [
         cast(nn.Parameter, layer.weight)
         for layer in module.modules()
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse and layer.weight.requires_grad
     ]
+    by_themselves = [p for p in module.parameters() if id(p) in met and p.requires_grad]
+    return list({id(p): p for p in (*of_layers, *by_themselves)}.values())

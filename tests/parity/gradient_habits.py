@@ -1245,6 +1245,45 @@ def graphs_in_sparse_buffers():
     return [*trained_on(edges.to_sparse()), *trained_on(edges.to_sparse_csr()), *trained_on(edges.to_sparse_csc())]
 
 
+class Tables(nn.Module):
+    """Tables of its own, whose gradients are sparse without a layer that says so."""
+
+    def __init__(self, mixes):
+        super().__init__()
+        self.words, self.pairs, self.longs = (nn.Parameter(torch.randn(20, 3)) for _ in range(3))
+        self.unused = nn.Parameter(torch.randn(20, 3))
+        self.head, self.mixes = nn.Linear(3, 3), mixes
+
+    def forward(self, x):
+        words = (x.abs() * 7).long().clamp(max=19)
+        z = F.embedding(words, self.words, sparse=True).mean(1)
+        z = z + F.embedding_bag(words, self.pairs, mode="sum", sparse=True)
+        z = z + F.embedding(words[:, 0], self.longs, sparse=True, max_norm=1.0)
+        return self.head(z - z.mean(0) if self.mixes else z)
+
+
+def sparse_gradients_of_plain_parameters():
+    said = []
+    for mixes in (False, True):
+        model = Tables(mixes)
+        optimizer = SGD(model.parameters(), 0.3)
+        said += loop(model, lambda x, y: descend(F.cross_entropy(model(x), y), optimizer), optimizer)  # noqa: B023
+    return said
+
+
+def sparse_gradients_that_come_later():
+    """Also of a layer that does not ask for them, in a model that DDP trained before."""
+    model, words = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), nn.Embedding(20, 3)
+    model.words = words
+    model.forward = lambda x, sparse: model[1](model[0](F.embedding(x, words.weight, sparse=sparse).mean(1)))
+    optimizer, said = SGD(model.parameters(), 0.3), []
+    for epoch in range(3):
+        for x, y in data():
+            out = model((x.abs() * 7).long().clamp(max=19), sparse=epoch > 0)
+            said.append(float(descend(F.cross_entropy(out, y), optimizer).detach()))
+    return said + everything(model)
+
+
 def sparse_gradients_beside_dense_ones():
     """Of a weight that serves elsewhere as well, and by ``torch.autograd.grad``."""
     model = Bag()

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..crossings import replicate, shard
 from ..forms import to_local
 from ..layout import Layout
+from ..sparse import note_sparse
 from ..tensor import BatchTensor, Rule
 from ..world import World
 from .dims import wrap
@@ -125,7 +126,7 @@ def prelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding(indices, weight)``. Counts of the indices and renormed weights see all rows."""
     given = bound(func, args, kwargs)
-    if given["max_norm"] is not None or given["scale_grad_by_freq"] or _is_sparse_elsewhere(given):
+    if _is_sparse_elsewhere(given) or given["max_norm"] is not None or given["scale_grad_by_freq"]:
         return NotImplemented
     return on_rows(func, given["input"], args, kwargs) if isinstance(given["input"], BatchTensor) else NotImplemented
 
@@ -133,13 +134,16 @@ def embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _is_sparse_elsewhere(given: dict[str, Any]) -> bool:
     """Tell sparse gradients that nobody averages: of what is no parameter of a replica."""
     weight = given["weight"]
-    return given["sparse"] and weight.requires_grad and not World.get().keeps_global(weight)
+    if not (given["sparse"] and weight.requires_grad):
+        return False
+    note_sparse(weight)
+    return not World.get().keeps_global(weight)
 
 
 def embedding_bag(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding_bag(indices, weight)`` with a bag in each row; offsets cut bags across rows."""
     given = bound(func, args, kwargs)
-    if given["max_norm"] is not None or given["scale_grad_by_freq"] or _is_sparse_elsewhere(given):
+    if _is_sparse_elsewhere(given) or given["max_norm"] is not None or given["scale_grad_by_freq"]:
         return NotImplemented
     batch, weight, per_sample = given["input"], given["weight"], given["per_sample_weights"]
     if not isinstance(batch, BatchTensor) or isinstance(weight, BatchTensor) or given["offsets"] is not None:
