@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.world import World
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -470,7 +471,7 @@ def test_an_entry_of_each_row_is_that_of_one_process(ranks):
     assert ranks.call(entries_of_rows, 3).ok().results == [wanted] * 3
 
 
-def folds(is_local):
+def folds(is_local, is_wrapped=False):
     """A model for each fold, of which the first one is kept, evaluated and trained again."""
     drawn = torch.Generator().manual_seed(0)
     data = TensorDataset(
@@ -494,6 +495,7 @@ def folds(is_local):
         torch.manual_seed(fold)
         model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).double()
         models.append(weakref.ref(model))
+        model = nn.DataParallel(model) if is_wrapped else model
         train(model)
         kept = model if fold == 0 else kept
         del model
@@ -508,12 +510,93 @@ def folds(is_local):
     return {"losses": losses, "right": right if is_local else 0.0, "weights": weights}, alive
 
 
-@pytest.mark.parametrize("view", ["global", "local"])
+@pytest.mark.parametrize(("view", "is_wrapped"), [("global", False), ("global", True), ("local", False)])
 @pytest.mark.parametrize("nproc", [2, 3])
-def test_models_of_folds_that_are_over_are_let_go(ranks, nproc, view):
-    ((wanted, _),) = ranks.call(folds, 1, view == "local").ok().results
-    for found, alive in ranks.call(folds, nproc, view == "local", enable={"view": view}).ok().results:
+def test_models_of_folds_that_are_over_are_let_go(ranks, nproc, view, is_wrapped):
+    ((wanted, _),) = ranks.call(folds, 1, view == "local", is_wrapped).ok().results
+    for found, alive in ranks.call(folds, nproc, view == "local", is_wrapped, enable={"view": view}).ok().results:
         assert alive == [0, 4]  # the kept one, and the last one, which no other one has followed
         assert found["right"] == wanted["right"]
         assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
         assert found["weights"] == pytest.approx(wanted["weights"], rel=1e-9, abs=1e-12)
+
+
+def ensemble(is_wrapped):
+    """What models say that are evaluated by turns, and how often the ranks tell each other objects for a batch."""
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double() for _ in range(3)]
+    models = [nn.DataParallel(model) if is_wrapped else model for model in models]
+    x = torch.randn(16, 5, dtype=torch.float64)
+    for model in models:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for (rows,) in DataLoader(TensorDataset(x), 8):
+            model(rows).pow(2).mean().backward()
+            optimizer.step()
+        del optimizer
+        gc.collect()
+    said, sent = [], []
+    for (rows,) in DataLoader(TensorDataset(x), 4):
+        before = exchanged()
+        with torch.no_grad():
+            said.append(sum(model(rows) for model in models).sum().item())
+        sent.append(exchanged() - before)
+    return said, sent
+
+
+def exchanged():
+    """How often the ranks told each other objects."""
+    return World.current.ledger.collectives["all_gather_object"] if World.current else 0
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_models_that_are_evaluated_by_turns_keep_what_is_known_of_them(ranks, is_wrapped):
+    ((wanted, _),) = ranks.call(ensemble, 1, is_wrapped).ok().results
+    for said, sent in ranks.call(ensemble, 2, is_wrapped).ok().results:
+        assert said == pytest.approx(wanted, rel=1e-9)
+        assert sent[1:] == [0, 0, 0]
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.actor, self.critic = nn.Linear(5, 6), nn.Linear(6, 2), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.actor(torch.tanh(self.body(x)))
+
+
+def held_beside_models():
+    """A temperature that no module owns, a net that is called first after some steps, a head that is added later."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    written, watched, found, losses = vars(nn.Module)["__call__"], [], [], []
+    policy, late, head = Policy(), nn.Linear(2, 2), nn.Linear(2, 1)
+    temperature, log_alpha = nn.Parameter(torch.ones(())), torch.zeros(1, requires_grad=True)
+    nets = torch.optim.SGD([*policy.parameters(), *late.parameters(), temperature], 0.1)
+    alphas = torch.optim.SGD([log_alpha], 0.1)
+    for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(72, 5)), 8)):
+        out = policy(x) * temperature
+        out = late(out) if step > 2 else out
+        if step == 6:
+            nets.add_param_group({"params": [*head.parameters()]})
+        out = head(out) if step > 6 else out
+        loss = out.pow(2).mean() + (log_alpha.exp() * out.detach()).mean()
+        for optimizer in (nets, alphas):
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in (nets, alphas):
+            optimizer.step()
+        losses.append(loss.item())
+        watched.append(vars(nn.Module)["__call__"] is not written)
+        found.append(len(World.current.ledger.replicas) if World.current else 0)
+    torch.set_default_dtype(torch.float32)
+    return losses, watched, found
+
+
+def test_calls_are_watched_until_everything_is_found_that_a_module_may_own(ranks):
+    ((wanted, _, _),) = ranks.call(held_beside_models, 1).ok().results
+    for losses, watched, found in ranks.call(held_beside_models, 2).ok().results:
+        assert losses == pytest.approx(wanted, rel=1e-9)
+        # `late` is sought in the first steps, found in the fourth; the head is sought from the seventh on.
+        assert found == [1, 1, 1, 2, 2, 2, 2, 3, 3]
+        assert watched == [True, True, True, True, False, False, True, True, False]

@@ -42,6 +42,7 @@ class Backwards:
         self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)
         self.unsettled = Unsettled()
+        self.when_stepped: Callable[[Any], None] = lambda optimizer: None
         self._running = False
         self._stepping: Any = None  # the optimizer that is
         self._count = 0  # backwards so far, the same number on every rank
@@ -218,6 +219,7 @@ class Backwards:
         """A step ended. The backwards of its closure, if it has one, were each looked at."""
         self._stepping = None
         self.loss_scale.after_step()
+        self.when_stepped(optimizer)
         ids = self._ids_of(optimizer)
         for sync in self._syncs:
             if not sync.ids.isdisjoint(ids):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..batch.world import World
@@ -14,6 +15,7 @@ from ..gradients.backwards import Backwards
 from ..job.job import Job
 from ..options import Options
 from .replica import Replica
+from .trained import Trained
 
 _OUTERMOST = "outermost owner of optimized parameters that was called on a batch"
 
@@ -21,7 +23,16 @@ _OUTERMOST = "outermost owner of optimized parameters that was called on a batch
 class Registry:
     """Makes replicas, finds the one that keeps a module's gradients global, and lets go of all."""
 
-    def __init__(self, options: Options, job: Job, world: World, backwards: Backwards, census: Census) -> None:
+    def __init__(
+        self,
+        options: Options,
+        job: Job,
+        world: World,
+        backwards: Backwards,
+        census: Census,
+        trained: Trained,
+        knowing: Sequence[Any],
+    ) -> None:
         """Start without any replica.
 
         Args:
@@ -30,13 +41,24 @@ class Registry:
             world: the ranks that share the batch.
             backwards: are told of each replica's gradients.
             census: of what modules hold.
+            trained: what the optimizers train.
+            knowing: who else lets go of the layers of a model that is over.
         """
         self._replicas: dict[int, Replica] = {}
+        self._over: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # and not trained since
+        self._census = census
+        self._trained = trained
+        self._knowing = knowing
         self._made_with: tuple[Any, ...] = options, job, world, backwards, census
         self._world = world
 
     def make(self, module: nn.Module, why: str = _OUTERMOST) -> Replica:
-        """Give a module a replica; replicas of modules inside it are dropped."""
+        """Give a module a replica; replicas of modules inside it are dropped, and those of models that are over.
+
+        Every rank comes here.
+        """
+        if self._over.get(id(module)) is not module:  # several that are over may be evaluated by turns
+            self._retire()
         inner = {id(child) for child in module.modules()} - {id(module)}
         for key in [key for key in self._replicas if key in inner]:
             self._replicas.pop(key).drop()
@@ -45,21 +67,14 @@ class Registry:
         self._world.ledger.replicas[described(module)] = why
         return replica
 
-    def retire(self, trained: set[int]) -> list[nn.Module]:
+    def _retire(self) -> None:
         """Let go of those that no optimizer trains any more, on no rank: models of folds and trials that are over.
 
-        One that is called again is made again. Every rank comes here, about to make another one.
-
-        Args:
-            trained: identities of the parameters that this rank's optimizers train.
-
-        Returns:
-            their modules.
+        One that is called again is made again.
         """
-        replicas = list(self._replicas.values())
-        retired: list[nn.Module] = []
+        replicas, trained = list(self._replicas.values()), self._trained.of_living()
         if not replicas:
-            return retired
+            return
         own = [trained.isdisjoint(map(id, replica.module.parameters())) for replica in replicas]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
         of_ranks = [given[0] for given in self._world.share([own])]
@@ -67,16 +82,24 @@ class Registry:
             if all(flags):
                 del self._replicas[id(replica.module)]
                 replica.drop()
-                retired.append(replica.module)
-        return retired
+                self._over[id(replica.module)] = replica.module
+                for knows in self._knowing:
+                    knows.forget(list(replica.module.modules()))
+
+    def trains(self, optimizer: Any) -> None:
+        """An optimizer is new, or has other parameters: a model that was over may be trained again."""
+        ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for key, module in list(self._over.items()):
+            if not ids.isdisjoint(map(id, module.parameters())):
+                del self._over[key]
 
     def modules(self) -> list[nn.Module]:
         """Give those that have a replica."""
         return [replica.module for replica in self._replicas.values()]
 
-    def parameters(self) -> list[torch.Tensor]:
-        """Give the parameters of all of them."""
-        return [parameter for replica in self._replicas.values() for parameter in replica.module.parameters()]
+    def ids(self) -> set[int]:
+        """Identities of the parameters of all of them."""
+        return {id(p) for replica in self._replicas.values() for p in self._census.of(replica.module).parameters}
 
     def of(self, module: nn.Module) -> Replica | None:
         """The replica that a module was given, if any."""

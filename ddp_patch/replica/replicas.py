@@ -65,13 +65,15 @@ class Replicas:
         self.rest: Callable[[], None] = lambda: None  # ends it
         self._job = job
         self._world = world
-        self.registry = Registry(options, job, world, self.backwards, self.census)
+        self._trained = Trained()
+        knowing = self.census, self.hooks, self.decisions.fingerprints
+        self.registry = Registry(options, job, world, self.backwards, self.census, self._trained, knowing)
+        self.backwards.when_stepped = self._stepped
         self._redirects = Redirects(self._called)
         # Those that were called with batches of different sizes, or lists of rows, in training and not.
         self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
             job.precision.when_applied = self.backwards.loss_scale.activate
-        self._trained = Trained()
         self._news = False  # something was found out in this call, so what it calls may be looked at next time
 
     # --- optimizers -------------------------------------------------------------------------------------------------
@@ -79,14 +81,18 @@ class Replicas:
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
         self._trained.add(optimizer)
+        self.registry.trains(optimizer)
         self.backwards.regrouped(optimizer)
+
+    def _stepped(self, optimizer: Any) -> None:
+        if self.watching:
+            self._trained.stepped(optimizer, self.registry.ids())
 
     def _everything_found(self) -> bool:
         """Tell whether module calls need not be watched any more."""
         if self._job.precision.asked:
             return False
-        optimized = self._trained.ids()
-        return bool(optimized) and optimized <= {id(parameter) for parameter in self.registry.parameters()}
+        return bool(self._trained.ids()) and self._trained.sought() <= self.registry.ids()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -146,7 +152,7 @@ class Replicas:
         if held.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
-        replica = self.registry.keeping(call.module) or self._made(call.module)
+        replica = self.registry.keeping(call.module) or self.registry.make(call.module)
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
@@ -154,13 +160,6 @@ class Replicas:
         with self._shares.counted(call.module, entry.layout, lambda: self._news):
             result = self._entered(call, entry, held, replica)
         return replica.anchored(result, call.leaves)
-
-    def _made(self, module: nn.Module) -> Replica:
-        for retired in self.registry.retire(self._trained.of_living()):
-            layers = list(retired.modules())
-            for knows in (self.census, self.hooks, self.decisions.fingerprints):
-                knows.forget(layers)
-        return self.registry.make(module)
 
     def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
         if self.hooks.inside(call.module, held):

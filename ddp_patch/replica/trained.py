@@ -5,6 +5,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..gradients.watch import grad_of
+
 
 class Trained:
     """Knows the parameters of the optimizers that are alive."""
@@ -14,6 +18,7 @@ class Trained:
         # By identity, in turn: sets have another order on every rank.
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
+        self._alone: Any = WeakIdKeyDictionary()  # what has gradients, though no module that was called owns it
 
     def knows(self, optimizer: Any) -> bool:
         """Tell whether an optimizer was added."""
@@ -38,6 +43,22 @@ class Trained:
         """The learning rates of their groups, where these have one."""
         groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
         return [float(group["lr"]) for group in groups if group.get("lr") is not None]
+
+    def stepped(self, optimizer: Any, found: set[int]) -> None:
+        """An optimizer has stepped, while every call of a module was looked at.
+
+        Args:
+            optimizer: which did.
+            found: identities of the parameters of the modules that were called.
+        """
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in found and grad_of(parameter) is not None:
+                    self._alone[parameter] = True
+
+    def sought(self) -> set[int]:
+        """Identities of the parameters whose module may be called yet: not of a temperature that a script holds."""
+        return self.ids().difference(map(id, self._alone))
 
     def ids(self) -> set[int]:
         """Identities of the parameters."""
