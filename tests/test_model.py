@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
@@ -600,3 +601,35 @@ def test_calls_are_watched_until_everything_is_found_that_a_module_may_own(ranks
         # `late` is sought in the first steps, found in the fourth; the head is sought from the seventh on.
         assert found == [1, 1, 1, 2, 2, 2, 2, 3, 3]
         assert watched == [True, True, True, True, False, False, True, True, False]
+
+
+class Scales(nn.Module):
+    """Without a product, whose operations torch counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.scales = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return x * self.scales
+
+
+def steps_in_which_operations_are_counted():
+    entered, enter = [], TorchDispatchMode.__enter__
+    TorchDispatchMode.__enter__ = lambda mode: entered.append(1) or enter(mode)
+    found = []
+    for model in (Scales(), nn.Linear(4, 3)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for (x,) in DataLoader(TensorDataset(torch.ones(64, 4)), 8):
+            entered.clear()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            found.append(bool(entered))
+    TorchDispatchMode.__enter__ = enter
+    return found
+
+
+def test_operations_are_counted_once_for_the_report(ranks):
+    for found in ranks.call(steps_in_which_operations_are_counted, 2, enable={"report": True}).ok().results:
+        assert all([found[1], found[9]])
+        assert not any([*found[3:8], *found[11:]]), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ class Shares:
         """Start without any."""
         self._world = world
         self._forwards = forwards
+        self._counted: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
     @contextmanager
     def counted(self, module: nn.Module, layout: Layout, was_news: Callable[[], bool]) -> Iterator[None]:
@@ -33,15 +35,17 @@ class Shares:
             layout: of the batch.
             was_news: tells afterwards whether something was found out in the call.
         """
-        name = described(module)
-        if name in self._world.ledger.work:
+        if self._counted.get(id(module)) is module:
             yield
             return
         with _Operations(self._world, self._forwards) as operations:
             yield
-        if not was_news() and (operations.split or operations.repeated):
+        if was_news():
+            return
+        self._counted[id(module)] = module
+        if operations.split or operations.repeated:
             split = operations.split * layout.total / layout.counts[self._world.rank]
-            self._world.ledger.work[name] = split / (split + operations.repeated)
+            self._world.ledger.work.setdefault(described(module), split / (split + operations.repeated))
 
 
 class _Operations(TorchDispatchMode):
