@@ -459,17 +459,31 @@ def a_collate_that_calls_the_model():
         rows = torch.stack([row for (row,) in samples])
         return rows, model(rows).detach()
 
+    noisy = torch.nn.Sequential(torch.nn.BatchNorm1d(2), model)
+    optimizer.add_param_group({"params": noisy[0].parameters()})
+    found = []
+    for rows, labels in DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=labelled):
+        noisy(rows).sum().backward()
+        optimizer.step()
+        found += [labels.sum().item(), model.weight.sum().item()]
+
+    def changing(samples):
+        noisy(torch.stack([row for (row,) in samples]))
+        return labelled(samples)
+
     try:
-        for rows, _ in DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=labelled):
-            model(rows).sum().backward()
+        next(iter(DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=changing)))
     except ddp_patch.BatchError as error:
-        return str(error)
-    return ""
+        return [found, str(error)]
+    return [found, ""]
 
 
-def test_a_collate_that_calls_the_model_is_an_error_with_the_line_to_write(ranks):
-    for said in ranks.call(a_collate_that_calls_the_model, 2).ok().results:
-        assert "ddp_patch.shard_batch(loader)" in said
+def test_a_collate_calls_the_model_but_not_where_that_changes_it(ranks):
+    wanted, said = a_collate_that_calls_the_model()
+    assert not said
+    for given, said in ranks.call(a_collate_that_calls_the_model, 2).ok().results:
+        assert given == pytest.approx(wanted)
+        assert "Write model.eval() before" in said
 
 
 def a_stream_that_cannot_be_opened():

@@ -17,6 +17,7 @@ from ..job.seal import Seal
 from ..ledger import Ledger
 from ..trail import Trail
 from .collectives import Collectives, named
+from .in_datasets import computes as computes_in_dataset
 from .observation import Observation
 from .one_thread import OneThread
 
@@ -193,11 +194,7 @@ class World(Collectives):
                 "While a person types, as for the names that Tab completes, the ranks cannot compute on batches."
             )
         if self.reading.get():
-            raise BatchError(
-                "A dataset or a collate_fn that one rank of each host runs computes on batches, or calls the model, in "
-                "which all ranks take part. Write loader = ddp_patch.shard_batch(loader), so that all run it, or do it "
-                "after the batch was loaded."
-            )
+            raise computes_in_dataset(read_by_one=True)
 
     @contextmanager
     def collective(self, what: str, size: int = 0, *, computes: bool = False) -> Iterator[None]:
@@ -212,6 +209,8 @@ class World(Collectives):
             LockstepError: if this rank or this thread is out of step with the others.
         """
         self.check()
+        if self.fetching.get():
+            raise computes_in_dataset(read_by_one=False)
         self.one_thread.begins()
         if self.observation is not None:
             self.observation.crossed()

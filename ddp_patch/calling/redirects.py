@@ -8,19 +8,28 @@ from typing import Any
 
 from torch import nn
 
+from ..batch.world import World
+from ..errors import BatchError
 from . import swap
+
+To = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Redirects:
     """Changes where calls of modules go, and takes that back."""
 
-    def __init__(self, to: Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, world: World, to: To) -> None:
         """Redirect none yet.
 
         Args:
+            world: the ranks.
             to: gets a module, its author's ``__call__``, and the arguments.
         """
-        self._to = to
+
+        def called(module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return run(*args, **kwargs) if is_of_one_rank(world, module) else to(module, run, args, kwargs)
+
+        self._to: To = called
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
     def __contains__(self, module: nn.Module) -> bool:
@@ -38,3 +47,22 @@ class Redirects:
         for module in self._modules.values():
             swap.restore(module)
         self._modules.clear()
+
+
+def is_of_one_rank(world: World, module: nn.Module) -> bool:
+    """Tell calls that this rank makes alone, on values of its own: for a sample, in a worker, in a child.
+
+    Raises:
+        BatchError: if it changes the module, which would be another one on each rank from then on.
+    """
+    if World.current is not world:
+        return True  # in a child, whose model is its own
+    if not (world.fetching.get() or world.reading.get()):
+        return False
+    if any(each.training and [*each.buffers(recurse=False)] for each in module.modules()):
+        raise BatchError(
+            f"A dataset or a collate_fn calls {type(module).__name__} in training mode, in which BatchNorm and its "
+            "like change: on each rank by the samples that it loads. Write model.eval() before, or do it after the "
+            "batch was loaded."
+        )
+    return True

@@ -5,7 +5,6 @@ The script's own object keeps answering ``len``, ``batch_size``, ``sampler`` and
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections import deque
@@ -15,7 +14,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from .. import script_thread
 from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -31,6 +29,7 @@ from .growing import Growing
 from .held import held_by
 from .iterator import Batches
 from .listener import Listener
+from .numbers import Numbers
 from .plan import RUNS, Plan, Read, agreed, is_settled, plan
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
@@ -38,7 +37,6 @@ from .shadow import Shadows, shadow_of
 from .workers import divided, drawn_ahead
 
 _LENGTH = "_IterableDataset_len_called"  # of a stream, which torch (2.13) warns of when more comes
-_counts: dict[str, itertools.count[int]] = {}
 Make = Callable[[DataLoader[Any]], Any]
 
 
@@ -65,6 +63,7 @@ class Loaders:
         self._connecting = threading.Lock()
         self._shadows = Shadows()
         self._known: weakref.WeakKeyDictionary[DataLoader[Any], _Known] = weakref.WeakKeyDictionary()
+        self.numbers = Numbers(world)
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
         """Begin an epoch of a loader.
@@ -85,17 +84,18 @@ class Loaders:
         return wrapped() if self._growing is None else self._growing.length(wrapped, loader)
 
     def _begun(self, make: Make, loader: DataLoader[Any]) -> Batches:
+        scripts = loader
         if self._growing is not None:
             vars(loader).update({RUNS: True} if loader.persistent_workers else {})
             loader = self._growing.grown(loader)
         known = self._known.get(loader)
-        goes_on = known is not None and known.goes_on  # with workers that read as was planned
+        goes_on = known is not None and known.goes_on and self._shadows.go_on(scripts)  # with workers as was planned
         how = known.how if known is not None and goes_on else plan(loader, self._world.size, self._is_one_host)
-        if loader.num_workers > 0 and not goes_on:
+        if not goes_on:
             for batch in held_by(loader, (BatchTensor,)):
-                full_tensor(batch)  # workers cannot ask the other ranks
+                full_tensor(batch)  # each rank asks for other samples, and workers cannot ask the other ranks
         if known is None:
-            number = _number()
+            number = self.numbers.of(loader)
             how = agreed(how, compare_datasets(self._world, loader, number, how.by.name))
             collated = Collated(_described(loader), is_settled(loader))
             known = self._known[loader] = _Known(number, FirstBatches(self._world, number), collated, how)
@@ -108,10 +108,15 @@ class Loaders:
             vars(loader)[RUNS] = True
         known.epochs += 1
         known.compared.begin()
-        source = self._source(how, make, loader, known)
+        if not goes_on:
+            self._shadows.drop(loader)
+        source = self._source(how, make, loader, known, goes_on)
         what = f"a batch of loader {known.number} (epoch {known.epochs})"
         batches = length(loader) if self._growing is not None else None  # torch 2.13 warns where a stream was asked
-        return Batches(source, self._replicas, self._world, what, known.epochs - 1, batches, known.number)
+        given = Batches(source, self._replicas, self._world, what, known.epochs - 1, batches, known.number)
+        if known.goes_on:
+            self._shadows.show(scripts, source.iterator)
+        return given
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
@@ -126,10 +131,9 @@ class Loaders:
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known, goes_on: bool) -> Any:
         if how.by is Read.AS_WRITTEN:
             return Alone(make(loader))
-        goes_on = known.goes_on  # with the workers of the epoch before
         known.goes_on = loader.persistent_workers
         name = f"loader {known.number} in epoch {known.epochs}"
         channel = self._connected() if how.by is Read.PER_HOST else None
@@ -229,13 +233,6 @@ class Everywhere(Alone):
         data = next(self.iterator)
         dealt, rows = as_dealt(data, self._world)
         return dealt, common_rows(data) if rows is None else rows
-
-
-def _number() -> str:
-    """Number a loader in the thread that iterates it first: the same for the same loader on every rank."""
-    thread = threading.current_thread()
-    where = "" if script_thread.is_here() else f" of {thread.name}"
-    return f"{next(_counts.setdefault(where, itertools.count(1)))}{where}"
 
 
 def _described(loader: DataLoader[Any]) -> str:

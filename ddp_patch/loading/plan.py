@@ -106,6 +106,13 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
         return _per_host(f"it asks which of its workers loads; {_SHARD_BATCH}")
     if loader.num_workers > 0 and (loader.batch_size or size) < size and choice != "shard_batch":
         return _per_host(f"batch_size={loader.batch_size} are fewer rows than there are ranks")
+    if type(loader)._get_iterator is not DataLoader._get_iterator:
+        if choice == "shard_batch":
+            raise BatchError(
+                f"{script_line()}: {type(loader).__name__}'s iterator works on whole batches. Leave out "
+                "ddp_patch.shard_batch(loader): one rank of each host reads them."
+            )
+        return _per_host("its iterator works on whole batches")
     if loader.collate_fn is default_collate and _collates_as_torch_does():
         return Plan(Read.OWN_ROWS, "rows dealt: each rank loads its own")
     if choice == "shard_batch":

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 _KEPT = "_ddp_patch_shadow"  # on the loader
+_ITERATOR = "_iterator"  # likewise: torch's own, whose workers go on over epochs
 
 
 class Shadows:
@@ -16,6 +17,7 @@ class Shadows:
     def __init__(self) -> None:
         """Start with none."""
         self._loaders: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+        self._shown: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
 
     def get(self, loader: DataLoader[Any]) -> DataLoader[Any] | None:
         """Give the one of a loader."""
@@ -26,11 +28,27 @@ class Shadows:
         self._loaders.add(loader)
         vars(loader)[_KEPT] = shadow
 
+    def drop(self, loader: DataLoader[Any]) -> None:
+        """Let go of one, and of its workers."""
+        vars(loader).pop(_KEPT, None)
+
+    def show(self, loader: DataLoader[Any], iterator: Any) -> None:
+        """Let a loader have the iterator whose workers go on where torch keeps it."""
+        self._shown.add(loader)
+        vars(loader)[_ITERATOR] = iterator
+
+    def go_on(self, loader: DataLoader[Any]) -> bool:
+        """Tell whether its workers go on: a script that wants new ones, with what it has changed, sets it to None."""
+        return loader._iterator is not None
+
     def close(self) -> None:
         """Let go of all, and of their workers."""
         for loader in list(self._loaders):
-            vars(loader).pop(_KEPT, None)
+            self.drop(loader)
+        for loader in list(self._shown):
+            vars(loader)[_ITERATOR] = None
         self._loaders.clear()
+        self._shown.clear()
 
 
 def shadow_of(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:

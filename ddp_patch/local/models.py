@@ -13,7 +13,7 @@ from ..batch.world import World
 from ..calling import compiled
 from ..calling.calls import Call, described
 from ..calling.passed_over import is_tracing
-from ..calling.redirects import Redirects
+from ..calling.redirects import Redirects, is_of_one_rank
 from ..gradients.conversions import Conversions
 from ..gradients.tuning import Tuning
 from ..gradients.unsettled import Unsettled
@@ -51,7 +51,7 @@ class Models:
         self._attendance = job.attendance
         self._synced: dict[int, Synced] = {}
         self._conversions = Conversions(self._converted)
-        self._redirects = Redirects(self._called)
+        self._redirects = Redirects(world, self._called)
         self._trained = Trained()
         self.statistics = Statistics(self._trained, self.modules)
         self._beside = Beside(world)
@@ -115,12 +115,12 @@ class Models:
         """Tell whether a module call should be taken over: an owner of optimized parameters, as the script calls it."""
         if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
-        optimized = self._trained.ids()
         wanted = {id(parameter) for parameter in call.module.parameters() if parameter.requires_grad}
-        if optimized.isdisjoint(wanted):
+        if self._trained.ids().isdisjoint(wanted):
             return False
         # A method of a model beside its forward calls parts of it.
-        return not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
+        is_news = not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
+        return is_news and not is_of_one_rank(self._world, call.module)
 
     def call(self, call: Call) -> Any:
         """Take a module over, and carry out its call."""

@@ -14,6 +14,11 @@ _COUNTS = 'counts batches that have grown, with `batch="per_device"`'
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 
 
+def _make(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> None:
+    wrapped(*args, **kwargs)
+    session.loaders.numbers.made(instance)
+
+
 def _iterate(session: Session, wrapped: Any, instance: DataLoader[Any], args: Args, kwargs: Kwargs) -> Any:
     world = session.world
     if world.reading.get() or world.fetching.get():  # within a dataset: this rank is at a row of its own
@@ -40,6 +45,7 @@ def _iterate_stateful(session: Session, wrapped: Any, instance: DataLoader[Any],
 
 
 PATCHES = (
+    Patch("torch.utils.data.dataloader", "DataLoader.__init__", _make, "is counted: a thread may read it first"),
     Patch("torch.utils.data.dataloader", "DataLoader.__iter__", _iterate, _DEALS),
     Patch(
         "torch.utils.data.dataloader",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..batch.world import World
 from ..calling.calls import Call
+from ..calling.redirects import is_of_one_rank
 from ..calling.swap import original_class
 from ..errors import BatchError
 from ..job.job import Job
@@ -58,7 +59,7 @@ def _forward(session: Session, wrapped: Any, instance: nn.DataParallel[Any], arg
     devices = own.get("device_ids")
     if devices and session.job.device.type != "cpu":
         _bind(instance, session.job)
-    if session.replicas.forwards.inside:
+    if session.replicas.forwards.inside or is_of_one_rank(session.world, instance.module):
         return wrapped(*args, **kwargs)
     module, dim = instance.module, own.get("dim", own.get(_DIM, 0))
     if session.replicas.registry.of(module) is None:
@@ -92,7 +93,7 @@ def _functional(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
         given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
         keywords = module_kwargs or {}
         # The rows of an enclosing module: torch would spread them over other ranks' devices.
-        if session.replicas.forwards.inside:
+        if session.replicas.forwards.inside or is_of_one_rank(session.world, module):
             return module(*given, **keywords)
         _note_fewer("nn.parallel.data_parallel", device_ids, session.world)
         vector = session.job.device.type != "cpu" and _count(device_ids) != 1 and session.job.place.visible > 1

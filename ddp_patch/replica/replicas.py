@@ -23,7 +23,7 @@ from ..calling.how import How
 from ..calling.passed_over import is_let_pass, is_rewritten
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
-from ..calling.redirects import Redirects
+from ..calling.redirects import Redirects, is_of_one_rank
 from ..deciding.call_forms import First
 from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
@@ -32,7 +32,6 @@ from ..gradients.backwards import Backwards
 from ..gradients.tuning import Tuning
 from ..job.job import Job
 from ..options import Options
-from ..structure import leaves
 from .forwards import REFUSED, Forwards
 from .registry import Registry
 from .replica import Replica
@@ -69,7 +68,7 @@ class Replicas:
         knowing = self.census, self.hooks, self.decisions.fingerprints
         self.registry = Registry(options, job, world, self.backwards, self.census, self._trained, knowing)
         self.backwards.when_stepped = self._stepped
-        self._redirects = Redirects(self._called)
+        self._redirects = Redirects(world, self._called)
         # Those that were called with batches of different sizes, or lists of rows, in training and not.
         self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
@@ -102,10 +101,11 @@ class Replicas:
             return False
         if is_let_pass(call, self.forwards.opened > 0, self.forwards.items):
             return False
-        if not any(isinstance(leaf, torch.Tensor) for _, leaf in leaves((call.args, call.kwargs))):
+        if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
             return False
         optimized = self._trained.ids()
-        return any(id(parameter) in optimized for parameter in call.module.parameters()) and not is_rewritten()
+        is_owner = any(id(parameter) in optimized for parameter in call.module.parameters())
+        return is_owner and not is_rewritten() and not is_of_one_rank(self._world, call.module)
 
     def is_at_work(self) -> bool:
         """Tell whether a call is part of a model's, of a backward, or of what is traced."""

@@ -4,7 +4,9 @@ import collections
 import dataclasses
 import itertools
 import os
+import queue
 import random
+import threading
 
 import numpy as np
 import torch
@@ -965,3 +967,94 @@ def types_that_another_loader_tells_default_collate_of():
         return found + epochs(before) + epochs(DataLoader(Rows(), 6, shuffle=True), 3)
     finally:
         default_collate_fn_map.pop(Box, None)
+
+
+class Scored(Rows):
+    """Scores what it reads by the model that is trained: hard examples, retrieval, bags of tiles."""
+
+    def __init__(self, net, **options):
+        super().__init__(8)
+        self.net, self.options = net, options
+
+    def __getitem__(self, i):
+        window = torch.stack([super(Scored, self).__getitem__(i + j)[0] for j in range(8)])
+        with torch.no_grad():
+            return i, self.net(window).sum().item()
+
+
+def datasets_that_call_the_model():
+    """Each rank for its own rows, one for all, and in workers."""
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+    for rows, _ in DataLoader(Rows(), 8):
+        net(rows).sum().backward()
+        optimizer.step()
+    in_bags = Scored(torch.nn.DataParallel(net))
+    kinds = ({}, {"collate_fn": lambda samples: default_collate(samples[::-1])}, {"num_workers": 2}, {"batch_size": 3})
+    found = epochs(DataLoader(in_bags, 4))
+    for kind in kinds:
+        found += epochs(DataLoader(Scored(net), **{"batch_size": 4, **kind}))
+    return found
+
+
+class Both(Rows):
+    def __init__(self, first, second):
+        super().__init__(16)
+        self.first, self.second = first, second
+
+    def __getitem__(self, i):
+        return self.first[i] if i < 8 else self.second[i - 8]
+
+
+def datasets_over_several_batches():
+    """Ranks come to other ones of them first."""
+    (rows, _) = next(iter(DataLoader(Rows(), 8)))
+    found = epochs(DataLoader(Both(rows[:, 0] * 1, rows[:, 1] + 100), 16))
+    return found + epochs(DataLoader(torch.utils.data.ConcatDataset([Stored(rows * 2), Stored(rows * 3)]), 16))
+
+
+def threads_that_read_first():
+    """Beside threads that rank 0 alone has, as those of tensorboard."""
+    if ddp_patch.rank() == 0:
+        threading.Thread(target=int).start()
+    ahead = queue.Queue()
+    loader = DataLoader(Rows(), 4)
+
+    def read():
+        for rows, _ in loader:
+            ahead.put(rows)
+        ahead.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return [float(value) for rows in iter(ahead.get, None) for value in said(rows)]
+
+
+def workers_that_start_anew():
+    """``loader._iterator = None`` gives kept workers up, for some that see what has changed."""
+    found = []
+    for options in ({}, {"collate_fn": lambda samples: default_collate(samples)}):
+        dataset = Scaled()
+        loader = DataLoader(dataset, 4, num_workers=2, persistent_workers=True, **options)
+        for epoch in range(4):
+            found += epochs(loader, 1)
+            dataset.scale *= 10
+            if epoch % 2:
+                loader._iterator = None
+    return found
+
+
+class Scaled(Rows):
+    scale = 1
+
+    def __getitem__(self, i):
+        rows, label = super().__getitem__(i)
+        return rows * self.scale, label
+
+
+class FlippingCollated(DataLoader):
+    def _get_iterator(self):
+        return (said(batch)[::-1] for batch in super()._get_iterator())
+
+
+def iterators_that_change_collated_batches():
+    return [value for batch in FlippingCollated(Rows(), 4) for value in batch]

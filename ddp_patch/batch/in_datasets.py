@@ -1,0 +1,24 @@
+"""What a dataset or a collate function, which one rank runs, cannot do with batches."""
+
+from __future__ import annotations
+
+from ..errors import BatchError
+from ..ledger import script_line
+
+
+def computes(*, read_by_one: bool) -> BatchError:
+    """Say that it computes on batches, in which all ranks take part.
+
+    Args:
+        read_by_one: it is run by one rank of each host; otherwise each rank runs it, for rows of its own.
+    """
+    if read_by_one:
+        return BatchError(
+            "A dataset or a collate_fn that one rank of each host runs computes on batches, in which all ranks take "
+            "part. Write loader = ddp_patch.shard_batch(loader), so that all run it, or do it after the batch was "
+            "loaded."
+        )
+    return BatchError(
+        f"{script_line()}: a dataset, of which each rank loads its own rows, computes on batches, in which all ranks "
+        "take part. Give it the values: batch.clone().cpu().numpy(). Or do it after the batch was loaded."
+    )
