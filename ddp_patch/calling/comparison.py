@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch.forms import to_local
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
-from ..structure import PIECE, leaves, pieces
+from ..structure import PIECE, is_container, leaves, pieces, strided
 from .own import is_own
 
 _SAMPLE = 2**18
@@ -116,8 +116,10 @@ def close(left: Tensor, right: Tensor, closely: bool = False) -> bool:
         right: others.
         closely: no kernel got another batch size.
     """
-    if left.shape != right.shape:
+    if left.shape != right.shape or left.layout is not right.layout:
         return False
+    if left.layout is not torch.strided:
+        return all(map(close, strided(left), strided(right), itertools.repeat(closely)))
     if not (left.is_floating_point() or left.is_complex()):
         return torch.equal(left, right)
     usual = usual_size(right)
@@ -150,3 +152,47 @@ def usual_size(values: Tensor) -> Tensor:
     sizes = values.abs()
     sizes = sizes[torch.isfinite(sizes) & (sizes > 0)]
     return sizes.median() if len(sizes) else sizes.new_zeros(())
+
+
+def same_state(ours: nn.Module, theirs: nn.Module) -> bool:
+    """Tell whether two copies hold the same buffers and attributes after their calls."""
+    for mine, other in zip(ours.modules(), theirs.modules(), strict=True):
+        for key in {**vars(mine), **vars(other)}:
+            if key in ("_parameters", "_modules"):
+                continue
+            if not _same_values(vars(mine).get(key), vars(other).get(key)):
+                return False
+    return True
+
+
+def _opened(value: Any, depth: int = 3) -> Any:
+    """Look into objects of the author's own, such as a meter."""
+    if isinstance(value, (nn.Module, Tensor, type)) or callable(value) or depth == 0:
+        return value
+    if hasattr(value, "__dict__") and not is_container(value):
+        return {name: _opened(item, depth - 1) for name, item in vars(value).items()}
+    return value
+
+
+def _same_values(mine: Any, other: Any) -> bool:
+    left, right = list(leaves(_opened(mine))), list(leaves(_opened(other)))
+    if [path for path, _ in left] != [path for path, _ in right]:
+        return False
+    for (_, a), (_, b) in zip(left, right, strict=True):
+        if isinstance(a, PendingTensor) and isinstance(b, PendingTensor):
+            a, b = a.part, b.part  # of the same rows
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            if a.shape != b.shape or not all(map(_is_close, strided(a), strided(b))):
+                return False
+        elif isinstance(a, (bool, int, float, str, Tensor)) and (type(a) is not type(b) or a != b):
+            return False
+    return True
+
+
+def _is_close(mine: Tensor, other: Tensor) -> bool:
+    if mine.shape != other.shape:
+        return False
+    return all(
+        torch.allclose(one.double(), two.double(), rtol=1e-6, equal_nan=True)
+        for one, two in zip(pieces(mine), pieces(other), strict=True)
+    )

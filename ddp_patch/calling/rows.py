@@ -105,10 +105,16 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
     layout = entry.layout
     own = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
+    made: dict[int, Any] = {}  # what comes out twice is one thing
 
     def back(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
+        if id(leaf) not in made:
+            made[id(leaf)] = batch(leaf)
+        return made[id(leaf)]
+
+    def batch(leaf: Tensor) -> Any:
         path = paths[id(leaf)]
         where = dims.get(path, (layout.dim, 1))
         if where is None:

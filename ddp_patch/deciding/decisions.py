@@ -28,11 +28,12 @@ from ..calling.how import How
 from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves
 from .agreed import agreed, muted
+from .arguments import AsGiven
 from .call_forms import First, Form, Forms
-from .dimensions import Dimensions
+from .dimensions import Dimensions, Work
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
-from .observing import Work, is_of_batches, observation, observed, restored_if_it_fails, told_by, untouched
+from .observing import is_of_batches, observation, observed, restored_if_it_fails, told_by, untouched
 from .probe import SplitDecision, decide, is_of_machine
 from .unobserved import Unobserved
 
@@ -131,18 +132,18 @@ class SplitDecisions:
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
-        before = guards.outside.noted()
+        as_given, before = AsGiven(call, (args, kwargs)), guards.noted(leaves((args, kwargs)))
         if guards.is_truncated:
             seen.tied(*MORE_THAN_WATCHED)
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
         wrote: list[torch.Tensor] = []
         work = Work()  # type: ignore[no-untyped-call]
-        given = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
             with (
                 writing_back(call.args, call.kwargs, (args, kwargs), wrote),
-                restored_if_it_fails(layers, seen, generators),
+                restored_if_it_fails(layers, seen, generators, as_given),
                 observed(self._world, seen),
                 work if entry.is_scripts_own else nullcontext(),
             ):
@@ -156,7 +157,9 @@ class SplitDecisions:
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True
             return self._tried(call, entry, rows, How.WHOLE, before)
-        seen.check_kept(result, given)
+        told = as_given.containers.told(result)
+        result = as_given.containers.returned(told)
+        seen.check_kept(told, batches)
         if wrote:
             seen.tied("its forward writes to an argument, which is no batch of a loader", "Return a new tensor instead")
         changed = before.was_written_to()
@@ -170,7 +173,7 @@ class SplitDecisions:
         if mixing is not None:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
-            with muted(self._world), untouched(layers):
+            with muted(self._world), untouched(layers), as_given.containers.as_before():
                 decision = decide(call.module, *tried, self._span(entry), seen, generators=generators)
             if before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
                 before.put_back()
@@ -182,7 +185,7 @@ class SplitDecisions:
         else:
             assert known is not None
             decision = known.decision
-        decision = agreed(self._world, told_by(result, entry, decision, seen))
+        decision = agreed(self._world, told_by(told, entry, decision, seen))
         if entry.is_scripts_own and call.dim is None:
             numbers = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)

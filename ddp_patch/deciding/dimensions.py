@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.world import World
 from ..calling.entry import Entry
 from ..calling.how import How
 from ..calling.swap import original_class
+from ..structure import leaves
 from .probe import SplitDecision
 
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
+
+
+class Work(TorchDispatchMode):
+    """Counts the numbers that a call computes on this rank."""
+
+    done = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute, and count."""
+        result = func(*args, **(kwargs or {}))
+        self.done += sum(leaf.numel() for _, leaf in leaves(result) if isinstance(leaf, Tensor))
+        return result
 
 
 class Dimensions:

@@ -9,11 +9,13 @@ script's own code is followed as far as it goes, that of installed packages one 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from torch import nn
 
+from ..batch.tensor import BatchTensor
+from ..structure import Opaque
 from .standing import Standing
 from .walk import OF_TORCH, PLAIN, Walk
 
@@ -71,6 +73,16 @@ class Guards:
         """What an argument of a call holds, now."""
         walk = self._walk()
         return walk.over(value, 0), *walk.deeper()
+
+    def noted(self, given: Iterable[tuple[str, Any]]) -> Standing:
+        """Note what stands outside of the layers, and in what a call is given beside batches."""
+        walk = self._walk()
+        for _, leaf in given:
+            if not isinstance(leaf, (BatchTensor, Opaque)):
+                walk.over(leaf, 0)
+        for _ in walk.deeper():
+            pass
+        return self.outside.along_with(walk.standing).noted()
 
     def _walk(self) -> Walk:
         return Walk(self._layers, self._number, self._names)

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.layout import Layout
 from ..batch.observation import Observation
@@ -29,6 +28,7 @@ from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..gradients.loss_scale import leaves_below
 from ..structure import leaves, strided
+from .arguments import AsGiven
 from .generic import where_rows_lie
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
@@ -114,18 +114,6 @@ def untouched(layers: Sequence[nn.Module]) -> Iterator[None]:
             its.put_back()
 
 
-class Work(TorchDispatchMode):
-    """Counts the numbers that a call computes on this rank."""
-
-    done = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute, and count."""
-        result = func(*args, **(kwargs or {}))
-        self.done += sum(leaf.numel() for _, leaf in leaves(result) if isinstance(leaf, Tensor))
-        return result
-
-
 @contextmanager
 def observed(world: World, seen: Observation) -> Iterator[None]:
     """Surround a call on batches that is observed."""
@@ -139,13 +127,16 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
 
 
 @contextmanager
-def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any]) -> Iterator[None]:
-    """Put generators, buffers and attributes back if a call fails that may do on rows.
+def restored_if_it_fails(
+    layers: Sequence[nn.Module], seen: Observation, generators: Sequence[Any], given: AsGiven
+) -> Iterator[None]:
+    """Put generators, buffers, attributes and arguments back if a call fails that may do on rows.
 
     Args:
         layers: of the module that is called, itself the first.
         seen: is told of draws from generators of the script's own.
         generators: these.
+        given: to the module.
     """
     stood = [state_of(generator) for generator in generators]
     held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
@@ -156,6 +147,7 @@ def restored_if_it_fails(layers: Sequence[nn.Module], seen: Observation, generat
             if not is_of_batches(error, seen):
                 raise
             draw_again()
+            given.put_back()
             _put_back(layers[0], held)
             for its in attributes:
                 its.put_back()
@@ -188,16 +180,19 @@ def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observatio
     return dataclasses.replace(decision, dims=dims, losses=tuple(seen.reductions))
 
 
-def of_few_rows(decision: SplitDecision, guards: Guards, instead: How, before: Standing) -> SplitDecision:
+def of_few_rows(
+    decision: SplitDecision, guards: Guards, noted: Standing, instead: How, before: Standing
+) -> SplitDecision:
     """Complete the decision of a trial on a few rows.
 
     Args:
         decision: of the trial.
         guards: of the module.
+        noted: what stood before the trial.
         instead: how calls are carried out if not on rows.
         before: what stood before the first of these calls. What the trial leaves as it found it, they all leave alike.
     """
-    if guards.outside.was_written_to() or guards.is_truncated:
+    if noted.was_written_to() or guards.is_truncated:
         before.put_back()
         why = MORE_THAN_WATCHED if guards.is_truncated else CHANGES_OUTSIDE
         return SplitDecision(instead, ". ".join(why))

@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from ..batch.collectives import Refused
 from ..batch.observation import Observation
-from ..batch.pending_tensor import PendingTensor
 from ..batch.reductions import Reduction, Reductions
 from ..batch.world import World
-from ..calling.comparison import Dims, Span, compare
+from ..calling.comparison import Dims, Span, compare, same_state
+from ..calling.containers import Containers
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..gradients.loss_scale import leaves_below
-from ..structure import is_container, leaves, pieces, strided
+from ..structure import leaves
 from .copies import trial_copy, varied_alike
 from .trial import Trial
 
@@ -85,7 +85,7 @@ def decide(
     first = Trial(module)
     try:
         with undisturbed(generators) as of_whole, first:
-            from_full = on_whole(*detached(whole[0]), **detached(whole[1]))
+            from_full = _given_by(on_whole, *detached(whole))
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
@@ -96,7 +96,7 @@ def decide(
     trial = Trial(module, _batches_among((args, kwargs), whole))
     try:
         with undisturbed(generators) as of_rows, _alone(reductions), trial:
-            from_local = on_rows(*args, **kwargs)
+            from_local = _given_by(on_rows, args, kwargs)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(own, [state_of(generator) for generator in generators])
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
@@ -126,7 +126,13 @@ def decide(
         # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is
         # known of gets the whole batch, which its kernel may round otherwise.
         closely = seen is not None and seen.is_sized and not seen.unknown
-        dims = compare(from_local, from_full, span, vector, closely)
+        try:
+            dims = compare(from_local, from_full, span, vector, closely)
+        except Exception as error:  # a kind of tensor for which torch has not all functions
+            if is_of_machine(error):
+                raise
+            why = f"its outputs for some rows cannot be compared with those of the batch ({type(error).__name__})"
+            return SplitDecision(How.BATCHES, why)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
         return SplitDecision(How.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
     if dims is None:
@@ -134,9 +140,18 @@ def decide(
     if seen is None and _trains_others(from_local, on_rows, args, kwargs):
         why = "a tensor that is no parameter of the module is trained with it"
         return SplitDecision(How.BATCHES, f"{why}. Make it a parameter of the module")
-    if not _same_state(on_rows, on_whole):
+    if not same_state(on_rows, on_whole):
         return SplitDecision(How.BATCHES, "its forward keeps values of the batch on the module. Return them instead")
     return SplitDecision(How.ROWS, "its rows were seen to be independent", dims, is_sized=trial.is_sized and not vector)
+
+
+def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
+    containers = Containers((args, kwargs), (args, kwargs))
+    try:
+        return containers.told(twin(*args, **kwargs))
+    finally:
+        containers.put_back()
 
 
 def _trains_others(outputs: Any, module: nn.Module, args: Any, kwargs: Any) -> bool:
@@ -176,50 +191,6 @@ def _scripted(module: nn.Module) -> str:
     names = {str(getattr(layer, "original_name", type(layer).__name__)) for layer in module.modules()}
     mixing = sorted(name for name in names if "Norm" in name)
     return f"its {', '.join(mixing)} would see this rank's rows only" if mixing else "its rows depend on each other"
-
-
-def _same_state(ours: nn.Module, theirs: nn.Module) -> bool:
-    """Tell whether both copies hold the same buffers and attributes after their calls."""
-    for mine, other in zip(ours.modules(), theirs.modules(), strict=True):
-        for key in {**vars(mine), **vars(other)}:
-            if key in ("_parameters", "_modules"):
-                continue
-            if not _same_values(vars(mine).get(key), vars(other).get(key)):
-                return False
-    return True
-
-
-def _opened(value: Any, depth: int = 3) -> Any:
-    """Look into objects of the author's own, such as a meter."""
-    if isinstance(value, (nn.Module, Tensor, type)) or callable(value) or depth == 0:
-        return value
-    if hasattr(value, "__dict__") and not is_container(value):
-        return {name: _opened(item, depth - 1) for name, item in vars(value).items()}
-    return value
-
-
-def _same_values(mine: Any, other: Any) -> bool:
-    left, right = list(leaves(_opened(mine))), list(leaves(_opened(other)))
-    if [path for path, _ in left] != [path for path, _ in right]:
-        return False
-    for (_, a), (_, b) in zip(left, right, strict=True):
-        if isinstance(a, PendingTensor) and isinstance(b, PendingTensor):
-            a, b = a.part, b.part  # of the same rows
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if a.shape != b.shape or not all(map(_is_close, strided(a), strided(b))):
-                return False
-        elif isinstance(a, (bool, int, float, str, Tensor)) and (type(a) is not type(b) or a != b):
-            return False
-    return True
-
-
-def _is_close(mine: Tensor, other: Tensor) -> bool:
-    if mine.shape != other.shape:
-        return False
-    return all(
-        torch.allclose(one.double(), two.double(), rtol=1e-6, equal_nan=True)
-        for one, two in zip(pieces(mine), pieces(other), strict=True)
-    )
 
 
 @contextlib.contextmanager

@@ -51,6 +51,14 @@ class Standing:
         """Note whether a tensor wants a gradient."""
         self._flags.append((tensor, tensor.requires_grad))
 
+    def along_with(self, other: Standing) -> Standing:
+        """Give one for what was found in both."""
+        both = Standing()
+        for name, found in vars(both).items():
+            if isinstance(found, list):
+                found += vars(self)[name] + vars(other)[name]
+        return both
+
     def noted(self) -> Standing:
         """Note how often each tensor was written to, and give this."""
         self._versions = [

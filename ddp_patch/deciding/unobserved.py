@@ -75,8 +75,8 @@ class Unobserved:
         """Give what a trial says, and the decision that it leads to."""
         self._fingerprints.of(self._call.module, self._held)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)
-        guards.outside.noted()
+        before = guards.noted(self._call.leaves)
         generators = self._fingerprints.generators(self._call)
         with muted(self._world), untouched(self._held.layers):
             decision = decide(self._call.module, whole, part, span, vector=self._call.vector, generators=generators)
-        return decision.how, of_few_rows(decision, guards, self._other, self._before or guards.outside)
+        return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)

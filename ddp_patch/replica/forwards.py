@@ -17,6 +17,7 @@ from ..calling import compiled
 from ..calling.calls import Call, described
 from ..calling.census import Held
 from ..calling.compiled import Compiling
+from ..calling.containers import Containers
 from ..calling.entry import Entry, plain_targets
 from ..calling.how import How
 from ..calling.per_rank_generators import PerRankGenerators
@@ -90,6 +91,7 @@ class Forwards:
         if self._syncs_norms and compiled.meets_in_norms(held.layers):
             breaks += compiled.BATCH_NORM
         written = compiled.writings(held.layers) if breaks else None
+        containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
         is_outermost = self._stream.enter_torch()
         self._depth += 1
         self.computes_rows = True
@@ -102,6 +104,7 @@ class Forwards:
                     outputs = replica.run(call, entry)
             if losses is not None:
                 losses.check()
+            outputs = containers.told(outputs)
         except DdpPatchError:
             raise
         except Exception as error:
@@ -117,7 +120,7 @@ class Forwards:
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are tied at once
                 outputs = replica.anchored(outputs, entry.leaves)
-            return leave(call.module, outputs, entry, decision.dims, call.vector)
+            return containers.returned(leave(call.module, outputs, entry, decision.dims, call.vector))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
@@ -159,8 +162,9 @@ class Forwards:
     def on_batches(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches."""
         given = as_batches(call.args, call.kwargs, entry)
+        containers = Containers((call.args, call.kwargs), given)
         with writing_back(call.args, call.kwargs, given, []):
-            return call.of(*given).as_written()
+            return containers.returned(containers.told(call.of(*given).as_written()))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.
@@ -175,8 +179,9 @@ class Forwards:
             if given:
                 around.enter_context(self._world.working_on_whole(f"the arguments of {described(call.module)}"))
             args, kwargs = whole_arguments(call.args, call.kwargs)
+            containers = Containers((call.args, call.kwargs), (args, kwargs))
             try:
-                return call.run(*args, **kwargs)
+                return containers.returned(containers.told(call.run(*args, **kwargs)))
             except Exception as error:
                 if is_first:  # which is why neither batches nor rows would do
                     self._world.ledger.on_whole[described(call.module)] = f"its forward raises {type(error).__name__}"

@@ -1,6 +1,7 @@
 """Models whose rows look independent in their first call and are not, or not for good."""
 
 import collections
+import dataclasses
 import enum
 import types
 
@@ -616,3 +617,179 @@ def a_small_penalty_over_the_number_of_rows():
 
 def a_small_shift_by_the_number_of_rows():
     return fit(Net(lambda net, z: z + 1e-9 * z.size(0)))
+
+
+# --- what a forward does to what it is given ---------------------------------------------------------------------------
+
+
+def a_state_in_a_dict():
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = nn.GRUCell(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x, state):
+            state["h"] = self.cell(x, state["h"])
+            return self.head(state["h"])
+
+    def loss(model, x, y):
+        state = {"h": torch.zeros(len(x), 6)}
+        for _ in range(3):
+            out = model(x, state)
+        return F.cross_entropy(out, y) + state["h"].pow(2).mean()
+
+    return fit(Cell(), loss)
+
+
+def a_prediction_in_the_dict_of_a_batch():
+    class Named(Net):
+        def forward(self, batch):
+            batch["out"] = super().forward(batch["x"])
+            batch["first"] = batch["x"]
+            return batch
+
+    def loss(model, x, y):
+        batch = {"x": x, "y": y}
+        model(batch)
+        assert batch["first"] is batch["x"] is x
+        return F.cross_entropy(batch["out"], batch["y"])
+
+    def through(model, x, y):
+        out = model({"x": torch.ones(len(x), 4), "y": y})
+        return F.cross_entropy(out["out"] * out["first"][:, :3], out["y"])
+
+    return fit(Named(), loss) + fit(Named(), through)
+
+
+def a_state_in_a_dataclass():
+    @dataclasses.dataclass
+    class State:
+        h: torch.Tensor
+        seen: list = dataclasses.field(default_factory=list)
+
+    class Cell(Net):
+        def forward(self, x, state):
+            state.h = torch.tanh(self.first(x)) + state.h
+            state.seen.append(state.h)
+            return self.last(state.h)
+
+    def loss(model, x, y):
+        state = State(torch.zeros(len(x), 6))
+        out = model(x, state), model(x * 2, state)
+        return sum(F.cross_entropy(its, y) for its in out) + state.h.pow(2).mean() + state.seen[0].pow(2).mean()
+
+    return fit(Cell(), loss)
+
+
+def skips_that_blocks_take_from_a_list():
+    class Up(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(12, 6)
+
+        def forward(self, z, skips):
+            return torch.tanh(self.layer(torch.cat([z, skips.pop()], 1)))
+
+    class Skipping(Net):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ModuleList([Up(), Up()])
+
+        def forward(self, x):
+            skips = [torch.ones(len(x), 6), self.first(x), self.first(2 * x)]
+            z = centred(skips.pop())
+            for up in self.up:
+                z = up(z, skips)
+            return self.last(z) + len(skips)
+
+    return fit(Skipping())
+
+
+def notes_in_what_it_is_given():
+    class Noting(Net):
+        def forward(self, x, info, log):
+            info["rows"] = x.size(0)
+            log.append("call")
+            return super().forward(x)
+
+    def loss(model, x, y):
+        info, log = {}, []
+        out = model(x, info, log)
+        noted.extend([info["rows"], len(log)])
+        return F.cross_entropy(out, y)
+
+    noted = []
+    return fit(Noting(), loss, batch_size=7) + noted
+
+
+def notes_in_an_object_that_it_is_given():
+    class Noting(Net):
+        def forward(self, x, notes, names):
+            notes.rows += x.size(0)
+            names.add(f"call {x.size(0)}")
+            return super().forward(x)
+
+    notes, names = types.SimpleNamespace(rows=0), set()
+    said = fit(Noting(), lambda model, x, y: F.cross_entropy(model(x, notes, names), y), batch_size=7)
+    return [*said, notes.rows, *(int(name.split()[1]) for name in sorted(names))]
+
+
+def a_teacher_that_it_is_given():
+    class Student(Net):
+        def forward(self, x, teacher):
+            return super().forward(x) + teacher(x).detach()
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", torch.zeros(()))
+
+        def forward(self, x):
+            self.rows += x.size(0)
+            return x
+
+    teacher = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), Counting())
+    said = fit(Student(), lambda model, x, y: F.cross_entropy(model(x, teacher), y))
+    return said + everything(teacher)
+
+
+def a_first_call_that_fails_once_it_has_written_to_its_argument():
+    class Scaling(Net):
+        def forward(self, x):
+            x.div_(255.0)
+            return torch.vmap(self.last)(torch.tanh(self.first(x)))
+
+    def loss(model, x, y):
+        out = model(x)
+        return F.cross_entropy(out, y) + x.sum()
+
+    return fit(Scaling(), loss)
+
+
+def a_first_call_that_fails_once_it_has_written_to_a_list():
+    class Noting(Net):
+        def forward(self, x, log):
+            log.append(x)
+            return torch.vmap(self.last)(torch.tanh(self.first(x)))
+
+    def loss(model, x, y):
+        log = [torch.ones(len(x), 4)]
+        return F.cross_entropy(model(x, log), y) * len(log) + log[-1].sum()
+
+    return fit(Noting(), loss)
+
+
+def a_sparse_matrix_among_the_outputs():
+    class Graph(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("near", torch.eye(3).to_sparse())
+
+        def forward(self, x):
+            return super().forward(x), self.near
+
+    def loss(model, x, y):
+        out, near = model(x)
+        return F.cross_entropy(torch.sparse.mm(near, out.t()).t(), y)
+
+    return fit(Graph(), loss)

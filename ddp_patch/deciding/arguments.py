@@ -1,0 +1,47 @@
+"""What a call is given, as it was before: a call that fails on batches is made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch.forms import note_write, to_local, version
+from ..batch.tensor import BatchTensor
+from ..calling.calls import Call
+from ..calling.containers import Containers
+from ..calling.rows import Arguments
+
+
+class AsGiven:
+    """Containers and tensors among the arguments of a call."""
+
+    def __init__(self, call: Call, given: Arguments) -> None:
+        """Note what they hold.
+
+        Args:
+            call: as the script makes it.
+            given: its arguments, as the forward gets them.
+        """
+        self.containers = Containers((call.args, call.kwargs), given)
+        tensors = [leaf for _, leaf in call.leaves if type(leaf) in (Tensor, BatchTensor)]
+        self._tensors = [
+            (leaf, version(form), form.detach().clone())
+            for leaf in tensors
+            if (form := _rows_of(leaf)).layout is torch.strided
+        ]
+
+    def put_back(self) -> None:
+        """Let them hold that again."""
+        self.containers.put_back()
+        for leaf, before, held in self._tensors:
+            form = _rows_of(leaf)
+            if version(form) != before:
+                with torch.inference_mode(form.is_inference()), torch.no_grad():
+                    form.copy_(held)
+                note_write(form)
+
+
+def _rows_of(leaf: Any) -> Tensor:
+    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf
