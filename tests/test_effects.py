@@ -18,6 +18,8 @@ import torch
 from conftest import PATIENCE, THOROUGH
 from parity import outward
 from parity.test_scripts import compare_text
+from torch.utils.checkpoint import _StopRecomputationError as StopsEarly
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 import ddp_patch
@@ -422,3 +424,42 @@ def test_little_is_left_behind_where_ranks_are_not_waited_for(ranks):
     results = ranks.call(seeded_often, 3).ok().results
     assert max(most for most, _ in results) < 400
     assert len({seed for _, seed in results}) == 1
+
+
+def fails_often(where):
+    """How many entries are left behind by errors that all ranks meet: torch ends what it computes again with one."""
+    from ddp_patch.job.job import Job
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(steps):
+        for x in DataLoader(torch.ones(4 * steps, 4), 4):
+            out = checkpoint(model, x, use_reentrant=False)
+            if where == "on batches":
+                out = checkpoint(torch.tanh, x * out.sum(), use_reentrant=False)
+            optimizer.zero_grad()
+            out.square().mean().backward()
+            optimizer.step()
+            if where == "of the script's own":
+                with pytest.raises(IndexError):
+                    torch.nn.functional.cross_entropy(out, torch.full_like(x[:, 0], 2, dtype=torch.long))
+
+    train(3)
+    asked = Asked(Job.current.attendance._store)
+    Job.current.attendance._store, before = asked, asked.store.num_keys()
+    train(40)
+    Job.current.attendance._store = asked.store
+    return [asked.count, asked.store.num_keys() - before]
+
+
+@pytest.mark.parametrize("where", ["on rows", "on batches"])
+def test_what_is_computed_again_asks_the_store_for_nothing(ranks, where):
+    assert StopsEarly.__name__ == "_StopRecomputationError"
+    results = ranks.call(fails_often, 2, where).ok().results
+    assert max(asked for asked, _ in results) <= 40, results  # where an epoch begins
+
+
+def test_little_is_left_behind_by_errors_that_all_ranks_meet(ranks):
+    results = ranks.call(fails_often, 2, "of the script's own").ok().results
+    assert max(left for _, left in results) <= 40, results

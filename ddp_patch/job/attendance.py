@@ -21,6 +21,8 @@ _LEADER_WAIT = 0.5  # seconds, in which rank 0 comes to the error that another r
 _REASON_WAIT = 3.0  # seconds, in which it is found out why a connection was lost
 _HEARD_WAIT = 5.0  # seconds, in which ranks that wait for this one hear why it ends
 _LOOK = 0.05  # seconds between two looks whether they have
+# The person at the debugger ends the program; torch has computed again what a backward wants (2.13).
+_NO_FAILURES = ("BdbQuit", "_StopRecomputationError")
 _MEMORY = (MemoryError, torch.OutOfMemoryError)
 _MOST_WORDS = 2**20  # that are told of an error: the store takes 8 MiB as one value
 _FAILED = "\x01"  # before the words of a rank that ends by itself
@@ -67,10 +69,12 @@ class Attendance(Board):
         """
         if is_lost_connection(error):
             return  # another rank is gone: it says why, or whoever ended it does
-        if type(error).__name__ == "BdbQuit":
-            return  # the person at the debugger ends the program
+        if type(error).__name__ in _NO_FAILURES:
+            return
+        name = f"failure/{where}"
         try:
-            if self._all_came(f"failure/{where}", _FAILURE_WAIT):
+            if self._all_came(name, _FAILURE_WAIT):
+                self.drop_once(name, [name, f"{name}/all"])
                 return
         except RuntimeError:  # the store is gone, and with it the job
             return

@@ -145,6 +145,12 @@ class Board:
             self.drop([f"{name}/{end}" for end in ("came", "all", "read")])
         return posted
 
+    def drop_once(self, name: str, entries: list[str]) -> None:
+        """Forget entries under a name once every rank has come by."""
+        read = f"{name}/read"
+        if self._store.add(self._key(read), 1) == self._world_size:
+            self.drop([*entries, read])
+
     def _all_came(self, where: str, wait: float) -> bool:
         """Come to a point, and tell whether all ranks do within a time.
 
