@@ -106,11 +106,21 @@ class Registry:
         return self._replicas.get(id(module))
 
     def keeping(self, module: nn.Module) -> Replica | None:
-        """The replica that keeps a module's gradients global: its own, or that of a module around it."""
+        """The replica that keeps a module's gradients global: its own, or that of a module that holds what it trains.
+
+        That is one around it, or, where a script makes a ``Sequential`` of some layers in each step, the first of them.
+        """
         own = self._replicas.get(id(module))
         if own is not None:
             return own
-        return next((outer for outer in self._replicas.values() if outer.holds(module)), None)
+        around = next((outer for outer in self._replicas.values() if outer.holds(module)), None)
+        ids = self._ids(module)
+        if around is not None or not ids:
+            return around
+        return next((other for other in self._replicas.values() if ids <= self._ids(other.module)), None)
+
+    def _ids(self, module: nn.Module) -> set[int]:
+        return {id(parameter) for parameter in self._census.of(module).parameters}
 
     def close(self, settle: bool) -> None:
         """Let DDP go.
