@@ -6,6 +6,7 @@ The new class is made on the fly, looks like the old one, and pickles as the old
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 MARK = "_ddp_patch_original"  # in the new class, names the old one
+_TRUSTED = {"torch", *sys.stdlib_module_names}  # ABCMeta keeps a table for each class, torch.jit's the methods
 _HEARS = "__init_subclass__"
 _class = vars(object)["__class__"]  # the slot itself: the twin hides it behind a property
 
@@ -50,8 +52,16 @@ def redirect_calls(
         MARK: original,
     }
     with _unheard(original):
-        twin = type(original.__name__, (original,), attributes)
+        twin = _made(original, attributes)
     _class.__set__(instance, twin)
+
+
+def _made(original: type, attributes: dict[str, Any]) -> type:
+    """Make a class of which the author's metaclass is not told: it is what Python and torch make of one."""
+    kind = next(base for base in type(original).__mro__ if base.__module__.partition(".")[0] in _TRUSTED)
+    twin: type = kind.__new__(type(original), original.__name__, (original,), attributes)
+    kind.__init__(twin, original.__name__, (original,), attributes)
+    return twin
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Loops that reach gradients by every path that scripts take; each compares weights, buffers and optimizer state."""
 
+import abc
 import copy
 
 import torch
@@ -731,6 +732,27 @@ def a_model_of_a_registered_class():
         """Of a class that was looked at before."""
 
     return [*said, kinds == {"first": [First], "second": [Second], "third": [Third]}]
+
+
+def a_model_of_a_class_that_a_metaclass_registers():
+    kinds = []
+
+    class Registry(abc.ABCMeta):
+        def __new__(cls, name, bases, attributes, key=None):
+            assert key not in kinds
+            return super().__new__(cls, name, bases, attributes)
+
+        def __init__(cls, name, bases, attributes, key=None):
+            super().__init__(name, bases, attributes)
+            kinds.append(key)
+
+    class Registered(nn.Sequential, metaclass=Registry, key="net"):
+        pass
+
+    model = Registered(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    optimizer = SGD(model.parameters(), 0.3)
+    said = [trained(model, optimizer, x, y).item() for x, y in data(8)]
+    return [*said, isinstance(model, Registered), isinstance(nn.Sequential(), type(model)), len(kinds)]
 
 
 def trained(model, optimizer, x, y):
