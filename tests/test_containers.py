@@ -119,6 +119,13 @@ def test_a_dataclass_gets_attributes_that_are_no_fields():
     assert more == {"y": 1}
 
 
+def test_containers_may_refer_to_each_other_by_attributes():
+    own = Fields(torch.ones(2))
+    own.parent = {"child": own}
+    written(own, lambda given: given.parent.update(y=1))
+    assert own.parent["y"] == 1
+
+
 def test_containers_are_put_back():
     own, inner = [torch.ones(2), {}], {}
     containers = Containers((tuple(own), {"inner": inner}), (tuple(own), {"inner": inner}))

@@ -43,9 +43,10 @@ class Containers:
                     self._note(value, its)
 
     def _note(self, own: Any, given: Any) -> None:
-        number = self._numbers.setdefault(id(given), Given(len(self._things)))
-        if number == len(self._things):
-            self._things.append(own)
+        if id(given) in self._numbers:
+            return
+        self._numbers[id(given)] = Given(len(self._things))
+        self._things.append(own)
         if isinstance(given, Tensor) or not is_container(own):  # packed sequences
             return
         (items, attributes), (its_items, its_attributes) = _content(own), _content(given)
