@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -88,6 +90,8 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
         return _decorated(function, dict(options))
     resolved = Options.resolve(options)
     if State.options is not None:
+        if resolved.nproc is None:  # any number will do
+            resolved = dataclasses.replace(resolved, nproc=State.options.nproc)
         if State.options != resolved:
             raise OptionError(
                 f"ddp_patch is enabled with {State.options.unlike(resolved)}, and cannot change to "
@@ -192,6 +196,14 @@ def _is_typed() -> bool:
 
 
 def _decorated(function: F, given: dict[str, Any]) -> F:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise OptionError(
+            f"{function.__name__} is a generator function, whose body runs after its call has ended. Write "
+            "@ddp_patch.enable above the function that goes through it."
+        )
+    if inspect.iscoroutinefunction(function):
+        return _decorated_coroutine(function, given)  # type: ignore[no-any-return]
+
     @functools.wraps(function)
     def enabled(*args: Any, **kwargs: Any) -> Any:
         if State.options is None and _is_typed():
@@ -202,3 +214,17 @@ def _decorated(function: F, given: dict[str, Any]) -> F:
             return function(*args, **kwargs)
 
     return enabled  # type: ignore[return-value]
+
+
+def _decorated_coroutine(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    @functools.wraps(function)
+    async def enabled(*args: Any, **kwargs: Any) -> Any:
+        if State.options is None and _is_typed():
+            raise OptionError(
+                f"{function.__name__} is a coroutine function, which a notebook's own loop runs in this process. Write "
+                "@ddp_patch.enable above a function that calls asyncio.run()."
+            )
+        with enable(**given):
+            return await function(*args, **kwargs)
+
+    return enabled

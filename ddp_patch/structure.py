@@ -129,3 +129,26 @@ def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:
     if hasattr(value, "_fields"):
         return kind(*items)
     return kind(items)  # torch.Size, torch.return_types.*, a list subclass
+
+
+def not_given(given: Any, result: Any) -> Tensor | None:
+    """Find a leaf that needs a gradient, of which a result was computed although nothing that was given leads to it.
+
+    Args:
+        given: arguments of a function.
+        result: of it, computed where gradients are kept.
+    """
+    known = {leaf.grad_fn for _, leaf in leaves(given) if isinstance(leaf, Tensor)}
+    own = {id(leaf) for _, leaf in leaves(given) if isinstance(leaf, Tensor)}
+    waiting = [leaf.grad_fn for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        variable = getattr(node, "variable", None)  # of the node at which a leaf's gradient arrives
+        if variable is not None and id(variable) not in own:
+            found: Tensor = variable
+            return found
+        waiting += [other for other, _ in node.next_functions]
+    return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .extending import KINDS, Argument, Rule, rows_of_result, rule_of
-from .structure import leaves
+from .structure import leaves, not_given
 
 
 class RuleError(AssertionError):
@@ -117,7 +117,14 @@ class _Check:
 
         args = [own(place, value) for place, value in enumerate(self._args)]
         kwargs = {name: own(name, value) for name, value in self._kwargs.items()}
-        return [leaf for _, leaf in leaves(self._rule.function(*args, **kwargs))]
+        result = self._rule.function(*args, **kwargs)
+        other = not_given((args, kwargs), result)
+        if other is not None:
+            raise RuleError(
+                f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
+                "its arguments. Pass it as one"
+            )
+        return [leaf for _, leaf in leaves(result)]
 
     def _together(self, index: int, parts: Sequence[Any], counts: Sequence[int]) -> Any:
         if not isinstance(parts[0], Tensor):

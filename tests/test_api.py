@@ -1,5 +1,6 @@
 """The life of a session: when it begins, what it leaves behind, and what it says about itself."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -191,6 +192,28 @@ def test_a_decorator_with_options_is_active_only_while_the_function_runs():
     assert train() is True
     assert train() is True
     assert not ddp_patch.is_enabled()
+
+
+def test_a_decorated_coroutine_is_active_while_its_body_runs():
+    @ddp_patch.enable
+    async def train():
+        await asyncio.sleep(0)
+        return ddp_patch.is_enabled()
+
+    assert asyncio.run(train())
+    assert not ddp_patch.is_enabled()
+
+
+def test_a_generator_cannot_be_decorated():
+    def batches():
+        yield ddp_patch.is_enabled()
+
+    async def later():
+        yield ddp_patch.is_enabled()
+
+    for function in (batches, later):
+        with pytest.raises(OptionError, match="above the function that goes through it"):
+            ddp_patch.enable(function)
 
 
 def test_a_decorated_function_in_an_enabled_script_leaves_it_enabled():

@@ -177,13 +177,52 @@ def mistaken():
             function(x)
         except ddp_patch.BatchError as error:
             said.append(str(error))
+    for function, *others in ((ddp_patch.register_rowwise(with_weight), weight), (by_rows_of(weight),)):
+        try:
+            said.append(function(x, *others).sum().item())
+        except ddp_patch.BatchError as error:
+            said.append(str(error))
     return said
 
 
+weight = torch.nn.Parameter(torch.ones(3))
+
+
+def with_weight(x, w):
+    return torch.linalg.vander(x[:, 0], N=3) @ w
+
+
+def by_rows_of(held):
+    return ddp_patch.register_rowwise(lambda x: with_weight(x, held))
+
+
 def test_a_registration_that_cannot_be_true_is_an_error_on_every_rank(ranks):
-    for rowwise, reduction in ranks.call(mistaken, 2).ok().results:
+    for rowwise, reduction, number, closure in ranks.call(mistaken, 2).ok().results:
+        assert isinstance(number, float)
+        assert "uses a tensor of shape (3,) that needs a gradient and is none of its arguments" in closure
         assert "registered as rowwise, and gave a tensor of shape (4,) for 3 rows" in rowwise
         assert "registered as a reduction, and gave float" in reduction
+
+
+@ddp_patch.register_rowwise
+def jittered(x):
+    return x + torch.rand_like(x)
+
+
+def noises():
+    torch.manual_seed(0)
+    found = []
+    for _ in range(2):
+        for (x,) in DataLoader(TensorDataset(torch.zeros(5, 2)), 5):
+            rows = jittered(x)
+            found += [len(set(rows.flatten().tolist())), torch.rand(()).item()]
+    return found
+
+
+def test_a_registered_function_draws_for_each_row_and_leaves_the_scripts_generators_alike(ranks):
+    one, two = ranks.call(noises, 2).ok().results
+    assert one == two
+    assert one[::2] == [10, 10]
 
 
 # --- check_rule -------------------------------------------------------------------------------------------------------
@@ -216,6 +255,11 @@ def test_what_is_not_true_is_told(function, kind, words):
     with pytest.raises(RuleError) as caught:
         check_rule(function, torch.randn(7, 4, dtype=torch.float64), kind=kind)
     assert words in str(caught.value)
+
+
+def test_a_weight_that_is_no_argument_is_told():
+    with pytest.raises(RuleError, match="none of its arguments"):
+        check_rule(lambda x: x @ weight.double(), torch.randn(5, 3, dtype=torch.float64))
 
 
 def test_what_is_given_wins_over_the_registration():

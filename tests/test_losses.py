@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.world import World
 from ddp_patch.gradients.assumption import Assumption
 
 
@@ -166,3 +167,32 @@ def test_what_travelled_with_a_bucket_is_not_written_over_by_the_next(ranks, sha
     (wanted,) = ranks.call(read_at_the_end, 1).ok().results
     for seen in ranks.call(read_at_the_end, 3, enable={"gradient_as_bucket_view": shared}).ok().results:
         assert seen == pytest.approx(wanted, rel=1e-12)
+
+
+def looked_at_late():
+    """A loss that a person asks for at a prompt, where ranks cannot sum; losses that outlive the session."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    ((x,),) = DataLoader(TensorDataset(torch.randn(6, 3)), 6)
+    summed, asked, unasked = (model(x).pow(2).mean() for _ in range(3))
+    summed.backward()
+    optimizer.step()
+    World.current.asking = True
+    names = dir(asked)
+    with pytest.raises(ddp_patch.BatchError):
+        asked.item()
+    World.current.asking = False
+    said = ["backward" in names, asked.item()]
+    ddp_patch.disable()
+    said += [f"{summed:.6f}", summed.item()]
+    for _ in range(2):
+        with pytest.raises(ddp_patch.BatchError, match=r"value = loss.item\(\)"):
+            unasked.item()
+    return said
+
+
+def test_a_loss_that_cannot_be_summed_now_is_no_number(ranks):
+    for has_names, asked, text, summed in ranks.call(looked_at_late, 2).ok().results:
+        assert has_names
+        assert asked == summed == pytest.approx(float(text), abs=1e-6)

@@ -41,6 +41,16 @@ def sequence_first():
     return [list(x.shape), type(x).__qualname__, x.sum(0).tolist()]
 
 
+def written():
+    rows, said = torch.ones(4, 2), []
+    for _ in range(2):
+        batch = ddp_patch.shard_batch(rows)
+        batch.mul_(2)
+        batch[1] = 5
+        said += [batch.sum().item(), rows.sum().item()]
+    return said
+
+
 def refused(kind):
     try:
         if kind == "sizes":
@@ -59,6 +69,11 @@ def refused(kind):
 def test_alone_it_gives_back_what_it_got():
     data = [torch.zeros(4, 2), "text"]
     assert ddp_patch.shard_batch(data) is data
+
+
+def test_what_is_written_to_a_batch_is_in_the_tensor_that_it_was_made_of(ranks):
+    wanted = written()
+    assert ranks.call(written, 2).ok().results == [wanted, wanted]
 
 
 @pytest.mark.parametrize("nproc", [2, 3, 4])

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import BatchError
 from .world import World
 
 _LONGEST = 64  # functions between what a model returned and a loss
@@ -69,6 +70,11 @@ class PendingReduction:
 
     def wait(self) -> Tensor:
         """Give the value; one all_reduce, if it did not arrive by other means."""
+        if self._sum is None and World.current is None and not World.is_child:
+            raise BatchError(
+                "A loss is looked at for the first time after ddp_patch.disable(), when its rows are no longer summed. "
+                "Look at it before: value = loss.item()."
+            )
         if self._sum is None and World.get().alone:
             return (self.part[0] / self.expected).to(self.dtype)
         if self._sum is None:

@@ -62,7 +62,7 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
                 return func(*args, **kwargs)
         is_transformed_now = is_transformed()
         # In a trial what becomes of a loss is compared: one may divide it by the number of its rows.
-        if not (kwargs or is_transformed_now or World.get().muted.get()):
+        if not (kwargs or is_transformed_now or World.current is None or World.current.muted.get()):
             is_multiple = func in _MULTIPLES and _is_multiple(*args)
             if is_multiple or (func in _SUMS and _is_sum(func, *args)):
                 return _derived(func, args, is_multiple)
@@ -85,7 +85,7 @@ class PendingTensor(Tensor, metaclass=LikeTensor):
 _BLIND = {
     getattr(Tensor, name).__get__
     for name in ("requires_grad", "shape", "dtype", "device", "layout", "grad_fn", "is_leaf", "ndim")
-} | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point}
+} | {Tensor.numel, Tensor.size, Tensor.dim, Tensor.is_complex, Tensor.is_floating_point, Tensor.__dir__}
 
 
 # Functions that keep no value for their backward -> what computes the same later.
@@ -199,11 +199,14 @@ def passed_on(value: PendingTensor, tied: Tensor) -> None:
 
 def wait_for(value: Tensor) -> None:
     """Turn a pending tensor into the plain one that it stands for."""
-    reduction: PendingReduction | Derived = value.__dict__.pop("_reduction")
-    value.__class__ = Tensor
-    with torch.inference_mode(value.is_inference()), _looked_at():
+    with torch._C.DisableTorchFunctionSubclass():
+        is_inference = value.is_inference()
+    with torch.inference_mode(is_inference), _looked_at():
+        total = value.__dict__["_reduction"].wait()  # if that fails, it goes on waiting
+        del value.__dict__["_reduction"]
+        value.__class__ = Tensor
         # Nobody has saved the tensor for a backward: every function waits before it looks.
-        value.detach().copy_(reduction.wait())
+        value.detach().copy_(total)
 
 
 def _looked_at() -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import BatchError
 from ..extending import Rule, rows_of_result
-from ..structure import leaves, map_leaves
+from ..structure import leaves, map_leaves, not_given
 from .crossings import all_reduce, replicate, shard
 from .forms import to_local
 from .layout import Layout
@@ -63,6 +63,12 @@ def _on_rows(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = rule.function(*given[0], **given[1])
     finally:
         world.sees_gradients = before
+    other = not_given(given, result)
+    if other is not None:
+        raise BatchError(
+            f"{rule.name} is registered, and uses a tensor of shape {tuple(other.shape)} that needs a gradient and is "
+            "none of its arguments. Pass it as one: it gets the gradient of all rows then."
+        )
     return map_leaves(lambda leaf: _scaled(leaf, 1 / world.size), result)
 
 
@@ -75,7 +81,10 @@ def _of(rule: Rule) -> Callable[..., Any]:
             place: _own(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
             for place, name, value in rule.arguments(args, kwargs)
         }
-        result = _on_rows(rule, tuple(own[place] for place in range(len(args))), {name: own[name] for name in kwargs})
+        with World.get().own_draws():  # noise of its own for each row, and the script's generators stay alike
+            result = _on_rows(
+                rule, tuple(own[place] for place in range(len(args))), {name: own[name] for name in kwargs}
+            )
         return _results(rule, result, layout) if rule.kind == "rowwise" else _reduced(rule, result, layout)
 
     return run

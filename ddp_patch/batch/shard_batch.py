@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
+from .forms import look_through
 from .layout import Layout
 from .tensor import BatchTensor
 from .world import World
@@ -33,7 +34,11 @@ def deal_structure(data: Any, dim: int, world: World) -> tuple[Any, int]:
         if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or not leaf.dim():
             return leaf
         layout = Layout.deal(rows, dim % leaf.dim(), world.size)
-        return leaf if layout is None else BatchTensor.from_full(leaf, layout)
+        if layout is None:
+            return leaf
+        batch = BatchTensor.from_full(leaf, layout)
+        look_through(batch)  # one process has the script's own tensor
+        return batch
 
     return map_leaves(dealt, data), rows
 
