@@ -121,6 +121,31 @@ def test_a_notebooks_kernel_is_not_started_again():
             program.own_command(argv, "/py")
 
 
+@pytest.mark.parametrize("line", ["import ddp_patch; ddp_patch.enable(nproc=2)", "ddp_patch.enable(nproc=2)"])
+def test_a_test_is_not_started_again(tmp_path, line):
+    """By the way that it is run: what it prints would go to pytest's files, which nobody reads then."""
+    body = f"{line}\n\ndef test(): pass\n" if "import" in line else f"import ddp_patch\n\ndef test(): {line}\n"
+    (tmp_path / "test_a.py").write_text(body)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "test_a.py", cwd=tmp_path)
+    assert "LaunchError: pytest runs in this process" in done.stdout
+    assert "Write ddp_patch.launch(train, nproc=2) in a test, or ddp_patch.enable(nproc=1)." in done.stdout
+
+
+def test_a_test_under_a_launcher_names_the_hash(tmp_path):
+    (tmp_path / "test_a.py").write_text("import ddp_patch\n\ndef test(): ddp_patch.enable()\n")
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "test_a.py", cwd=tmp_path, **RANK)
+    assert "LaunchError: pytest runs in this process" in done.stdout
+    assert "Write PYTHONHASHSEED=0 before the launcher's command." in done.stdout
+
+
+def test_a_script_that_imports_pytest_is_started_again(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import pytest, ddp_patch\nddp_patch.enable(nproc=2)\nprint(pytest.approx(1) == ddp_patch.world_size() - 1)\n"
+    )
+    done = run("train.py", cwd=tmp_path, PYTEST_CURRENT_TEST="test_a.py::test (call)", PYTEST_VERSION="9")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_an_older_torch_is_named_before_anything_starts(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\n\ntorch.__version__ = '2.9.1+cu128'\nimport ddp_patch\n\nddp_patch.enable(nproc=2)\n"

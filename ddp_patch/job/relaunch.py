@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 
 from ..errors import LaunchError, OptionError, OrderError
 from ..ledger import script_line
@@ -93,13 +94,14 @@ def start_workers(nproc: int, options: Mapping[str, str]) -> None:
         options: variables, for ranks where ddp_patch is enabled before the script says so.
 
     Raises:
-        LaunchError: for a process that has no command line of its own to repeat.
+        LaunchError: for a process that has no command line of its own to repeat, or that pytest runs in.
     """
     if program.is_forked():
         raise LaunchError(
             "This process was forked by another program, which cannot be started again as several processes. Put what "
             "shall run on several into a function and write: ddp_patch.launch(train, nproc=2)"
         )
+    _refuse_within_pytest("Write ddp_patch.launch(train, nproc=2) in a test, or ddp_patch.enable(nproc=1)")
     command, told = hand_over(program.own_command(sys.orig_argv, sys.executable))
     environ = worker_environment(os.environ, nproc, cores())
     environ.update({**options, **told} if told else {})
@@ -145,7 +147,7 @@ def agree_on_hashes(told: Told) -> None:
     """Restart this rank with the string hash every rank uses, if its interpreter drew a random one.
 
     Raises:
-        LaunchError: for an interpreter that takes no hash from its environment.
+        LaunchError: for an interpreter that takes no hash from its environment; for one that pytest runs in.
     """
     if told.world_size == 1 or not sys.flags.hash_randomization:
         return
@@ -156,12 +158,25 @@ def agree_on_hashes(told: Told) -> None:
         )
     if (program.given_hash() or "").isdigit() or program.is_forked():
         return
+    _refuse_within_pytest("Write PYTHONHASHSEED=0 before the launcher's command")
     # Not what the script may have set since, which may be another one on each rank, or at each start.
     environ = {**os.environ, "PYTHONHASHSEED": "0"}
     ranks = told.local_world_size or (told.world_size if told.address is None else 0)
     if ranks and cores() == (os.cpu_count() or 1):  # otherwise the launcher has given each its cores, or has not said
         environ = worker_environment(environ, ranks, cores())
     _replace(program.own_command(sys.orig_argv, sys.executable), environ)
+
+
+def _refuse_within_pytest(advice: str) -> None:
+    # A script that imports pytest for its helpers is not called by it.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("_pytest."):
+        frame = frame.f_back
+    if frame is not None:
+        raise LaunchError(
+            "pytest runs in this process and keeps what it prints in files of its own, so that nothing would be seen "
+            f"of ranks that take its place. {advice}."
+        )
 
 
 def _replace(command: list[str], environ: dict[str, str]) -> None:
