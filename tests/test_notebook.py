@@ -475,6 +475,181 @@ def test_layers_groups_and_sizes_come_back_and_the_ranks_log_and_spawn_as_a_plai
     assert said["plain"][1] == "epoch 0\nafter\n"
 
 
+AGAIN = """
+import random, sys
+import numpy as np
+import torch
+from random import random as draw
+from torch import nn
+import ddp_patch
+
+SCALE = 1.0
+
+class Net(nn.Module):
+    trained = 0
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+        self.seen, self.config = [], {"width": 2}
+
+    def forward(self, x):
+        return self.inner(x) * SCALE
+
+class Stop(Exception):
+    pass
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+
+def train(model, optimizer):
+    for _ in range(2):
+        step(model, optimizer)
+    model.seen.append(len(model.seen))
+    model.best = 0.5
+    model.head = nn.Linear(1, 1)
+    Net.trained += 1
+    return {"model": model, "head": model.head, "step": step, "kind": Net, "seen": model.seen}
+
+def stop(model, optimizer):
+    step(model, optimizer)
+    raise Stop(model)
+
+x = torch.zeros(4)
+head = x[:2]
+wide = x[:1].expand(3)
+
+rngs = [np.random.default_rng(0), np.random.RandomState(1), random.Random(2), torch.Generator().manual_seed(3)]
+
+def draws(scaler):
+    head.add_(1.0)
+    rng, legacy, pythons, torchs = rngs
+    scaler.scale(torch.ones(1))
+    scaler.update(scaler.get_scale() * 4)
+    return x.sum().item(), wide.sum().item(), [rng.random(), legacy.rand(), pythons.random(), torch.rand(1, generator=torchs).item(), draw(), np.random.rand()]
+
+def main(call):
+    global SCALE
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)
+    model = Net()
+    config = model.config
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        given = call(train, model, optimizer)
+        print(given["model"] is model, given["head"] is model.head, given["step"] is step, given["kind"] is Net)
+        print(given["seen"] is model.seen, model.config is config, model.seen, model.best, Net.trained)
+        print(round(model.inner.weight.sum().item(), 5), [*dict(model.named_parameters())])
+        model = given["model"]
+    try:
+        call(stop, model, optimizer)
+    except Stop as error:
+        print(error.args[0] is model, round(model.inner.weight.sum().item(), 5))
+    SCALE = 2.0
+    print(bool((model(torch.ones(1, 2)) == 2 * model.inner(torch.ones(1, 2))).all()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    print(call(draws, scaler), call(draws, scaler), draws(scaler), scaler.get_scale())
+    x[0] = 9.0
+    print(x.tolist(), head.tolist(), wide.tolist())
+
+if sys.argv[1] == "plain":
+    main(lambda function, *args: function(*args))
+else:
+    main(lambda function, *args: ddp_patch.launch(function, *args, nproc=2))
+"""
+
+
+def test_what_comes_back_is_the_callers_own_and_goes_on_where_it_was(tmp_path):
+    (tmp_path / "train.py").write_text(AGAIN)
+    said = {how: run(str(tmp_path / "train.py"), how) for how in ("plain", "launched")}
+    assert said["plain"].returncode == said["launched"].returncode == 0, said["launched"].stderr
+    assert said["launched"].stdout == said["plain"].stdout
+    assert said["plain"].stdout.startswith("True True True True\nTrue True [0] 0.5 1\n")
+
+
+def test_views_travel_with_their_memory_once():
+    import torch
+
+    from ddp_patch.remote import parcel
+
+    series = torch.arange(20_000.0)
+    windows = [series[at : at + 24] for at in range(10_000)]
+    packed, _ = parcel.pack(print, (windows,), {})
+    assert len(packed) < 2_000_000
+    _, ((first, *_, last),), _, _ = parcel.unpack(packed)
+    first[0] = -1.0
+    assert (first.tolist(), last.tolist()) == ([-1.0, *range(1, 24)], [*range(9_999, 10_023)])
+    assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+
+
+QUIETLY = """
+import sys, warnings
+import torch
+from torch import nn
+import ddp_patch
+
+class Shy(UserWarning):
+    pass
+
+warnings.filterwarnings("ignore", message="noisy")
+warnings.filterwarnings("ignore", category=Shy, module="__main__")
+
+@ddp_patch.enable
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+
+def epoch(model, optimizer, scheduler):
+    with ddp_patch.enable():
+        step(model, optimizer)
+    if scheduler is not None:
+        scheduler.step()
+    warnings.warn("noisy rows")
+    warnings.warn("of mine", Shy)
+    warnings.warn("said")
+
+def apart(model):
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    with ddp_patch.per_rank():
+        if ddp_patch.rank() == ddp_patch.world_size() - 1:
+            raise RuntimeError("of the last rank")
+    torch.save(model, "model.pt")
+
+def main(call):
+    for goes_along in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        call(epoch, model, optimizer, scheduler if goes_along else None)
+        scheduler.step()
+        print(scheduler.get_last_lr(), round(model.weight.sum().item(), 5))
+
+if sys.argv[1] == "plain":
+    main(lambda function, *args: function(*args))
+else:
+    main(lambda function, *args: ddp_patch.launch(function, *args, nproc=2))
+    model = nn.Linear(2, 1)
+    try:
+        ddp_patch.launch(apart, model, nproc=2)
+    except RuntimeError as error:
+        print(error, (model.weight == 7.0).any().item())
+"""
+
+
+def test_ranks_warn_of_what_one_process_does_and_go_apart_without_waiting(tmp_path):
+    (tmp_path / "train.py").write_text(QUIETLY)
+    said = {how: run(str(tmp_path / "train.py"), how, cwd=tmp_path) for how in ("plain", "launched")}
+    assert said["plain"].stdout.startswith("[0.025] "), said["plain"].stderr
+    assert said["launched"].stdout == said["plain"].stdout + "of the last rank False\n", said["launched"].stderr
+    warned = [line for line in said["launched"].stderr.splitlines() if "Warning" in line]
+    assert warned == [line for line in said["plain"].stderr.splitlines() if "Warning" in line] * 2
+    assert len(warned) == 2
+
+
 FILTERED = """
 import os, sys, warnings
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "aside"))
@@ -548,9 +723,9 @@ def test_tensors_on_an_accelerator_of_the_caller_are_named(monkeypatch):
     import torch
 
     import ddp_patch
-    from ddp_patch.remote import parcel
+    from ddp_patch.remote import picklers
 
-    monkeypatch.setattr(parcel, "_HOST", ("cpu",))
+    monkeypatch.setattr(picklers, "_HOST", ("cpu",))
     model = torch.nn.Linear(2, 2, device="meta")
     with pytest.raises(
         ddp_patch.OrderError, match=r"launch\(print\): argument 2 holds tensors on meta of this process"

@@ -76,6 +76,13 @@ def a_node():
     return (torch.ones(1, requires_grad=True) * 2).grad_fn
 
 
+def an_optimizer_that_stepped():
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.step()
+    return optimizer
+
+
 # Attributes of objects, with such an object.
 ATTRIBUTES = {
     "_backward_cls": a_function,
@@ -94,6 +101,7 @@ ATTRIBUTES = {
     "_metadata": lambda: torch.nn.Linear(1, 1).state_dict(),
     "_next_index": lambda: torch.utils.data.dataloader._BaseDataLoaderIter,
     "_nnz": lambda: torch.eye(2).to_sparse(),
+    "_opt_called": an_optimizer_that_stepped,
     "_overloadpacket": lambda: torch.ops.aten.add.Tensor,
     "_pop_saved_tensors_default_hooks": lambda: torch._C._autograd,
     "_push_saved_tensors_default_hooks": lambda: torch._C._autograd,

@@ -519,7 +519,6 @@ DOORS = {
     "job/seal.py": "of ranks, with a code",
     "loading/pickling.py": "by a Unix socket, whose other end is of this user (job/strangers.py)",
     "portable.py": "of this very process",
-    "remote/caller.py": "in a folder of this user's own",
     "remote/logs.py": "in a parcel, which is in a folder of this user's own",
     "remote/parcel.py": "in a folder of this user's own",
     "remote/rank.py": "in a folder of this user's own",

@@ -118,16 +118,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _taken(folder: Path, code: int, held: list[Any], name: str) -> Any:
-    if (folder / "changed").exists():
-        changed, state = parcel.unpack_changes(held, (folder / "changed").read_bytes())
+    parts = [path.read_bytes() for path in (folder / "changed", folder / "result") if path.exists()]
+    came = parcel.unpickler(held, b"".join(parts))
+    if parts:
+        changed, state = came.load()
         changes.make(held, changed)
         surroundings.set_state(state)
     failed = sorted(folder.glob("error.*"), key=lambda path: path.stat().st_mtime_ns)
     if failed:
-        raise parcel.unpack_error(failed[0].read_bytes())
-    if code or not (folder / "result").exists():
+        raise parcel.unpack_error(held, failed[0].read_bytes())
+    if code or len(parts) < 2:
         raise LaunchError(
             f"ddp_patch.launch({name}): the ranks ended with exit code {code} and without a result: one was killed, "
             "for want of memory for one thing, or left by os._exit. Look at what they printed."
         )
-    return pickle.loads((folder / "result").read_bytes())
+    return came.load()

@@ -6,8 +6,10 @@ went with the call; what the function has made travels by value.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,11 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
-_NUMBERS = (int, float, bool, str, tuple)
+from ..generators import kinds, set_state_of, state_of
+from . import steps
+from .attributes import Prints, attributes_of
+from .picklers import numbered
+
 _TENSORS = ("_parameters", "_buffers")
 _OF_LAZY_LAYERS = ("_initialize_hook", "_load_hook")  # which torch removes once they know their sizes
 
@@ -33,8 +39,16 @@ class OfModule(NamedTuple):
     training: bool
     tensors: dict[tuple[str, str], Tensor | None]  # where, and by which name
     layers: dict[str, nn.Module | None]
+    attributes: dict[str, Any]
     gone: list[str]
-    kind: tuple[type, dict[str, Any]] | None  # what a lazy layer became, and its sizes
+    kind: type | None  # what a lazy layer became
+
+
+class OfClass(NamedTuple):
+    """What a class holds now, other than before."""
+
+    attributes: dict[str, Any]
+    gone: list[str]
 
 
 class OfOptimizer(NamedTuple):
@@ -42,30 +56,38 @@ class OfOptimizer(NamedTuple):
 
     groups: list[list[Tensor]]
     state: dict[str, Any]
+    has_stepped: bool  # as far as a scheduler asks
 
 
 def note(held: Sequence[Any]) -> list[Any]:
     """Note how things are before a call."""
-    return [_seen(each) for each in held]
+    prints = Prints(numbered(held))
+    return [_seen(each, prints) for each in held]
 
 
 def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
     """Give what is another one since, by position."""
     found: dict[int, Any] = {}
+    prints = Prints(numbered(held))
     for index, (each, was) in enumerate(zip(held, before, strict=True)):
         if isinstance(each, Tensor):
-            if _seen(each) != was:
+            if _seen(each, prints) != was:
                 # On an accelerator, unpickling would make the caller use it.
                 found[index] = OfTensor(each.detach().cpu(), each.requires_grad)
         elif isinstance(each, nn.Module):
-            its = _of_module(each, *was)
-            if its.training != was[1] or its.tensors or its.layers or its.gone or its.kind:
+            its = _of_module(each, prints, *was)
+            if its.training != was[1] or its.tensors or its.layers or its.attributes or its.gone or its.kind:
                 found[index] = its
-        elif isinstance(each, torch.Generator):
-            found[index] = each.get_state()
+        elif isinstance(each, type):
+            changed = OfClass(*_of_attributes(each, prints, was))
+            if any(changed):
+                found[index] = changed
+        elif isinstance(each, kinds()):
+            found[index] = state_of(each)
         elif isinstance(each, torch.optim.Optimizer):
-            found[index] = OfOptimizer([group["params"] for group in each.param_groups], each.state_dict())
-        else:
+            groups = [group["params"] for group in each.param_groups]
+            found[index] = OfOptimizer(groups, each.state_dict(), steps.has_stepped(each))
+        elif not isinstance(each, FunctionType):
             found[index] = each.state_dict()
     return found
 
@@ -79,8 +101,13 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
                 _write(each, value)
             elif isinstance(each, nn.Module):
                 _make_module(each, value)
-            elif isinstance(each, torch.Generator):
-                each.set_state(value)
+            elif isinstance(each, type):
+                for name in value.gone:
+                    delattr(each, name)
+                for name, its in value.attributes.items():
+                    setattr(each, name, its)
+            elif isinstance(each, kinds()):
+                set_state_of(each, value)
             elif isinstance(each, torch.optim.Optimizer):
                 for number, params in enumerate(value.groups):
                     if number < len(each.param_groups):
@@ -88,32 +115,55 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
                     else:
                         each.add_param_group({"params": params})
                 each.load_state_dict(value.state)
+                if value.has_stepped:
+                    steps.remember(each)
             else:
                 each.load_state_dict(value)
 
 
 def _of_module(
-    module: nn.Module, kind: type, training: bool, tensors: dict[tuple[str, str], Any], layers: dict[str, Any]
+    module: nn.Module,
+    prints: Prints,
+    kind: type,
+    training: bool,
+    tensors: dict[tuple[str, str], Any],
+    layers: dict[str, Any],
+    attributes: dict[str, Any],
 ) -> OfModule:
-    own = _held_by(module)
+    held = _held_by(module)
+    changed, gone = _of_attributes(module, prints, attributes)
     is_known = issubclass(kind, LazyModuleMixin) and not isinstance(module, LazyModuleMixin)
     return OfModule(
         module.training,
         {
             # ``self.center = 0.9 * self.center`` puts another one into its place, which may have a graph.
             place: value if value is None or value.is_leaf else value.detach()
-            for place, value in own.items()
+            for place, value in held.items()
             if place not in tensors or tensors[place] is not value
         },
         {name: layer for name, layer in module._modules.items() if name not in layers or layers[name] is not layer},
-        [name for where, name in tensors if (where, name) not in own]
-        + [name for name in layers if name not in module._modules],
-        (kind.cls_to_become, _numbers(module)) if is_known else None,  # type: ignore[attr-defined]
+        changed,
+        [name for where, name in tensors if (where, name) not in held]
+        + [name for name in layers if name not in module._modules]
+        + gone,
+        kind.cls_to_become if is_known else None,  # type: ignore[attr-defined]
     )
 
 
-def _numbers(module: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, _NUMBERS)}
+def _of_attributes(
+    each: nn.Module | type, prints: Prints, before: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Give those that are others now, and the names of those that are gone."""
+    now, its = prints.of(each), attributes_of(each)
+    changed = {name: its[name] for name in now if name not in before or now[name] != before[name]}
+    for name in [name for name in changed if now[name] is None]:
+        warnings.warn(
+            f"ddp_patch.launch: {getattr(each, '__name__', type(each).__name__)}.{name} is now of "
+            f"{type(changed.pop(name)).__name__}, which cannot be handed to the process that called, so that it stays "
+            "there as it was. Return what the process needs of it.",
+            stacklevel=2,
+        )
+    return changed, [name for name in before if name not in now]
 
 
 def _make_module(module: nn.Module, its: OfModule) -> None:
@@ -122,8 +172,7 @@ def _make_module(module: nn.Module, its: OfModule) -> None:
         for name in _OF_LAZY_LAYERS:
             if name in vars(module):
                 vars(module).pop(name).remove()
-        module.__class__ = its.kind[0]
-        vars(module).update(its.kind[1])
+        module.__class__ = its.kind
     for name in its.gone:
         if hasattr(module, name):
             delattr(module, name)
@@ -139,6 +188,7 @@ def _make_module(module: nn.Module, its: OfModule) -> None:
             module._modules[name] = layer
         else:
             module.register_module(name, layer)
+    vars(module).update(its.attributes)
 
 
 def _held_by(module: nn.Module) -> dict[tuple[str, str], Tensor | None]:
@@ -151,16 +201,26 @@ def _write(own: Tensor, its: OfTensor) -> None:
     if is_lazy(own):
         own.materialize(value.shape, dtype=value.dtype)
     if own.shape == value.shape and own.dtype == value.dtype:
-        own.copy_(value)
+        _copy(own, value)
     else:
         own.data = value.to(own.device)
     if own.is_leaf and own.requires_grad != its.requires_grad:
         own.requires_grad_(its.requires_grad)
 
 
-def _seen(each: Any) -> Any:
+def _copy(own: Tensor, value: Tensor) -> None:
+    if own.layout is torch.strided and not own.is_nested:
+        for dim, stride in enumerate(own.stride()):
+            if stride == 0:  # an expanded one shows the same several times, and takes no copy
+                own, value = (each.narrow(dim, 0, min(1, each.shape[dim])) for each in (own, value))
+    own.copy_(value)
+
+
+def _seen(each: Any, prints: Prints) -> Any:
     if isinstance(each, nn.Module):
-        return type(each), each.training, _held_by(each), dict(each._modules)
+        return type(each), each.training, _held_by(each), dict(each._modules), prints.of(each)
+    if isinstance(each, type):
+        return prints.of(each)
     if not isinstance(each, Tensor):
         return None
     if is_lazy(each):

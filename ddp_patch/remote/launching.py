@@ -22,8 +22,9 @@ def launch(function: Callable[..., Any], /, *args: Any, nproc: int | None = None
     comes; rank 0's result is returned, and the generators go on where it left them. What it raises is raised here.
 
     Tensors that it got and changed in place, the weights of a model for one, are changed here as well, and so are
-    optimizers, schedulers and what ``train()`` and ``eval()`` set. Other objects that it changes, a list for one, are
-    those of the ranks: return them.
+    attributes of modules and classes, optimizers, schedulers, scalers and generators, also where it then raised; one of
+    them that it returns is this process's own. Other objects that it changes, a list for one, are those of the ranks:
+    return them.
 
     A fork of this process would need no pickling, but ends in a deadlock once torch has computed here: OpenMP's threads
     are not in the child that waits for them (torch 2.13, libgomp: three of three tries of a product with two threads).

@@ -7,6 +7,7 @@ import pickle
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ..job.orphans import end_with_launcher
 
@@ -15,9 +16,10 @@ def main(folder: Path) -> None:
     """Do what the folder says, and leave there what it gave."""
     end_with_launcher()
     number = int(os.environ["RANK"])
+    held: list[Any] = []  # what is the caller's own, once it has come
 
     def leave(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number))
+        _write(folder / f"error.{number}", parcel.pack_error(kind, error, where, number, held))
 
     found, packed = pickle.loads((folder / "call").read_bytes())
     sys.path[:] = found["path"]
@@ -25,7 +27,7 @@ def main(folder: Path) -> None:
 
     from .. import api  # noqa: PLC0415 — found where the caller finds it
     from ..state import State  # noqa: PLC0415
-    from . import changes, logs, parcel, surroundings  # noqa: PLC0415 — imports torch
+    from . import changes, failing, logs, parcel, surroundings  # noqa: PLC0415 — imports torch
 
     sys.excepthook = leave  # shown by the caller
     os.environ.pop("DDP_PATCH_CALLER", None)
@@ -33,15 +35,25 @@ def main(folder: Path) -> None:
     surroundings.set_state(found["state"])
     try:
         with api.enable(**found["options"]):
-            function, args, kwargs, held = parcel.unpack(packed)
+            function, args, kwargs, held[:] = parcel.unpack(packed)
             logs.set_up(found["loggers"])  # modules that were imported for the call may have done so already
             for each in held:
                 if isinstance(each, Optimizer) and State.session is not None:
                     State.session.adopt(each)
             before = changes.note(held)
-            result = function(*args, **kwargs)
-            changed = parcel.pack_changes(held, changes.changes(held, before))  # on every rank: rows are gathered
-            given, refused = parcel.pack_result(function, result)  # likewise
+            back = parcel.going_back(held)
+            try:
+                result = function(*args, **kwargs)
+            except (Exception, SystemExit) as error:
+                if State.joined is not None and failing.alike(State.joined, error):
+                    changed = parcel.pack_changes(back, changes.changes(held, before))
+                    with api.per_rank():
+                        if number == 0:
+                            _write(folder / "changed", changed)
+                    failing.wait_until_left(State.joined)
+                raise
+            changed = parcel.pack_changes(back, changes.changes(held, before))  # on every rank: rows are gathered
+            given, refused = parcel.pack_result(back, function, result)  # likewise
     except SystemExit as error:
         leave(type(error), error, error.__traceback__)
         raise
