@@ -1,5 +1,6 @@
 """Random calls that scripts write less often: other dtypes, lazy conjugates, arguments by name."""
 
+import numpy as np
 import torch
 from cases import Call, batch, generator
 
@@ -118,14 +119,41 @@ def hooks_of_leaves(r):
     return Call(function, [(x, dim)], grads=False)
 
 
+def operands_of_numpy(r):
+    """What an operator of torch's makes of an array, or refuses, and dimensions that are NumPy's numbers."""
+    x, dim = batch(r, dims=2, dim=0)
+    form = r.randrange(6)
+
+    def function(x):
+        y, array = x.detach() * 1, np.full(x.shape[1], 2.0)
+        try:
+            if form == 0:
+                y **= array
+            elif form == 1:
+                y += array
+            elif form == 2:
+                y *= array[0]
+            elif form == 3:
+                y //= array
+        except TypeError as error:
+            return y, torch.tensor(len(str(error)))
+        if form == 4:
+            return y[:, :1].squeeze(np.int64(1)), torch.squeeze(y[:, None], np.int64(1))
+        return torch.as_tensor(y), torch.tensor(isinstance(y, torch.Tensor))
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
 CASES = {
     "half_sums": half_sums,
     "conjugates": conjugates,
     "by_name": by_name,
     "sizes_and_arrays": sizes_and_arrays,
     "hooks_of_leaves": hooks_of_leaves,
+    "operands_of_numpy": operands_of_numpy,
 }
 REPEATS = {
+    "operands_of_numpy": 18,
     "half_sums": 40,
     "conjugates": 24,
     "by_name": 28,

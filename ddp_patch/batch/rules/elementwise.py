@@ -45,7 +45,9 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if layout != first._layout or broadcast_dims(tensors) != first.dim():
         return NotImplemented
     cut = cutter(layout, first.dim())
-    func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
+    result = func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
+    if result is NotImplemented:
+        raise Unanswered
     forget_whole(first)
     return first
 

@@ -137,9 +137,9 @@ def squeeze(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch = args[0]
     dims = args[1] if len(args) > 1 else kwargs.get("dim", tuple(range(batch.dim())))
     dims = [dims] if isinstance(dims, int) else dims
-    if not isinstance(batch, BatchTensor) or not all(type(d) is int for d in dims):
+    if not isinstance(batch, BatchTensor) or not isinstance(dims, (list, tuple)):
         return NotImplemented
-    if not all(-batch.dim() <= d < batch.dim() for d in dims):
+    if not all(type(d) is int and -batch.dim() <= d < batch.dim() for d in dims):
         return NotImplemented
     gone = tuple(sorted({d % batch.dim() for d in dims if batch.shape[d] == 1}))
     layout = batch._layout.at(batch._layout.dim - sum(d < batch._layout.dim for d in gone))
