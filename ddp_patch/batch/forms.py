@@ -5,12 +5,13 @@ Version counters tell which form changed last, so that in-place writes to either
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..errors import BatchError
+from .aliases import any_is_aliased, enter, enter_slice, holders_of, memory
 from .crossings import all_gather, shard
 from .strides import scaled
 from .transforms import outside_transforms
@@ -50,7 +51,7 @@ def note_write(tensor: Tensor) -> None:
 
 def to_local(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
-    if _aliased:
+    if any_is_aliased() or batch._whole_copy is not None:
         _catch_up(batch)
     if batch._whole is not None and version(batch._whole) != batch._whole_seen:
         write_back(batch)
@@ -68,7 +69,7 @@ def to_local(batch: BatchTensor) -> Tensor:
 
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
-    if _aliased:
+    if any_is_aliased() or batch._whole_copy is not None:
         _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
@@ -116,16 +117,9 @@ def strides_of(batch: BatchTensor) -> tuple[int, ...]:
 def known_whole(batch: BatchTensor) -> Tensor | None:
     """The whole batch, if this rank has it: no communication."""
     whole, rows = batch._whole, batch._rows
-    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or _has_aliases(rows):
+    if whole is None or batch._is_aliased or version(whole) != batch._whole_seen or holders_of(rows):
         return None
     return whole if rows is None or version(rows) == batch._rows_seen else None
-
-
-def _has_aliases(rows: Tensor | None) -> bool:
-    # Not whether there is any entry: those of batches that are gone go when a rank's memory is used again.
-    if not _aliased or rows is None:
-        return False
-    return any(holder() is not None for holder in _aliased.get(rows.untyped_storage().data_ptr(), []))
 
 
 def forget_whole(batch: BatchTensor) -> None:
@@ -170,44 +164,50 @@ def _write_forward(batch: BatchTensor) -> None:
         batch._whole_copy = whole.detach().clone()
 
 
-# Storage of rows -> batches whose gathered form the script holds a view or a numpy array of. A write through it has to
-# reach every batch that shares those rows, whichever is looked at first. Empty unless that happens.
-_aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
-EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
-
-
 def mark_aliased(batch: BatchTensor) -> None:
     """Note that the script got memory of a batch's whole."""
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
-    key = to_local(batch).untyped_storage().data_ptr()
-    holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
-    _aliased[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
-
-
-def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
-    holders = [holder for holder in _aliased.pop(key, []) if holder is not gone]
-    if holders:
-        _aliased[key] = holders
-
-
-def any_is_aliased() -> bool:
-    """Tell whether the script got memory of any batch's whole."""
-    return bool(_aliased)
+    enter(batch, to_local(batch))
 
 
 def _catch_up(batch: BatchTensor) -> None:
-    if batch._rows is None:
+    """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others."""
+    rows = batch._rows
+    if rows is None:
         return
-    key = batch._rows.untyped_storage().data_ptr()
-    for holder in _aliased.get(key, []):
-        other = holder()
-        if other is None or other._whole is None or other._rows is None or version(other._rows) != other._rows_seen:
+    sharing = holders_of(rows)
+    if not any(other is batch for other in sharing):
+        sharing.append(batch)
+    written: dict[int, BatchTensor] = {}  # of those whose wholes are one memory, one that has all of it
+    for other in sorted(sharing, key=lambda other: other.forms[0].numel(), reverse=True):
+        whole = _written(other)
+        if whole is not None:
+            written.setdefault(memory(whole), other)
+    if not written:
+        return
+    if len(written) > 1:
+        raise BatchError(
+            "A batch was written to through views of two tensors, as x[0] and x.view(8, -1)[1] are, before it was "
+            "looked at again, and it is not known which was last. Take both of one: y = x.view(8, -1); y[0]; y[1]."
+        )
+    write_back(*written.values())
+    for other in sharing:
+        whole, own = other._whole, other._rows
+        if whole is None or own is None or memory(whole) in written:
             continue
-        # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
-        copy = other._whole_copy
-        if version(other._whole) != other._whole_seen or (copy is not None and not _is_same(other._whole, copy)):
-            write_back(other)
+        if version(own) != other._rows_seen:
+            _write_forward(other)
+
+
+def _written(batch: BatchTensor) -> Tensor | None:
+    """The whole, if it was written to since both forms agreed, and the rows were not."""
+    whole, rows, copy = batch._whole, batch._rows, batch._whole_copy
+    if whole is None or rows is None or version(rows) != batch._rows_seen:
+        return None
+    # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
+    is_written = version(whole) != batch._whole_seen or (copy is not None and not _is_same(whole, copy))
+    return whole if is_written else None
 
 
 def _is_same(left: Tensor, right: Tensor) -> bool:
@@ -218,6 +218,7 @@ def _is_same(left: Tensor, right: Tensor) -> bool:
 def look_through(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
     batch._is_slice = True
+    enter_slice(batch)
     if batch._whole is not None and batch._whole.is_inference():
         mark_aliased(batch)
 
@@ -226,16 +227,13 @@ def whole_is_seen(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
         return True
-    return bool(_aliased) and any(
-        holder() is batch for holder in _aliased.get(to_local(batch).untyped_storage().data_ptr(), [])
-    )
+    return any_is_aliased() and any(other is batch for other in holders_of(to_local(batch)))
 
 
 def catch_up_with(rows: Tensor) -> None:
     """After a write to rows: let every batch that shares them, and whose whole somebody looks at, show it."""
-    for holder in _aliased.get(rows.untyped_storage().data_ptr(), []):
-        other = holder()
-        if other is None or other._whole is None:
+    for other in holders_of(rows):
+        if other._whole is None:
             continue
         if other._whole.is_inference():
             _write_forward(other)

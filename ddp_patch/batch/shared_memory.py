@@ -13,6 +13,8 @@ from .forms import catch_up_with, full_tensor, look_through, node_of, version, w
 if TYPE_CHECKING:
     from .tensor import BatchTensor
 
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+
 
 def shares_memory(result: Any, whole: Tensor) -> bool:
     """Tell whether a result, or a part of it, looks into a tensor's memory."""
@@ -56,8 +58,9 @@ def in_shared_memory(
         # Views ask others for their shape alone.
         return value.forms[0].new_empty(()).expand(value.shape) if _is_batch(value) else value
 
+    alike = Tensor.detach if func == _DATA else func  # ``.data`` of a view counts its writes apart
     with torch.set_grad_enabled(target.requires_grad):
-        of_whole = func(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
+        of_whole = alike(*map_leaves(shaped, args), **map_leaves(shaped, kwargs))
     for view, (_, whole) in zip(found, leaves(of_whole), strict=True):
         if any(view is each for each in views):
             view._whole, view._whole_seen = whole, version(whole)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .forms import EXPORTS, agree, any_is_aliased, full_tensor, mark_aliased, node_of, note_write, version, write_back
+from .aliases import EXPORTS, any_is_aliased
+from .forms import agree, full_tensor, mark_aliased, node_of, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, as_rules_have_them, below_torch, function_name, writes_in_place
@@ -48,6 +49,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _whole_first: bool | None  # the rows were computed from the whole, not the whole from the rows; None: neither
     _is_slice: bool  # the whole is a view of another batch's
     _is_aliased: bool  # its rows may be written to through ``.data``, which counts no version
+    _grad: BatchTensor | None = None  # what the script has of ``.grad``, in true scale
     _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
@@ -173,13 +175,9 @@ def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if result is NotImplemented:
         return on_whole(func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
-    if (
-        result is target
-        and isinstance(target, BatchTensor)
-        and target._rows is not None
-        and writes_in_place(func, kwargs)
-    ):
-        note_write(target._rows)
+    rows = target._rows if result is target and isinstance(target, BatchTensor) else None
+    if rows is not None and writes_in_place(func, kwargs):
+        note_write(rows)
     return result
 
 

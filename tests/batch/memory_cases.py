@@ -2,9 +2,12 @@
 
 import copy
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from cases import Call, batch
+
+from ddp_patch.batch.world import World
 
 
 def copies_or_views(r):
@@ -230,7 +233,157 @@ def gradients_that_are_set(r):
     return Call(function, [(x, dim)], local=False, grads=False)
 
 
+def gradients_that_are_written(r):
+    """A write to ``x.grad`` stays, is added to by the next backward, and ``del x.grad`` is ``x.grad = None``."""
+    x, dim = batch(r, dims=2, dim=r.randrange(2))
+    form, is_leaf, looks, again = r.randrange(9), r.random() < 0.5, r.random() < 0.5, r.random() < 0.3
+
+    def function(x):
+        w = torch.full((x.shape[1],), 0.5).requires_grad_()
+        h = (x * 1).detach().requires_grad_() if is_leaf else x * w
+        h.retain_grad()
+        (h * h).sum().backward(retain_graph=True)
+        if again:
+            (h * 2).sum().backward(retain_graph=True)
+        seen = [h.grad.argmax()] if looks else []
+        kept = h.grad
+        if form == 0:
+            h.grad.zero_()
+        elif form == 1:
+            h.grad.copy_(h.grad * 2)
+        elif form == 2:
+            h.grad.data.zero_()
+        elif form == 3:
+            h.grad.mul_(3)
+        elif form == 4:
+            h.grad[0].zero_()
+        elif form == 5:
+            del h.grad
+            seen.append(torch.tensor(h.grad is None))
+        elif form == 6:
+            h.grad[:2] = 5.0
+        elif form == 7:
+            h.grad = h.grad * 2
+        else:
+            part = h.grad[0]
+            part.numpy()[:] = 7.0
+        seen += [torch.tensor(h.grad is kept), *([] if form == 5 else [h.grad * 1])]
+        (h * 3).sum().backward(retain_graph=True)
+        (h * h * h).sum().backward()
+        return h.grad * 1, kept * 1, torch.tensor(h.grad is h.grad), w.grad if w.grad is not None else w, *seen
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
+def arrays_of_parts(r):
+    """Arrays of rows and of slices, and their ``.data``, are the memory of the batch that they were taken of."""
+    x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 9))
+    form, inference, looks, late = r.randrange(9), r.random() < 0.3, r.random() < 0.5, r.random() < 0.5
+
+    def function(x):
+        with torch.inference_mode(inference):
+            z = x.detach() * 1
+            view = z.view(*z.shape)
+            row, half, column = z[2], z[:4], view[:, 0]
+            seen = [z.argmax(), half.argmax()] if looks else []
+            if form == 0:
+                row.numpy()[:] = 7.0
+            elif form == 1:
+                half.numpy()[1] = 8.0
+            elif form == 2:
+                np.asarray(row)[0] = 9.0
+            elif form == 3:
+                half.data.zero_()
+            elif form == 4:
+                half[1].numpy()[:] = -4.0
+            elif form == 5:
+                view[1].numpy()[0] = 6.0
+            elif form == 6:
+                row.detach().view(-1).numpy()[:] = 3.0
+            elif form == 7:
+                data = half.data
+                data[1] = 5.0
+                data.mul_(2)
+            else:
+                array = row.numpy()
+                array[:] = 2.0
+                seen.append(z.sum())
+                array[0] = 1.0
+            if late:
+                z.mul_(2)
+            return z.sum(), torch.tensor(z.tolist()), view.argmax(), column.sum(), half.sum(), half * 1, z * 1, *seen
+
+    return Call(function, [(x, 0)], local=False, grads=False)
+
+
+def writes_through_two_views(r):
+    """What is written through views of several batches that share rows, one after the other, is seen in all of them."""
+    x, _ = batch(r, dims=3, dim=0, rows=r.randint(4, 9))
+    form, reader, times, recorded = r.randrange(4), r.randrange(4), r.randint(1, 3), r.random() < 0.3
+
+    def function(x):
+        w = torch.full((x.shape[-1],), 0.5).requires_grad_(recorded)
+        z = x.detach() * w
+        y = z.view(len(z), -1)
+        a, b = z[0], y[1]
+        seen = []
+        for time in range(times):
+            if form == 0:
+                a.mul_(0)
+            elif form == 1:
+                a.mul_(torch.nan if time == 2 else time)
+            elif form == 2:
+                a.detach().numpy()[:] = time
+            else:
+                a.mul_(2 * w)
+            seen += [z.sum()]
+            if form == 1:
+                b.mul_(time + 1)
+            elif form == 2:
+                b.detach().numpy()[:] += 1
+            else:
+                b.mul_(w[0] * 3)
+            seen += [(z.sum(), y.sum(), z.argmax(), y.argmin())[reader]]
+        loss = (z * z).sum() + y.sin().sum()
+        if loss.requires_grad:
+            loss.backward()
+        parts = [z * 1, y * 1, torch.tensor(z.tolist()), a * 1, b * 1, *seen]
+        return [w.grad if recorded else w, *(part.detach() for part in parts)]
+
+    return Call(function, [(x, 0)], local=False, grads=False)
+
+
+def memory_that_was_left(r):
+    """Memory that a batch no longer looks at is not looked after for it."""
+    x, dim = batch(r, dims=2, dim=0)
+    is_leaf = r.random() < 0.5
+
+    def function(x):
+        z = (x * 1).detach().requires_grad_() if is_leaf else x.detach() * 1
+        kept = z[0]
+        old = z.detach()
+        old[1].zero_()
+        z.data = z.detach() * 2
+        seen = [z.argmax(), z.detach().sum()]
+        z.data.mul_(2)
+        before = gathers()
+        with torch.no_grad():
+            old.add_(1)
+        total = old.sum()
+        return torch.tensor(gathers() - before), total, z.detach() * 1, old * 1, kept.detach() * 1, *seen
+
+    return Call(function, [(x, dim)], local=False, grads=False)
+
+
+def gathers():
+    return World.get().ledger.collectives["all_gather"]
+
+
 CASES = {
+    "gradients_that_are_written": gradients_that_are_written,
+    "arrays_of_parts": arrays_of_parts,
+    "writes_through_two_views": writes_through_two_views,
+    "memory_that_was_left": memory_that_was_left,
     "writes_that_are_met_later": writes_that_are_met_later,
     "other_memory": other_memory,
     "gradients_that_are_set": gradients_that_are_set,
@@ -240,6 +393,10 @@ CASES = {
     "arrays_of_gaps": arrays_of_gaps,
 }
 REPEATS = {
+    "gradients_that_are_written": 90,
+    "arrays_of_parts": 90,
+    "writes_through_two_views": 60,
+    "memory_that_was_left": 4,
     "writes_that_are_met_later": 80,
     "other_memory": 60,
     "copies_or_views": 80,

@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from check import CASES, check
 from conftest import THOROUGH
+from refusals import two_views
 
 NAMES = list(CASES)
 GROUPS = [NAMES[start::8] for start in range(8)]
@@ -23,3 +24,8 @@ def test_rules_agree_with_the_whole_batch(ranks, group, nproc):
     outcome = ranks.call(check, nproc, GROUPS[group], 1).ok()
     complaints = [f"rank {rank}: {text}" for rank, found in enumerate(outcome.results) for text in found]
     assert not complaints, "\n".join(complaints)
+
+
+def test_writes_through_views_of_two_tensors_are_refused_on_every_rank(ranks):
+    outcome = ranks.call(two_views, 2).ok()
+    assert all("views of two tensors" in said for said in outcome.results), outcome.results

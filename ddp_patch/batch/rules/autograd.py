@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +32,17 @@ def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     was_leaf = rows.is_leaf
     func(rows, *args[1:], **kwargs)
     if rows.requires_grad and was_leaf and not batch._halved:
-        size = World.get().size
-        _register_hook(rows, lambda grad: None if grad is None else grad / size)  # of an output that nothing uses
+        _register_hook(rows, functools.partial(_arrived, weakref.ref(batch), World.get().size))
         batch._halved = True
     batch._whole = None
     return batch
+
+
+def _arrived(holder: weakref.ref[BatchTensor], size: int, grad: Tensor | None) -> Tensor | None:
+    batch = holder()
+    if batch is not None and batch._grad is not None:
+        to_local(batch._grad)  # a write to it comes before what is added
+    return None if grad is None else grad / size  # of an output that nothing uses
 
 
 def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -43,21 +51,38 @@ def set_requires_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.grad``: a batch of the rows' gradients. For a leaf it shares their memory."""
+    """``x.grad``: one batch until more arrives. For a leaf it shares the memory of the rows' gradient."""
     batch: BatchTensor = args[0]
     source, is_whole = source_of(batch)
-    return _returned(untied(source).grad, batch, is_whole)
+    value, kept = untied(source).grad, batch._grad
+    arrived: Any = _returned(value, batch, is_whole)
+    if _is_shared(batch, source, is_whole):
+        if value is None or kept is None or not any(form is value for form in kept.forms):
+            batch._grad = arrived
+    elif arrived is not None:  # in the scale of the rows, into which no write to it would come back
+        batch._grad = arrived if kept is None else kept + arrived
+        _put_grad(source, None)
+    return batch._grad
 
 
 def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """``x.grad = None``."""
+    """``x.grad = None`` and ``del x.grad``."""
     batch, value = args
     if value is not None and not isinstance(value, BatchTensor):
         raise BatchError("x.grad of a batch was set to a plain tensor. Write x.grad = None, or x.grad.copy_(value).")
     source, is_whole = source_of(batch)
-    if value is not None:  # that of what is no leaf is in the scale of its rows
-        scale = 1 if is_whole or batch._halved else World.get().size
-        value = full_tensor(value) if is_whole else to_local(value) if scale == 1 else to_local(value) * scale
+    _put_grad(source, None if value is None else full_tensor(value) if is_whole else to_local(value))
+    if not _is_shared(batch, source, is_whole):
+        _put_grad(source, None)  # torch has looked at its shape and type
+    batch._grad = value
+
+
+def _is_shared(batch: BatchTensor, source: Tensor, is_whole: bool) -> bool:
+    """Tell whether the gradient that torch keeps is the script's: that of a leaf, in true scale."""
+    return source.is_leaf and (is_whole or batch._halved)
+
+
+def _put_grad(source: Tensor, value: Tensor | None) -> None:
     for form in {id(each): each for each in (source, untied(source))}.values():
         form.grad = value
 
@@ -96,7 +121,7 @@ def set_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         batch._is_aliased = True
     else:
         batch._rows = new
-    batch._whole, batch._is_slice = None, False
+    batch._whole, batch._whole_copy, batch._is_slice = None, None, False
     agree(batch)
 
 
@@ -211,6 +236,7 @@ def rules() -> list[tuple[Any, Rule]]:
         (_slot("requires_grad", "__set__"), set_requires_grad),
         (_slot("grad", "__get__"), get_grad),
         (_slot("grad", "__set__"), set_grad),
+        (_slot("grad", "__delete__"), lambda func, args, kwargs: set_grad(func, (*args, None), kwargs)),
         (_slot("data", "__get__"), get_data),
         (_slot("data", "__set__"), set_data),
         (Tensor.detach_, detach_),

@@ -1,0 +1,96 @@
+"""Batches whose whole the script has memory of: a view, a slice or a NumPy array.
+
+Arrays of plain rows (``x[3].numpy()``) are heard of by a method that stands before ``Tensor.numpy``, which is
+inherited from C, as long as there are such batches: nothing costs anything, unless that happens.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .tensor import BatchTensor
+
+EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
+
+# Storage of rows -> batches whose gathered form the script holds a view or an array of. A write through it has to reach
+# every batch that shares those rows, whichever is looked at first.
+_aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
+_slices: list[weakref.ref[BatchTensor]] = []  # whose whole is a view of another's
+_numpy: Any = Tensor.numpy
+
+
+def enter(batch: BatchTensor, rows: Tensor) -> None:
+    """Note that the script got memory of a batch's whole.
+
+    Args:
+        batch: that was gathered.
+        rows: of this rank, of it.
+    """
+    key = memory(rows)
+    holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
+    _aliased[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
+    _hear_of_arrays()
+
+
+def enter_slice(batch: BatchTensor) -> None:
+    """Note that a batch's whole is a view of another's."""
+    _slices.append(weakref.ref(batch, _let_slice_go))
+    _hear_of_arrays()
+
+
+def any_is_aliased() -> bool:
+    """Tell whether the script got memory of any batch's whole."""
+    return bool(_aliased)
+
+
+def holders_of(rows: Tensor | None) -> list[BatchTensor]:
+    """Batches that share rows, and whose whole the script has memory of."""
+    if not _aliased or rows is None:
+        return []
+    key = memory(rows)
+    found = [holder() for holder in _aliased.get(key, [])]
+    # One may look elsewhere by now (x.data = value), and the memory that it left be used again, on one rank alone.
+    return [batch for batch in found if batch is not None and batch._rows is not None and memory(batch._rows) == key]
+
+
+def memory(tensor: Tensor) -> int:
+    """Name the memory that a tensor shares with its views."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
+    holders = [holder for holder in _aliased.pop(key, []) if holder is not gone]
+    if holders:
+        _aliased[key] = holders
+    _hear_of_arrays()
+
+
+def _let_slice_go(gone: weakref.ref[BatchTensor]) -> None:
+    _slices.remove(gone)
+    _hear_of_arrays()
+
+
+def _hear_of_arrays() -> None:
+    is_heard, wanted = vars(Tensor).get("numpy") is numpy, bool(_aliased or _slices)
+    if wanted and "numpy" not in vars(Tensor):
+        Tensor.numpy = numpy  # type: ignore[assignment, method-assign]
+    elif is_heard and not wanted:
+        del Tensor.numpy
+
+
+def numpy(self: Tensor, *, force: bool = False) -> Any:
+    """Give torch's array, and remember what wholes held that it shares memory with: its writes count no version."""
+    array = _numpy(self, force=force)
+    if not hasattr(self, "_is_slice"):  # a batch: its whole came by here
+        key = memory(self)
+        for holder in [*_slices, *(holder for holders in _aliased.values() for holder in holders)]:
+            batch = holder()
+            if batch is None or batch._whole is None or batch._whole_copy is not None:
+                continue
+            if memory(batch._whole) == key:
+                batch._whole_copy = batch._whole.detach().clone()
+    return array
