@@ -6,6 +6,7 @@ The new class is made on the fly, looks like the old one, and pickles as the old
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 import weakref
@@ -58,7 +59,7 @@ def redirect_calls(
 
 def _made(original: type, attributes: dict[str, Any]) -> type:
     """Make a class of which the author's metaclass is not told: it is what Python and torch make of one."""
-    kind = next(base for base in type(original).__mro__ if base.__module__.partition(".")[0] in _TRUSTED)
+    kind = next(base for base in inspect.getmro(type(original)) if base.__module__.partition(".")[0] in _TRUSTED)
     twin: type = kind.__new__(type(original), original.__name__, (original,), attributes)
     kind.__init__(twin, original.__name__, (original,), attributes)
     return twin
