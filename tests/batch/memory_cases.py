@@ -353,6 +353,35 @@ def writes_through_two_views(r):
     return Call(function, [(x, 0)], local=False, grads=False)
 
 
+def writes_to_rows(r):
+    """Numbers are written to rows by the ranks that have them, and all ranks know of it."""
+    x, dim = batch(r, dims=3, dim=r.randrange(3))
+    form, rows, inference, looks = r.randrange(5), x.shape[dim], r.random() < 0.3, r.random() < 0.5
+    first, last, one = r.randrange(-rows, rows), r.randrange(-rows, rows + 2), r.randrange(-rows, rows)
+
+    def function(x):
+        with torch.inference_mode(inference):
+            w = torch.full((x.shape[-1],), 0.5).requires_grad_(not inference)
+            z = x * w
+            view, front = z.view(x.shape), (slice(None),) * dim
+            seen = [view.sum()] if looks else []
+            if form == 0:
+                for row in range(rows):
+                    z[(*front, row)] = row
+            elif form == 1:
+                z[(*front, slice(first, last))] = 3.0
+            elif form == 2:
+                z[(*front, slice(None, last), ..., None)] = -2
+            elif form == 3:
+                z[(*front, one, ..., slice(0, 1))[: 5 if dim < 2 else 3]] = True
+            else:
+                view[(*front, one)] = 1.5
+                z[(None, *front, slice(first, None))] = 2.5
+            return z, view * 1, view.sum(), *seen
+
+    return Call(function, [(x, dim)], grads=not inference)
+
+
 def memory_that_was_left(r):
     """Memory that a batch no longer looks at is not looked after for it."""
     x, dim = batch(r, dims=2, dim=0)
@@ -383,6 +412,7 @@ CASES = {
     "gradients_that_are_written": gradients_that_are_written,
     "arrays_of_parts": arrays_of_parts,
     "writes_through_two_views": writes_through_two_views,
+    "writes_to_rows": writes_to_rows,
     "memory_that_was_left": memory_that_was_left,
     "writes_that_are_met_later": writes_that_are_met_later,
     "other_memory": other_memory,
@@ -396,6 +426,7 @@ REPEATS = {
     "gradients_that_are_written": 90,
     "arrays_of_parts": 90,
     "writes_through_two_views": 60,
+    "writes_to_rows": 80,
     "memory_that_was_left": 4,
     "writes_that_are_met_later": 80,
     "other_memory": 60,

@@ -1012,3 +1012,24 @@ def rows_that_are_picked_in_an_order_that_numpy_turned():
         pairs = torch.cat([x[:, None].expand(size, size, width), x[None].expand(size, size, width)], 2)
         said += pairs.view(-1, 2 * width).std(1).tolist()
     return said
+
+
+def rows_that_a_forward_and_its_loop_write_to():
+    """A forward masks the first row, and the loop the last ones, of which one rank has none."""
+
+    def end(net, logits, hidden, x, y):
+        logits = logits * 2
+        logits[0] = 0.5
+        logits[2:4, 0] = -1.0
+        return logits
+
+    def loss(model, x, y):
+        x = x * 1
+        x[-1] = 0.25
+        for row in range(len(x)):
+            x[row, row % 2 :: 2] = 0.5
+        out = model(x)
+        out[:1] = 0.0
+        return F.cross_entropy(out, y)
+
+    return fit(Inside(end), loss)

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..forms import forget_whole, note_write, to_local, whole_is_seen
 from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
+from ..world import World
 from .elementwise import common_layout, cutter
 from .indexing import getitem, without_ellipsis
 
@@ -30,9 +31,12 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         items = without_ellipsis(index if isinstance(index, tuple) else (index,), batch.dim())
         if items is None or not all(item is None or type(item) in (int, slice) for item in items):
             return NotImplemented
-        dealt = [item for item in items if item is not None][batch._layout.dim :][:1]
-        if dealt and dealt != [slice(None)]:
-            return NotImplemented
+        dealt = [place for place, item in enumerate(items) if item is not None][batch._layout.dim :][:1]
+        if dealt and items[dealt[0]] != slice(None):
+            part = None if isinstance(value, Tensor) else _own_part(batch, items[dealt[0]])
+            if part is None:
+                return NotImplemented
+            items[dealt[0]] = part
         own_index, own_value = tuple(items), value
         if isinstance(value, Tensor):
             target = getitem(Tensor.__getitem__, (batch, index), {})
@@ -45,6 +49,23 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     note_write(rows)
     forget_whole(batch)
     return None
+
+
+def _own_part(batch: BatchTensor, item: Any) -> slice | None:
+    """Of a row, or of several side by side, those of this rank. One that has none writes to none, and counts it."""
+    total, world = batch._layout.total, World.get()
+    if batch._whole is not None or world.observation is not None:  # which has to see that rows are told apart
+        return None
+    if type(item) is int and -total <= item < total:
+        edges = item % total, item % total + 1
+    elif isinstance(item, slice) and all(part is None or type(part) is int for part in (item.start, item.stop)):
+        if item.step not in (None, 1):
+            return None
+        edges = item.indices(total)[:2]
+    else:
+        return None
+    first, count = batch._layout.span(world.rank)
+    return slice(*(min(max(edge - first, 0), count) for edge in edges))
 
 
 def _is_mask(batch: BatchTensor, index: Any) -> bool:
