@@ -61,7 +61,7 @@ def _made(original: type, attributes: dict[str, Any]) -> type:
     """Make a class of which the author's metaclass is not told: it is what Python and torch make of one."""
     kind = next(base for base in inspect.getmro(type(original)) if base.__module__.partition(".")[0] in _TRUSTED)
     twin: type = kind.__new__(type(original), original.__name__, (original,), attributes)
-    kind.__init__(twin, original.__name__, (original,), attributes)
+    kind.__init__(twin, original.__name__, (original,), attributes)  # type: ignore[misc]
     return twin
 
 
