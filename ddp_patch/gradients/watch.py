@@ -37,7 +37,7 @@ class Watch:
     def start(self) -> None:
         """Stand before ``.grad``."""
         if self._planted is None:
-            self._planted = property(self._get, self._set, _slot.__delete__)
+            self._planted = property(self._get, self._set, self._delete)
             torch.Tensor.grad = self._planted  # type: ignore[assignment]
 
     def stop(self) -> None:
@@ -60,6 +60,13 @@ class Watch:
         else:
             with self._aside():
                 tensor.grad = value
+
+    def _delete(self, tensor: Tensor) -> None:
+        if type(tensor) in _PLAIN:
+            _slot.__delete__(tensor)
+        else:
+            with self._aside():
+                del tensor.grad
 
     @contextmanager
     def _aside(self) -> Iterator[None]:

@@ -1853,3 +1853,26 @@ def gradients_of_outputs_that_are_set():
         return loss + said
 
     return loop(model, step, optimizer)
+
+
+def gradients_of_inputs_that_are_deleted():
+    """Adversarial training, whose first backward is for the inputs: gradients of parameters wait meanwhile."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.3, momentum=0.9)
+    seen = []
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        worst = x.detach() + 0.1 * x.grad.sign()
+        del x.grad
+        seen.append(float(x.grad is None))
+        loss = F.cross_entropy(model(x), y) + F.cross_entropy(model(worst), y)
+        loss.backward()
+        seen.extend(both(x.grad))
+        del model[0].weight.grad
+        optimizer.step()
+        return loss
+
+    return loop(model, step, optimizer) + seen
