@@ -479,6 +479,7 @@ AGAIN = """
 import random, sys
 import numpy as np
 import torch
+import torch.nn.utils.prune
 from random import random as draw
 from torch import nn
 import ddp_patch
@@ -504,7 +505,13 @@ def step(model, optimizer):
     model(torch.ones(4, 2)).sum().backward()
     optimizer.step()
 
+def double(module, args, output):
+    return output * 2
+
 def train(model, optimizer):
+    if not model.seen:
+        model.handle = model.inner.register_forward_hook(double)
+        nn.utils.prune.random_unstructured(model.inner, "bias", 1)
     for _ in range(2):
         step(model, optimizer)
     model.seen.append(len(model.seen))
@@ -534,6 +541,7 @@ def main(call):
     global SCALE
     torch.manual_seed(0), np.random.seed(0), random.seed(0)
     model = Net()
+    model.inner.register_forward_hook(double)
     config = model.config
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
@@ -548,6 +556,10 @@ def main(call):
         print(error.args[0] is model, round(model.inner.weight.sum().item(), 5))
     SCALE = 2.0
     print(bool((model(torch.ones(1, 2)) == 2 * model.inner(torch.ones(1, 2))).all()))
+    model.inner.register_forward_hook(double)
+    print(model.inner(torch.ones(1, 2)).item(), len(model.inner._forward_hooks))
+    model.handle.remove()
+    print(model.inner(torch.ones(1, 2)).item(), len(model.inner._forward_hooks))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     print(call(draws, scaler), call(draws, scaler), draws(scaler), scaler.get_scale())
     x[0] = 9.0

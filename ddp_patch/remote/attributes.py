@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from .picklers import Back
+from .picklers import Back, is_hooks
 
-_TORCHS = {*vars(nn.Module())} - {"_non_persistent_buffers_set"}
+_TORCHS = ("training", "_parameters", "_buffers", "_modules")
 _ATOMS = (int, float, bool, str, type(None))
 
 
 def attributes_of(each: nn.Module | type) -> dict[str, Any]:
     """Give its attributes, by name: of a class those that are neither methods nor Python's."""
     if isinstance(each, nn.Module):
-        return {name: value for name, value in vars(each).items() if name not in _TORCHS}
+        return {name: value for name, value in vars(each).items() if name not in _TORCHS and not is_hooks(name)}
     return {
         name: value
         for name, value in vars(each).items()
@@ -39,9 +39,10 @@ class Prints:
 
     def of(self, each: nn.Module | type) -> dict[str, Any]:
         """Give a print of each attribute, None where it does not pickle."""
-        return {name: self._print(value) for name, value in attributes_of(each).items()}
+        return {name: self.one(value) for name, value in attributes_of(each).items()}
 
-    def _print(self, value: Any) -> Any:
+    def one(self, value: Any) -> Any:
+        """Give a print of one thing."""
         if type(value) in _ATOMS:
             return type(value), value
         if id(value) not in self._seen:

@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from ..generators import kinds, set_state_of, state_of
 from . import steps
 from .attributes import Prints, attributes_of
-from .picklers import numbered
+from .picklers import number_above, numbered
 
 _TENSORS = ("_parameters", "_buffers")
-_OF_LAZY_LAYERS = ("_initialize_hook", "_load_hook")  # which torch removes once they know their sizes
 
 
 class OfTensor(NamedTuple):
@@ -41,7 +39,7 @@ class OfModule(NamedTuple):
     layers: dict[str, nn.Module | None]
     attributes: dict[str, Any]
     gone: list[str]
-    kind: type | None  # what a lazy layer became
+    kind: type | None  # that it has become, as lazy layers do
 
 
 class OfClass(NamedTuple):
@@ -82,6 +80,9 @@ def changes(held: Sequence[Any], before: Sequence[Any]) -> dict[int, Any]:
             changed = OfClass(*_of_attributes(each, prints, was))
             if any(changed):
                 found[index] = changed
+        elif isinstance(each, dict):  # hooks
+            if _seen(each, prints) != was:
+                found[index] = dict(each)
         elif isinstance(each, kinds()):
             found[index] = state_of(each)
         elif isinstance(each, torch.optim.Optimizer):
@@ -106,6 +107,10 @@ def make(held: Sequence[Any], changed: Mapping[int, Any]) -> None:
                     delattr(each, name)
                 for name, its in value.attributes.items():
                     setattr(each, name, its)
+            elif isinstance(each, dict):
+                each.clear()
+                each.update(value)
+                number_above(each)
             elif isinstance(each, kinds()):
                 set_state_of(each, value)
             elif isinstance(each, torch.optim.Optimizer):
@@ -132,7 +137,6 @@ def _of_module(
 ) -> OfModule:
     held = _held_by(module)
     changed, gone = _of_attributes(module, prints, attributes)
-    is_known = issubclass(kind, LazyModuleMixin) and not isinstance(module, LazyModuleMixin)
     return OfModule(
         module.training,
         {
@@ -146,7 +150,7 @@ def _of_module(
         [name for where, name in tensors if (where, name) not in held]
         + [name for name in layers if name not in module._modules]
         + gone,
-        kind.cls_to_become if is_known else None,  # type: ignore[attr-defined]
+        module.__class__ if module.__class__ is not kind else None,
     )
 
 
@@ -169,9 +173,6 @@ def _of_attributes(
 def _make_module(module: nn.Module, its: OfModule) -> None:
     module.training = its.training
     if its.kind is not None:
-        for name in _OF_LAZY_LAYERS:
-            if name in vars(module):
-                vars(module).pop(name).remove()
         module.__class__ = its.kind
     for name in its.gone:
         if hasattr(module, name):
@@ -218,9 +219,12 @@ def _copy(own: Tensor, value: Tensor) -> None:
 
 def _seen(each: Any, prints: Prints) -> Any:
     if isinstance(each, nn.Module):
-        return type(each), each.training, _held_by(each), dict(each._modules), prints.of(each)
+        # Not its type: replicas have one that passes for the class.
+        return each.__class__, each.training, _held_by(each), dict(each._modules), prints.of(each)
     if isinstance(each, type):
         return prints.of(each)
+    if isinstance(each, dict):
+        return prints.one(dict(each)) if each else {}
     if not isinstance(each, Tensor):
         return None
     if is_lazy(each):

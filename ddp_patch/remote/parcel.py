@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import LaunchError, OrderError
 from ..portable import portable
 from . import steps, surroundings
-from .picklers import Back, ElsewhereError, Going, numbered
+from .picklers import Back, ElsewhereError, Going, number_above, numbered
 
 
 def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
@@ -71,6 +71,8 @@ def unpack(call: bytes) -> tuple[Any, Any, Any, list[Any]]:
     for each in held:
         if isinstance(each, type) and each.__module__ == "__main__":  # which others look up by their names
             main.setdefault(each.__name__, each)
+        if isinstance(each, dict):
+            number_above(each)
     return function, args, kwargs, held
 
 

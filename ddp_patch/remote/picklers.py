@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
-from torch.utils.hooks import warn_if_has_hooks
+from torch.utils.hooks import RemovableHandle, warn_if_has_hooks
 
 from ..generators import kinds
 
@@ -62,6 +62,8 @@ class Going(_Pickler):
             raise ElsewhereError(obj.device)
         if isinstance(obj, self._changing):
             self.held[id(obj)] = obj
+        if isinstance(obj, torch.nn.Module):  # what registers hooks has handles that refer to these
+            self.held |= {id(hooks): hooks for name, hooks in vars(obj).items() if is_hooks(name)}
 
 
 class ElsewhereError(Exception):
@@ -109,6 +111,16 @@ class Back(_Pickler):
 def numbered(held: Iterable[Any]) -> dict[int, int]:
     """Number what came with a call, by identity."""
     return {id(each): number for number, each in enumerate(held)}
+
+
+def is_hooks(name: str) -> bool:
+    """Tell the name of an attribute of modules in which torch keeps hooks: those of state_dict, for one."""
+    return name.startswith("_") and "_hooks" in name
+
+
+def number_above(hooks: Mapping[int, Any]) -> None:
+    """Have hooks that are registered from now on leave these: torch counts them in each process."""
+    RemovableHandle.next_id = max([RemovableHandle.next_id, *(number + 1 for number in hooks)])
 
 
 def _is_stateless(obj: Any) -> bool:
