@@ -115,8 +115,13 @@ def running(folder, text, nproc, launcher=(), script=None):
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     command = [*launcher, str(script)] if launcher else [sys.executable, str(script)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # In a group of its own, as a shell starts it: nothing stops one that no shell could have go on (nohup, a container).
     process = subprocess.Popen(
-        command, cwd=folder, env={**env, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1"}, **pipes
+        command,
+        cwd=folder,
+        env={**env, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1"},
+        preexec_fn=os.setpgrp,
+        **pipes,
     )
     try:
         yield Running(process, folder)
