@@ -18,18 +18,13 @@ To = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], 
 class Redirects:
     """Changes where calls of modules go, and takes that back."""
 
-    def __init__(self, world: World, to: To) -> None:
+    def __init__(self, to: To) -> None:
         """Redirect none yet.
 
         Args:
-            world: the ranks.
             to: gets a module, its author's ``__call__``, and the arguments.
         """
-
-        def called(module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return run(*args, **kwargs) if is_of_one_rank(world, module) else to(module, run, args, kwargs)
-
-        self._to: To = called
+        self._to = to
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
     def __contains__(self, module: nn.Module) -> bool:
@@ -47,6 +42,15 @@ class Redirects:
         for module in self._modules.values():
             swap.restore(module)
         self._modules.clear()
+
+
+def but_of_one_rank(world: World, to: To) -> To:
+    """Leave calls alone that a rank makes by itself; the others go where they went."""
+
+    def called(module: nn.Module, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return run(*args, **kwargs) if is_of_one_rank(world, module) else to(module, run, args, kwargs)
+
+    return called
 
 
 def is_of_one_rank(world: World, module: nn.Module) -> bool:

@@ -51,7 +51,7 @@ class Models:
         self._attendance = job.attendance
         self._synced: dict[int, Synced] = {}
         self._conversions = Conversions(self._converted)
-        self._redirects = Redirects(world, self._called)
+        self._redirects = Redirects(self._called)
         self._trained = Trained()
         self.statistics = Statistics(self._trained, self.modules)
         self._beside = Beside(world)
@@ -106,8 +106,7 @@ class Models:
         return [synced.module for synced in self._synced.values()]
 
     def _everything_found(self) -> bool:
-        optimized = self._trained.ids()
-        return bool(optimized) and optimized <= self._held
+        return bool(optimized := self._trained.ids()) and optimized <= self._held
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -116,11 +115,10 @@ class Models:
         if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
         wanted = {id(parameter) for parameter in call.module.parameters() if parameter.requires_grad}
-        if self._trained.ids().isdisjoint(wanted):
+        if self._trained.ids().isdisjoint(wanted) or is_of_one_rank(self._world, call.module):
             return False
         # A method of a model beside its forward calls parts of it.
-        is_news = not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
-        return is_news and not is_of_one_rank(self._world, call.module)
+        return not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
 
     def call(self, call: Call) -> Any:
         """Take a module over, and carry out its call."""
@@ -131,6 +129,9 @@ class Models:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         synced = self._synced.get(id(module))
+        is_fetched = World.current is not self._world or self._world.fetching.get()
+        if is_fetched and is_of_one_rank(self._world, module):
+            return run(*args, **kwargs)
         if self.inside or self.in_backward or synced is None or is_tracing() or fake_mode() or proxy_mode():
             return run(*args, **kwargs)
         self.inside = True
@@ -233,9 +234,8 @@ class Models:
         """
         for synced in self._synced.values():
             self._drop(synced, settle)
-        self._synced.clear()
-        self.ids.clear()
-        self._held.clear()
+        for known in (self._synced, self.ids, self._held):
+            known.clear()
         self._conversions.stop()
         if settle:
             self.unsettled.settle(self._beside)

@@ -23,7 +23,7 @@ from ..calling.how import How
 from ..calling.passed_over import is_let_pass, is_rewritten
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
-from ..calling.redirects import Redirects, is_of_one_rank
+from ..calling.redirects import Redirects, but_of_one_rank, is_of_one_rank
 from ..deciding.call_forms import First
 from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
@@ -68,7 +68,7 @@ class Replicas:
         knowing = self.census, self.hooks, self.decisions.fingerprints
         self.registry = Registry(options, job, world, self.backwards, self.census, self._trained, knowing)
         self.backwards.when_stepped = self._stepped
-        self._redirects = Redirects(world, self._called)
+        self._redirects = Redirects(but_of_one_rank(world, self._called))
         # Those that were called with batches of different sizes, or lists of rows, in training and not.
         self._uncut: weakref.WeakValueDictionary[tuple[int, bool], nn.Module] = weakref.WeakValueDictionary()
         if job.precision.dtype is torch.float16:
