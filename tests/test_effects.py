@@ -89,7 +89,7 @@ def what_a_summary_says():
     wandb.summary.update({"deep": {"a": 1 + own, "name": f"rank {own}"}})
     run.log({"loss": rows.mean()})
     seen += [run.summary["epoch"], run.summary.best, wandb.run.summary.get("epoch", -1), wandb.summary["loss"]]
-    seen += [run.summary["deep"]["a"], run.summary.deep.name, wandb.summary["deep"].keys()]
+    seen += [run.summary["deep"]["a"], run.summary.deep.name, sorted(wandb.summary["deep"].keys())]
     seen += [sorted(run.summary.keys()), dict(run.summary)["epoch"], isinstance(run.summary, type(wandb.summary))]
     del run.summary["epoch"]
     try:

@@ -449,9 +449,9 @@ def test_a_background_generator_changes_nothing(ranks, kind):
 
 def a_collate_that_calls_the_model():
     torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
+    model = torch.nn.Linear(2, 1, dtype=torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for (rows,) in DataLoader(TensorDataset(torch.randn(8, 2)), 4):
+    for (rows,) in DataLoader(TensorDataset(torch.randn(8, 2, dtype=torch.float64)), 4):
         model(rows).sum().backward()
         optimizer.step()
 
@@ -459,10 +459,10 @@ def a_collate_that_calls_the_model():
         rows = torch.stack([row for (row,) in samples])
         return rows, model(rows).detach()
 
-    noisy = torch.nn.Sequential(torch.nn.BatchNorm1d(2), model)
+    noisy = torch.nn.Sequential(torch.nn.BatchNorm1d(2, dtype=torch.float64), model)
     optimizer.add_param_group({"params": noisy[0].parameters()})
     found = []
-    for rows, labels in DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=labelled):
+    for rows, labels in DataLoader(TensorDataset(torch.randn(8, 2, dtype=torch.float64)), 4, collate_fn=labelled):
         noisy(rows).sum().backward()
         optimizer.step()
         found += [labels.sum().item(), model.weight.sum().item()]
@@ -472,7 +472,7 @@ def a_collate_that_calls_the_model():
         return labelled(samples)
 
     try:
-        next(iter(DataLoader(TensorDataset(torch.randn(8, 2)), 4, collate_fn=changing)))
+        next(iter(DataLoader(TensorDataset(torch.randn(8, 2, dtype=torch.float64)), 4, collate_fn=changing)))
     except ddp_patch.BatchError as error:
         return [found, str(error)]
     return [found, ""]
