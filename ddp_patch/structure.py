@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -131,24 +131,27 @@ def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:
     return kind(items)  # torch.Size, torch.return_types.*, a list subclass
 
 
-def not_given(given: Any, result: Any) -> Tensor | None:
-    """Find a leaf that needs a gradient, of which a result was computed although nothing that was given leads to it.
+def nodes_of(value: Any) -> list[Any]:
+    """Give the nodes of the graph that the tensors in a structure were computed by."""
+    found = [leaf.grad_fn for _, leaf in leaves(value) if isinstance(leaf, Tensor)]
+    return [node for node in found if node is not None]
+
+
+def leaves_below(nodes: Iterable[Any], but: Iterable[Any] = ()) -> Iterator[Tensor]:
+    """Yield the tensors that a graph accumulates gradients into.
 
     Args:
-        given: arguments of a function.
-        result: of it, computed where gradients are kept.
+        nodes: of the graph, where gradients come in.
+        but: nodes that are not gone past.
     """
-    known = {leaf.grad_fn for _, leaf in leaves(given) if isinstance(leaf, Tensor)}
-    own = {id(leaf) for _, leaf in leaves(given) if isinstance(leaf, Tensor)}
-    waiting = [leaf.grad_fn for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        variable = getattr(node, "variable", None)  # of the node at which a leaf's gradient arrives
-        if variable is not None and id(variable) not in own:
-            found: Tensor = variable
-            return found
-        waiting += [other for other, _ in node.next_functions]
-    return None
+    seen = set(but)
+    stack = [node for node in nodes if node not in seen]
+    seen.update(stack)
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is None or child in seen:
+                continue
+            seen.add(child)
+            stack.append(child)
+            if hasattr(child, "variable"):
+                yield child.variable

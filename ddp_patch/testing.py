@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .extending import KINDS, Argument, Rule, rows_of_result, rule_of
-from .structure import leaves, not_given
+from .structure import leaves, leaves_below, nodes_of
 
 
 class RuleError(AssertionError):
@@ -117,9 +117,9 @@ class _Check:
 
         args = [own(place, value) for place, value in enumerate(self._args)]
         kwargs = {name: own(name, value) for name, value in self._kwargs.items()}
+        known = nodes_of((args, kwargs))
         result = self._rule.function(*args, **kwargs)
-        other = not_given((args, kwargs), result)
-        if other is not None:
+        for other in leaves_below(nodes_of(result), known):
             raise RuleError(
                 f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
                 "its arguments. Pass it as one"

@@ -486,6 +486,28 @@ def test_a_collate_calls_the_model_but_not_where_that_changes_it(ranks):
         assert "Write model.eval() before" in said
 
 
+def samples_of_what_is_trained():
+    scale = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([scale], 0.1)
+    grid = torch.linspace(0, 1, 8).requires_grad_()  # of what is not trained: as those of equations are
+
+    def collate(samples):
+        return torch.stack(samples)
+
+    found = []
+    for options in ({}, {"collate_fn": collate}):
+        with pytest.raises(ddp_patch.BatchError, match="parameters that are trained"):
+            next(iter(DataLoader([row * scale for row in torch.ones(8, 2)], 4, **options)))
+        found += [x.sum().item() for x in DataLoader(grid, 4, **options)]
+    assert optimizer.param_groups
+    return found
+
+
+def test_samples_that_would_train_a_parameter_by_one_ranks_rows_are_refused(ranks):
+    for given in ranks.call(samples_of_what_is_trained, 2).ok().results:
+        assert given == pytest.approx([6 / 7, 22 / 7] * 2)
+
+
 def a_stream_that_cannot_be_opened():
     class Files(IterableDataset):
         def __iter__(self):

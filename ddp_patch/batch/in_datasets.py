@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..errors import BatchError
 from ..ledger import script_line
+from ..structure import leaves_below, nodes_of
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+def refuse_trained(data: Any, world: World) -> None:
+    """Raise if samples were computed of what an optimizer trains: gradients would be those of this rank's samples."""
+    if any(map(world.trains, leaves_below(nodes_of(data)))):
+        raise BatchError(
+            f"{script_line()}: a dataset or a collate_fn computes samples of parameters that are trained, which would "
+            "get the gradients of one rank's samples only. Compute them under torch.no_grad(), or after the batch was "
+            "loaded."
+        )
 
 
 def computes(*, read_by_one: bool) -> BatchError:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import BatchError
 from ..extending import Rule, rows_of_result
-from ..structure import leaves, map_leaves, not_given
+from ..structure import leaves, leaves_below, map_leaves, nodes_of
 from .crossings import all_reduce, replicate, shard
 from .forms import to_local
 from .layout import Layout
@@ -58,13 +58,13 @@ def _on_rows(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute rows, whose gradients are N times the true ones: a backward that clamps or normalises sees those."""
     world = World.get()
     given = map_leaves(lambda leaf: _scaled(leaf, world.size), (args, kwargs))
+    known = nodes_of(given)  # which the function may write to
     before, world.sees_gradients = world.sees_gradients, True
     try:
         result = rule.function(*given[0], **given[1])
     finally:
         world.sees_gradients = before
-    other = not_given(given, result)
-    if other is not None:
+    for other in leaves_below(nodes_of(result), known):
         raise BatchError(
             f"{rule.name} is registered, and uses a tensor of shape {tuple(other.shape)} that needs a gradient and is "
             "none of its arguments. Pass it as one: it gets the gradient of all rows then."

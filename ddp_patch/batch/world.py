@@ -49,6 +49,7 @@ class World(Collectives):
     keeps_global: Callable[[torch.Tensor], bool] = lambda tensor: False
     # Surrounds what draws random numbers for this rank's rows.
     own_draws: Callable[[], AbstractContextManager[None]] = nullcontext
+    trains: Callable[[torch.Tensor], bool] = lambda tensor: False  # an optimizer of the script does
 
     # On accelerators, which add in any order, so that ranks that compute the same get other last digits, and which are
     # waited for where a value is looked at.

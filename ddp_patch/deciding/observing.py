@@ -26,8 +26,7 @@ from ..calling.how import How
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
-from ..gradients.loss_scale import leaves_below
-from ..structure import leaves, strided
+from ..structure import leaves, leaves_below, strided
 from .arguments import AsGiven
 from .generic import where_rows_lie
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards

@@ -27,8 +27,7 @@ from ..calling.containers import Containers
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
-from ..gradients.loss_scale import leaves_below
-from ..structure import leaves
+from ..structure import leaves, leaves_below
 from .copies import trial_copy, varied_alike
 from .trial import Trial
 

@@ -8,8 +8,8 @@ from typing import Any
 from ..batch.pending import PendingReduction
 from ..batch.world import World
 from ..errors import BatchError
+from ..structure import leaves_below
 from .gradients import GradientSync
-from .loss_scale import leaves_below
 from .parameter_hooks import ParameterHooks
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..ledger import Ledger
+from ..structure import leaves_below
 from .watch import grad_of, set_grad
 
 _GROWTH_INTERVAL = 2000  # steps without overflow after which the scale is doubled (torch.amp.GradScaler)
@@ -109,9 +110,11 @@ class LossScale:
             yield
             return
         leaf.grad.div_(self._running)
-        yield
-        if leaf.grad is not None:
-            leaf.grad.mul_(self._running)
+        try:
+            yield
+        finally:
+            if leaf.grad is not None:
+                leaf.grad.mul_(self._running)
 
     def keeps(self, tensor: Tensor) -> None:
         """Note that a tensor keeps its gradient, though it is no leaf."""
@@ -167,16 +170,3 @@ def _leaves_below(roots: list[Tensor]) -> Iterator[Tensor]:
     nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
     yield from (root for root in roots if root.is_leaf)
     yield from leaves_below(nodes)
-
-
-def leaves_below(nodes: list[Any]) -> Iterator[Tensor]:
-    """Yield the tensors that a graph accumulates gradients into."""
-    seen, stack = set(nodes), list(nodes)
-    while stack:
-        for child, _ in stack.pop().next_functions:
-            if child is None or child in seen:
-                continue
-            seen.add(child)
-            stack.append(child)
-            if hasattr(child, "variable"):
-                yield child.variable

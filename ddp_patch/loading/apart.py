@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import script_thread
+from ..batch.in_datasets import refuse_trained
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
@@ -63,6 +64,7 @@ class Apart:
         fetching = self._world.fetching.set(True)
         try:
             data = next(self.iterator)
+            refuse_trained(data, self._world)
         except StopIteration as error:
             if self._sampler.sizes:  # it was not the sampler that ended, but an item that raised it
                 self._sampler.sizes.popleft()

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from .. import script_thread
+from ..batch.in_datasets import refuse_trained
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..errors import BatchError
@@ -83,6 +84,7 @@ class Reader:
         try:
             with self._world.read_by_one():
                 data = next(self.iterator)
+            refuse_trained(data, self._world)
         except StopIteration:
             self._hand_over("stop", None, before)
             raise

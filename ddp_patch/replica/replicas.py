@@ -64,9 +64,9 @@ class Replicas:
         self.rest: Callable[[], None] = lambda: None  # ends it
         self._job = job
         self._world = world
-        self._trained = Trained()
+        self.trained = Trained()
         knowing = self.census, self.hooks, self.decisions.fingerprints
-        self.registry = Registry(options, job, world, self.backwards, self.census, self._trained, knowing)
+        self.registry = Registry(options, job, world, self.backwards, self.census, self.trained, knowing)
         self.backwards.when_stepped = self._stepped
         self._redirects = Redirects(but_of_one_rank(world, self._called))
         # Those that were called with batches of different sizes, or lists of rows, in training and not.
@@ -79,19 +79,19 @@ class Replicas:
 
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
-        self._trained.add(optimizer)
+        self.trained.add(optimizer)
         self.registry.trains(optimizer)
         self.backwards.regrouped(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
         if self.watching:
-            self._trained.stepped(optimizer, self.registry.ids())
+            self.trained.stepped(optimizer, self.registry.ids())
 
     def _everything_found(self) -> bool:
         """Tell whether module calls need not be watched any more."""
         if self._job.precision.asked:
             return False
-        return bool(self._trained.ids()) and self._trained.sought() <= self.registry.ids()
+        return bool(self.trained.ids()) and self.trained.sought() <= self.registry.ids()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Replicas:
             return False
         if not any(isinstance(leaf, torch.Tensor) for _, leaf in call.leaves):
             return False
-        optimized = self._trained.ids()
+        optimized = self.trained.ids()
         is_owner = any(id(parameter) in optimized for parameter in call.module.parameters())
         return is_owner and not is_rewritten() and not is_of_one_rank(self._world, call.module)
 
