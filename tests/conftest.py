@@ -21,6 +21,9 @@ PATIENCE = int(
 os.environ.setdefault("DDP_PATCH_QUIET", "1")  # tests compare standard errors; test_first_contact.py sees to the line
 # torch looks up the name of each peer's address; an answer that is lost costs five seconds (glibc's default).
 os.environ.setdefault("RES_OPTIONS", "timeout:1")
+# Output is buffered, as it is by default; and without a buffer, `print` writes a line's end by itself, so that lines of
+# two ranks may run into each other.
+os.environ.pop("PYTHONUNBUFFERED", None)
 LAUNCHERS = ("DDP_PATCH_", "ACCELERATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CUDA_VISIBLE")
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
