@@ -14,6 +14,7 @@ import torch
 
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
+from .deciding import generic
 from .diagnosis.dealing import Dealing
 from .diagnosis.greeting import Greeting
 from .diagnosis.recording import record
@@ -81,6 +82,7 @@ class Session(Once):
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
         world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
+        world.tries.agreed = generic.agreed
         world.own_draws = self.replicas.stream.entered
         world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"

@@ -90,16 +90,22 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
 
 def counts(indices: Any, total: int) -> bool:
-    """Tell whether indices are 0, 1, 2, ... up to a total, without waiting for those that ``torch.arange`` made."""
+    """Tell whether indices are 0, 1, 2, ... up to a total, without waiting for those that ``torch.arange`` made.
+
+    They may lie along the first of several dimensions, as in ``torch.arange(total)[:, None]``.
+    """
     if isinstance(indices, range):
         return indices == range(total)
     if not isinstance(indices, Tensor) or isinstance(indices, BatchTensor):
         return False
-    if indices.dtype != torch.long or indices.shape != (total,):
+    if indices.dtype != torch.long or indices.numel() != total or indices.shape[:1] != (total,):
         return False
     # On the host a look costs little, and NumPy writes to its memory without a word.
-    is_made_so = not indices.is_cpu and not indices.is_inference() and _counting.get(indices) == indices._version
-    return is_made_so or bool((indices == torch.arange(total, device=indices.device)).all())
+    if not indices.is_cpu and not indices.is_inference():
+        made = indices if indices._base is None else indices._base
+        if made.shape == (total,) and _counting.get(made) == indices._version:
+            return True
+    return bool((indices.flatten() == torch.arange(total, device=indices.device)).all())
 
 
 def as_subclass(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

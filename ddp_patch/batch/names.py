@@ -25,16 +25,31 @@ def function_name(func: Any) -> str:
 
 
 def as_rules_have_them(
-    rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    rule: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give arguments where rules look for them: ``torch.mean(input=x, axis=1)`` is ``torch.mean(x, dim=1)``."""
+    """Give arguments where rules look for them.
+
+    ``torch.mean(input=x, axis=1)`` is ``torch.mean(x, dim=1)``, ``x.unfold(dimension=1, size=4, step=2)`` is
+    ``x.unfold(1, 4, 2)``.
+    """
     if getattr(rule, "__module__", None) == _OF_SCRIPTS:  # whose parameters may have any name
         return args, kwargs
     if not args and "input" in kwargs and "condition" not in kwargs:
         args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+    if kwargs and args:
+        for name in _POSITIONAL.get(getattr(func, "__name__", ""), ())[len(args) - 1 :]:
+            if name not in kwargs:
+                break
+            args, kwargs = (*args, kwargs[name]), {other: value for other, value in kwargs.items() if other != name}
     if "axis" in kwargs or "keepdims" in kwargs:  # NumPy's names, which torch takes as well
         kwargs = {_NUMPYS.get(name, name): value for name, value in kwargs.items()}
     return args, kwargs
+
+
+def as_int(value: Any) -> Any:
+    """Write an integer of NumPy's as one of Python's, which is all that rules know."""
+    is_numpys = getattr(value, "ndim", None) == 0 and type(value).__module__ == "numpy"
+    return int(value) if is_numpys and value.dtype.kind in "iu" else value
 
 
 def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
@@ -46,6 +61,12 @@ def writes_in_place(func: Any, kwargs: dict[str, Any]) -> bool:
 
 _OF_SCRIPTS = f"{__package__}.registered"
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}
+_POSITIONAL = {  # names of the arguments after the tensor, where rules take them by position
+    "unfold": ("dimension", "size", "step"), "unflatten": ("dim", "sizes"), "transpose": ("dim0", "dim1"),
+    "swapdims": ("dim0", "dim1"), "swapaxes": ("axis0", "axis1"), "reshape": ("shape",), "view": ("size",),
+    "expand": ("size",), "broadcast_to": ("size",), "expand_as": ("other",), "matmul": ("other",), "mm": ("mat2",),
+    "bmm": ("mat2",), "mv": ("vec",), "index_select": ("dim", "index"), "bilinear": ("input2", "weight", "bias"),
+}  # fmt: skip
 _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",
     "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__set__",

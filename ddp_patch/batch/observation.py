@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..ledger import model_line
 from ..structure import leaves
+from .tried import Tried
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 _ANSWERS = str(Path(__file__).parent / "rules" / "metadata.py")
@@ -40,7 +41,7 @@ class Observation:
         self,
         is_own: Callable[[Tensor], bool],
         layout: Any = None,
-        apart: Callable[..., Any] | None = None,
+        tries: Callable[..., Tried] | None = None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Start clean.
@@ -48,8 +49,8 @@ class Observation:
         Args:
             is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
-            apart: tells of a function, its arguments and keyword arguments where the rows of its results lie, or None,
-                the same on every rank; and is told whether that is of interest on this one.
+            tries: a function with its arguments and keyword arguments, the same on every rank; and is told whether that
+                is of interest on this one.
             undisturbed: surrounds what is only tried, and leaves the module's buffers as they were.
         """
         self.layout = layout
@@ -61,7 +62,7 @@ class Observation:
         self.function = "its forward"  # at work
         self.is_known = True
         self._is_own = is_own
-        self._apart = apart
+        self._tries = tries
         self.undisturbed = undisturbed
         self._paused = False
         self._reduces = layout is not None
@@ -77,16 +78,31 @@ class Observation:
         else:
             self.unknown[self.function] = None
 
-    def tried(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A function was called that nothing is known about: give where the rows of its results lie, if anywhere."""
-        if self._paused or self._apart is None:
+    def tried(self, func: Any, args: Any, kwargs: Any, lasts: bool) -> Tried | None:
+        """A function was called that nothing is known about: try where the rows of its results lie.
+
+        Args:
+            func: of torch.
+            args: for it.
+            kwargs: likewise.
+            lasts: it is tried once, so that it is also where nothing follows from it for this forward.
+        """
+        if self._paused or self._tries is None:
             return None
+        asked = lasts or self.mixing is None
         with self.undisturbed():
-            dims = self._apart(func, args, kwargs, self.mixing is None)
-        if dims is None:
-            self.tied(f"{self.function} looks at the whole batch", here=True)
+            tried = self._tries(func, args, kwargs, asked)
+        self.meets_tried(tried)
+        return tried if asked else None
+
+    def meets_tried(self, tried: Tried) -> None:
+        """A function was called that was tried, now or before."""
+        if self._paused:
+            return
+        self.unknown[self.function] = None
         self.is_sized = True  # it may do otherwise with another number of rows
-        return dims
+        if tried.dims is None:
+            self.tied(f"{self.function} looks at the whole batch", here=True)
 
     def sized(self) -> None:
         """The function at work tells the size of a batch."""

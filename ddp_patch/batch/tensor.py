@@ -17,7 +17,7 @@ from .aliases import EXPORTS, any_is_aliased
 from .forms import agree, full_tensor, mark_aliased, node_of, note_write, version, write_back
 from .layout import Layout
 from .likeness import LikeTensor
-from .names import Unanswered, as_rules_have_them, below_torch, function_name, writes_in_place
+from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .transforms import is_transformed
@@ -145,15 +145,21 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from .constants import on_constants  # noqa: PLC0415 — rarely, and it is made of batches
 
         return on_constants(func, args, kwargs)
-    result = on_whole(func, args, kwargs) if rule is None else _by_rule(rule, func, args, kwargs)
+    if rule is None:
+        from .trying import unruled  # noqa: PLC0415 — not often, and it is made of batches
+
+        result = unruled(func, args, kwargs)
+    else:
+        result = by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
         return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
     return result
 
 
-def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = as_rules_have_them(rule, args, kwargs)
+def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function by its rule, and on the whole batch where the rule does not apply."""
+    args, kwargs = as_rules_have_them(rule, func, args, kwargs)
     world = World.current  # none after disable(), when a batch still knows its shape
     operation, before = 0, None
     if world is not None:
@@ -161,6 +167,10 @@ def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         before, world.at_work = world.at_work, func
     try:
         result = rule(func, args, kwargs)
+        if result is NotImplemented:
+            given = args, *kwargs.values()
+            if (own := nested(as_int, given)) is not given:
+                result = rule(func, own[0], dict(zip(kwargs, own[1:], strict=True)))
     except Unanswered:
         return NotImplemented
     except DdpPatchError:
@@ -181,8 +191,15 @@ def _by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return result
 
 
-def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Gather the arguments, call the function on every rank, and see in-place writes back into the batches."""
+def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Callable[[Any], Any] | None = None) -> Any:
+    """Gather the arguments, call the function on every rank, and see in-place writes back into the batches.
+
+    Args:
+        func: a function of torch.
+        args: for it.
+        kwargs: likewise.
+        deal: makes batches of its results, which are tensors; None where they are not dealt.
+    """
     batches: list[BatchTensor] = []
     world = World.get()
 
@@ -197,13 +214,8 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seen = world.observation
     if seen is not None and not any(isinstance(leaf, Tensor) for _, leaf in leaves(result)):
         seen.read()
-    elif seen is not None and func not in RULES:
-        for _, leaf in leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
-                seen.met(leaf)
-        dims = seen.tried(func, args, kwargs)
-        if dims is not None:
-            return _dealt(result, dims, batches[0]._layout)
+    elif deal is not None and (dealt := deal(result)) is not None:
+        return dealt
     writes = writes_in_place(func, kwargs)
     target = kwargs.get("out", args[0] if args else None)
     if writes and isinstance(target, BatchTensor) and target._whole is not None:
@@ -232,16 +244,3 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return value
 
     return nested(give, result)
-
-
-def _dealt(result: Any, dims: Any, layout: Layout) -> Any:
-    """Results of a function that keeps rows apart, as batches."""
-    paths = {id(leaf): path for path, leaf in leaves(result)}
-
-    def deal(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        dim, factor = dims[paths[id(leaf)]]
-        return BatchTensor.from_full(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
-
-    return nested(deal, result)

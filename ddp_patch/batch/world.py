@@ -20,6 +20,7 @@ from .collectives import Collectives, named
 from .in_datasets import computes as computes_in_dataset
 from .observation import Observation
 from .one_thread import OneThread
+from .tried import Tries
 
 if TYPE_CHECKING:
     from ..job.job import Job
@@ -81,6 +82,7 @@ class World(Collectives):
     said: list[str] = field(default_factory=list)  # what would have been written to files or logged
 
     computes_rows: Callable[[], bool] = lambda: False  # a model does, now
+    tries: Tries = field(default_factory=Tries)  # functions without a rule
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
     asking: bool = False  # rank 0 asks its user, and the other ranks wait

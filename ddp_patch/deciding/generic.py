@@ -5,6 +5,7 @@ The values at hand may hide it: what is multiplied by a gate that starts at zero
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,18 +13,42 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
+from ..batch.layout import Layout
 from ..batch.names import writes_in_place
 from ..batch.tensor import BatchTensor
+from ..batch.tried import Tried
+from ..batch.world import World
 from ..calling.comparison import Dims, Span, compare, usual_size
+from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .trial import Trial
 
 _FEW = 9  # rows
 
 
-def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Dims | None:
+def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> Tried:
+    """Try a function, and tell what all ranks saw: a running sum looks apart to the first rank. All ranks come here.
+
+    Args:
+        func: a function of torch.
+        args: of a call; the batches among them were gathered.
+        kwargs: of the call.
+        asked: whether it is of interest on this rank.
+    """
+    world = World.get()
+    with same_draws() as draw_again:
+        own = where_rows_lie(func, args, kwargs, world.rank) if asked else Tried(None)
+        draw_again()
+    every = [given[0] for given in world.share([(own.dims, own.lasts, own.cut)])]
+    if any((dims, cut) != (own.dims, own.cut) for dims, _, cut in every):
+        return Tried(None)
+    return dataclasses.replace(own, lasts=all(lasts for _, lasts, _ in every))
+
+
+def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Tried:
     """Tell where a function's results have their rows, if some rows give what the whole batch gives for them.
 
+    Tensors that every rank has whole are tried as they are, and then with a row for each of the batch where that fits.
     Beside a rank's rows, runs of a few are tried, cut at two places one after the other: a function that treats rows in
     pairs, or fours, keeps them apart where all ranks have an even number. No communication.
 
@@ -33,39 +58,70 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
         kwargs: of the call.
         rank: whose rows are tried.
     """
-    layouts = {leaf._layout for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)}
-    if len({(layout.counts, layout.total) for layout in layouts}) != 1 or writes_in_place(func, kwargs):
-        return None
-    layout = next(iter(layouts))
-    generator = torch.Generator("cpu").manual_seed(0)
-    generic: dict[int, Tensor] = {}
+    batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    layout = batches[0]._layout
+    alike = {(its._layout.counts, its._layout.total) for its in batches}
+    if len(alike) != 1 or writes_in_place(func, kwargs):
+        return Tried(None)
+    plain = {path: leaf for path, leaf in leaves((args, kwargs)) if _has_rows(leaf, layout)}
+    for cut in [{}, plain] if plain else [{}]:
+        tried = _Trials(func, args, kwargs, {id(leaf) for leaf in cut.values()}, layout).tried(rank)
+        if tried.dims is not None:
+            return dataclasses.replace(tried, cut=frozenset(cut))
+    return Tried(None)
 
-    def cut(leaf: Any, start: int, count: int) -> Any:
+
+def _has_rows(leaf: Any, layout: Layout) -> bool:
+    """Tell a tensor that every rank has whole, and that may have a row for each of the batch."""
+    if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or leaf.layout is not torch.strided:
+        return False
+    return leaf.dim() > layout.dim and leaf.shape[layout.dim] == layout.total
+
+
+class _Trials:
+    """Calls of a function with some of the rows."""
+
+    def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, cut: set[int], layout: Layout) -> None:
+        self._func, self._given = func, (args, kwargs)
+        self._cut, self._layout = cut, layout  # tensors that are no batches, by identity
+        self._generator = torch.Generator("cpu").manual_seed(0)
+        self._generic: dict[int, Tensor] = {}
+        self._lasts = True
+
+    def tried(self, rank: int) -> Tried:
+        total = self._layout.total
+        few = min(total, _FEW)
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                (dims,) = self._compared(total, [self._layout.span(rank)])
+                if dims is None or None in dims.values() or any(its != dims for its in self._compared(few, _runs(few))):
+                    return Tried(None)
+        except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
+            return Tried(None)
+        return Tried(dims, lasts=self._lasts)
+
+    def _compared(self, total: int, spans: Iterable[tuple[int, int]]) -> Iterator[Dims | None]:
+        whole = self._result(0, total)
+        for start, count in spans:
+            yield compare(self._result(start, count), whole, Span(start, count, total))
+
+    def _result(self, start: int, count: int) -> Any:
+        args, kwargs = map_leaves(lambda leaf: self._some(leaf, start, count), self._given)
+        with Trial(torch.nn.Module()) as trial:
+            result = self._func(*args, **kwargs)
+        self._lasts = self._lasts and not trial.looked and not trial.drew
+        return result
+
+    def _some(self, leaf: Any, start: int, count: int) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        if id(leaf) not in generic:
-            generic[id(leaf)] = _generic(full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, generator)
-        whole = generic[id(leaf)]
-        return whole.narrow(leaf._layout.dim, start, count) if isinstance(leaf, BatchTensor) else whole
-
-    def given_for(start: int, count: int) -> Any:
-        its_args, its_kwargs = map_leaves(lambda leaf: cut(leaf, start, count), (args, kwargs))
-        return func(*its_args, **its_kwargs)
-
-    def compared(total: int, spans: Iterable[tuple[int, int]]) -> Iterator[Dims | None]:
-        whole = given_for(0, total)
-        for start, count in spans:
-            yield compare(given_for(start, count), whole, Span(start, count, total))
-
-    few = min(layout.total, _FEW)
-    try:
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass(), _quiet():
-            (dims,) = compared(layout.total, [layout.span(rank)])
-            if dims is None or None in dims.values() or any(its != dims for its in compared(few, _runs(few))):
-                return None
-    except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
-        return None
-    return dims
+        if id(leaf) not in self._generic:
+            whole = full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
+            self._generic[id(leaf)] = _generic(whole, self._generator)
+        generic = self._generic[id(leaf)]
+        if isinstance(leaf, BatchTensor):
+            return generic.narrow(leaf._layout.dim, start, count)
+        return generic.narrow(self._layout.dim, start, count) if id(leaf) in self._cut else generic
 
 
 def _runs(rows: int) -> list[tuple[int, int]]:
@@ -73,10 +129,6 @@ def _runs(rows: int) -> list[tuple[int, int]]:
     cuts = (rows // 2, rows // 2 + 1)
     sides = ((start, end - start) for at in cuts for start, end in ((0, at), (at, rows)))
     return [(start, count) for start, count in sides if 0 < count < rows]
-
-
-def _quiet() -> Trial:
-    return Trial(torch.nn.Module())
 
 
 def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -28,7 +28,6 @@ from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
 from ..structure import leaves, leaves_below, strided
 from .arguments import AsGiven
-from .generic import where_rows_lie
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
 from .standing import Standing
@@ -42,19 +41,12 @@ def observation(call: Call, layout: Layout) -> Observation:
     """What will be seen of a call."""
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
-    rank = World.get().rank
     return Observation(
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
-        lambda func, args, kwargs, asked: _agreed(where_rows_lie(func, args, kwargs, rank) if asked else None),
+        World.get().tries.agreed,
         lambda: _same_buffers(call.module),
     )
-
-
-def _agreed(own: Dims | None) -> Dims | None:
-    """What follows is computed on batches on every rank, or on none: a running sum looks apart to the first rank."""
-    every = [given[0] for given in World.get().share([own])]
-    return own if all(dims == own for dims in every) else None
 
 
 @contextmanager

@@ -109,6 +109,11 @@ class Trial(TorchDispatchMode):
             self._constants |= made
         return result
 
+    @property
+    def drew(self) -> bool:
+        """Whether random numbers were drawn."""
+        return bool(self._draws)
+
     def drew_beside(self, whole: Trial) -> str:
         """Give the line that draws something which has one shape for some rows and for all: it is not of the batch.
 
@@ -196,6 +201,8 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 def _storages(tensor: Tensor) -> list[StorageWeakRef]:
     """Where a tensor is kept; nowhere if it is sparse, of which nothing is known."""
+    if isinstance(tensor, BatchTensor):
+        tensor = tensor.forms[0]  # once there are rows, it is theirs
     return [StorageWeakRef(tensor.untyped_storage())] if tensor.layout is torch.strided else []
 
 

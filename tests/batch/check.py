@@ -9,6 +9,7 @@ import local_cases
 import memory_cases
 import network_cases
 import torch
+import tried_cases
 
 from ddp_patch.batch.crossings import local_rows
 from ddp_patch.batch.forms import full_tensor
@@ -16,14 +17,9 @@ from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import World
 
-CASES = {**cases.CASES, **network_cases.CASES, **memory_cases.CASES, **call_cases.CASES, **local_cases.CASES}
-REPEATS = {
-    **cases.REPEATS,
-    **network_cases.REPEATS,
-    **memory_cases.REPEATS,
-    **call_cases.REPEATS,
-    **local_cases.REPEATS,
-}
+KINDS = (cases, network_cases, memory_cases, call_cases, local_cases, tried_cases)
+CASES = {name: case for kind in KINDS for name, case in kind.CASES.items()}
+REPEATS = {name: times for kind in KINDS for name, times in kind.REPEATS.items()}
 
 
 def tensors_in(value):

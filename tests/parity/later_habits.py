@@ -793,3 +793,108 @@ def a_sparse_matrix_among_the_outputs():
         return F.cross_entropy(torch.sparse.mm(near, out.t()).t(), y)
 
     return fit(Graph(), loss)
+
+
+# --- functions that have no rule, which are tried -----------------------------------------------------------------------
+
+
+def periods_of_the_whole_batch():
+    """As TimesNet and Autoformer find them: what the batch has most of says how each row is rolled."""
+
+    class Periods(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            spectrum = torch.fft.rfft(z, dim=1)
+            strength = spectrum.abs().mean(0)
+            weights = spectrum.abs()
+            total = torch.zeros_like(z)
+            for place in torch.topk(strength, 2)[1]:
+                rolled = torch.roll(z, -int(place), -1)
+                total = total + rolled * weights[:, place].unsqueeze(1).repeat(1, z.shape[1])
+            return self.last(torch.fft.irfft(spectrum * strength, n=z.shape[1], dim=1) + total)
+
+    return fit(Periods(), batch_size=7)
+
+
+def queries_that_are_chosen_for_each_row():
+    """As Informer chooses them: indices of rows and heads beside those of the rows' own."""
+
+    class Chosen(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x)).view(len(x), 2, 3)
+            far = z.unsqueeze(-2).expand(-1, -1, 3, 3)[:, torch.tensor([[0], [1]]), torch.tensor([[0, 2], [1, 0]]), 0]
+            top = (z * far.sum(-1, keepdim=True)).topk(2, sorted=False)[1]
+            rows, heads = torch.arange(len(x))[:, None, None], torch.arange(2)[None, :, None]
+            taken = z[rows, heads, top]
+            written = z.cumsum(-1)
+            written[rows, heads, top] = taken * 2
+            written[:, :, [0]] = taken[..., :1] + z[:, :, 2:]
+            return self.last((written - written.mean(0)).flatten(1))
+
+    return fit(Chosen(), batch_size=7)
+
+
+def a_router_for_each_row():
+    """As Crossformer has it: a parameter that is repeated as often as there are rows."""
+
+    class Routed(Net):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Parameter(torch.linspace(-1, 1, 6).view(1, 2, 3))
+
+        def forward(self, x):
+            z = torch.tanh(self.first(x)).view(len(x), 2, 3)
+            scores = torch.einsum("bqd,bkd->bqk", self.router.repeat(len(x), 1, 1), z)
+            return self.last(torch.einsum("bqk,bkd->bqd", scores.softmax(-1), z).flatten(1))
+
+    return fit(Routed(), batch_size=7)
+
+
+def patches_by_keyword():
+    class Patched(Net):
+        def __init__(self):
+            super().__init__()
+            self.patch = nn.Linear(2, 2)
+
+        def forward(self, x):
+            parts = torch.tanh(self.first(x)).unfold(dimension=-1, size=2, step=2)
+            sizes = np.array(parts.shape)
+            parts = torch.reshape(parts, (sizes[0] * sizes[1], sizes[2]))
+            return self.last(self.patch(parts).reshape(sizes[0], sizes[1] * 2))
+
+    return fit(Patched(), batch_size=7)
+
+
+def a_loss_of_frequencies():
+    """In the script, where the second call of a form tells that it keeps rows apart."""
+
+    def loss(model, x, y):
+        out = model(x)
+        near = torch.fft.rfft(out, dim=1) - torch.fft.rfft(F.one_hot(y, 3).to(out), dim=1)
+        return near.abs().mean() + torch.diff(out, dim=1).square().sum(1).mean() + F.cross_entropy(out, y)
+
+    return fit(Net(), loss, batch_size=7)
+
+
+def writes_through_a_view_of_a_diagonal():
+    class Written(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x)).view(len(x), 2, 3) * 1
+            torch.diagonal(z, dim1=1, dim2=2).mul_(3)
+            mean = z.mean(0)
+            torch.diagonal(z, 0, 1, 2).add_(mean[0, :2])
+            return self.last(z.flatten(1))
+
+    return fit(Written(), batch_size=7)
+
+
+def a_function_that_leaves_small_values_as_they_are():
+    """``renorm`` ties columns together once they are long enough."""
+
+    class Bounded(Net):
+        def forward(self, x):
+            self.step += 1
+            z = torch.tanh(self.first(x))
+            return self.last(torch.renorm(z * (0.01 if self.step < 4 else 1.0), 2, 1, 1.0))
+
+    return fit(Bounded(), batch_size=7)

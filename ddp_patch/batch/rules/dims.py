@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..forms import to_local
+from ..names import as_int
+from ..nested import nested
 from ..tensor import BatchTensor, Rule
 
 _MISSING = object()
@@ -48,8 +50,7 @@ def named_dims(
 ) -> set[int] | None:
     """Dimensions that a call names, counted from the left; None for all of them or for anything unclear."""
     dim = kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else _MISSING))
-    if dim is _MISSING:
-        dim = default
+    dim = default if dim is _MISSING else nested(as_int, dim)
     if isinstance(dim, bool) or dim is None:
         return None
     dims = [dim] if isinstance(dim, int) else dim

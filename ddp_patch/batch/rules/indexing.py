@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..factories import counts
 from ..forms import look_through, to_local
 from ..layout import Layout
 from ..shared_memory import shares_memory
@@ -16,6 +15,7 @@ from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from . import lookups
 from .dims import named_dims
+from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
 
 
 def redealt(result: Any, dim: int, source: BatchTensor | None = None) -> Any:
@@ -45,7 +45,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch, index = args
     if not isinstance(batch, BatchTensor):
         return lookups.at_indices(func, batch, index)
-    items = index if isinstance(index, tuple) else (index,)
+    items = tuple(map(scalar, index if isinstance(index, tuple) else (index,)))
     by_row = _by_row(batch, items)
     if by_row is not None:
         return by_row
@@ -62,16 +62,16 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             at_batch, out_dim = item, out
         elif not isinstance(item, (int, slice)) or isinstance(item, bool):
             advanced += 1
-            item_dims = _index_dims(item)
-            if item_dims is None or (dim < batch._layout.dim and item_dims != 1):
+            if index_dims(item) is None:
                 return _picked(func, batch, index, items)
         out += 0 if isinstance(item, int) and dim != batch._layout.dim else 1
         dim += 1
     if out_dim is None:
         out_dim = out + batch._layout.dim - dim
-    if isinstance(at_batch, slice) and at_batch == slice(None) and advanced <= 1:
-        # An integer beside an index tensor is broadcast with it, which may move its dimension to the front.
-        if advanced and any(isinstance(item, int) for item in expanded):
+    if isinstance(at_batch, slice) and at_batch == slice(None):
+        if advanced:
+            out_dim = moved_by(batch, expanded)
+        if out_dim is None:
             return _picked(func, batch, index, items)
         return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
@@ -81,53 +81,15 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _by_row(batch: BatchTensor, items: tuple[Any, ...]) -> BatchTensor | None:
     """``x[torch.arange(B), i]``: an entry of each row, such as the last step of each text."""
-    first, rest = items[0] if items else None, items[1:]
-    layout = batch._layout
-    if not rest or layout.dim != 0 or not counts(first, layout.total):
-        return None
-    own: list[Any] = []
-    for item in rest:
-        if isinstance(item, Tensor):
-            if item.dtype != torch.long or item.shape != (layout.total,):
-                return None
-            if isinstance(item, BatchTensor) and item._layout != layout:
-                return None
-            own.append(to_local(item) if isinstance(item, BatchTensor) else shard(item, layout))
-        elif isinstance(item, (int, slice)) and not isinstance(item, bool):
-            own.append(item)
-        else:
-            return None
-    rows = to_local(batch)
-    return BatchTensor.from_local(rows[(torch.arange(len(rows), device=rows.device), *own)], layout)
+    own = of_each_row(batch, items)
+    return None if own is None else BatchTensor.from_local(to_local(batch)[own[0]], own[1])
 
 
 def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -> Any:
     result = on_whole(func, (batch, index), {})
     first = items[0] if len(items) == 1 else None
-    rows_picked = isinstance(first, (Tensor, list)) and batch._layout.dim == 0 and _index_dims(first) == 1
+    rows_picked = isinstance(first, (Tensor, list)) and batch._layout.dim == 0 and index_dims(first) == 1
     return redealt(result, 0) if rows_picked else result
-
-
-def _index_dims(item: Any) -> int | None:
-    """Dimensions of an integer index; None for masks and anything unclear."""
-    if isinstance(item, Tensor):
-        return None if item.dtype in (torch.bool, torch.uint8) or item.dim() == 0 else item.dim()
-    if isinstance(item, (list, range)) and all(type(i) is int for i in item):
-        return 1
-    if hasattr(item, "dtype") and hasattr(item, "ndim") and item.dtype.kind in "iu" and item.ndim > 0:  # numpy
-        return int(item.ndim)
-    return None
-
-
-def without_ellipsis(items: tuple[Any, ...], dims: int) -> list[Any] | None:
-    """Write out what ``...`` stands for; None where that is unclear."""
-    used = sum(item is not None and item is not Ellipsis for item in items)
-    if sum(item is Ellipsis for item in items) > 1 or used > dims:
-        return None
-    if not any(item is Ellipsis for item in items):
-        return list(items)
-    at = next(i for i, item in enumerate(items) if item is Ellipsis)
-    return [*items[:at], *[slice(None)] * (dims - used), *items[at + 1 :]]
 
 
 def along_dim(position: int, default: Any, several: bool) -> Rule:

@@ -12,7 +12,8 @@ from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
 from ..world import World
 from .elementwise import common_layout, cutter
-from .indexing import getitem, without_ellipsis
+from .indexing import getitem
+from .indices import index_dims, of_each_row, scalar, without_ellipsis
 
 
 def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -28,19 +29,14 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         own_index: Any = to_local(index)
         own_value = value
     else:
-        items = without_ellipsis(index if isinstance(index, tuple) else (index,), batch.dim())
-        if items is None or not all(item is None or type(item) in (int, slice) for item in items):
+        items = index if isinstance(index, tuple) else (index,)
+        of_rows = of_each_row(batch, items)
+        own_index, own_value = of_rows[0] if of_rows is not None else _own_index(batch, items, value), value
+        if own_index is None:
             return NotImplemented
-        dealt = [place for place, item in enumerate(items) if item is not None][batch._layout.dim :][:1]
-        if dealt and items[dealt[0]] != slice(None):
-            part = None if isinstance(value, Tensor) else _own_part(batch, items[dealt[0]])
-            if part is None:
-                return NotImplemented
-            items[dealt[0]] = part
-        own_index, own_value = tuple(items), value
         if isinstance(value, Tensor):
             target = getitem(Tensor.__getitem__, (batch, index), {})
-            layout = common_layout([target, value])
+            layout = common_layout([target, value]) if isinstance(target, BatchTensor) else None
             if layout is None or layout != target._layout or value.dim() > target.dim():
                 return NotImplemented
             own_value = cutter(layout, target.dim())(value)
@@ -49,6 +45,31 @@ def setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     note_write(rows)
     forget_whole(batch)
     return None
+
+
+def _own_index(batch: BatchTensor, index: tuple[Any, ...], value: Any) -> tuple[Any, ...] | None:
+    items = without_ellipsis(tuple(map(scalar, index)), batch.dim())
+    if items is None or not all(_is_plain(item) for item in items):
+        return None
+    dealt = [place for place, item in enumerate(items) if item is not None][batch._layout.dim :][:1]
+    if dealt and not _is_everything(items[dealt[0]]):
+        advanced = not all(item is None or type(item) in (int, slice) for item in items)
+        part = None if advanced or isinstance(value, Tensor) else _own_part(batch, items[dealt[0]])
+        if part is None:
+            return None
+        items[dealt[0]] = part
+    return tuple(items)
+
+
+def _is_plain(item: Any) -> bool:
+    """Tell what leaves the batch dimension where it is: not a batch, nor a mask."""
+    if item is None or type(item) in (int, slice):
+        return True
+    return not isinstance(item, BatchTensor) and index_dims(item) is not None
+
+
+def _is_everything(item: Any) -> bool:
+    return isinstance(item, slice) and item == slice(None)
 
 
 def _own_part(batch: BatchTensor, item: Any) -> slice | None:

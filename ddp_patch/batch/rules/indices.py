@@ -1,0 +1,92 @@
+"""What an index picks: ``x[...]``, item by item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..crossings import shard
+from ..factories import counts
+from ..forms import to_local
+from ..layout import Layout
+from ..names import as_int
+from ..tensor import BatchTensor
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, ...], Layout] | None:
+    """``x[torch.arange(B)[:, None], i]``: what picks of this rank's rows, and how what it picks is dealt; or None."""
+    first: Any = items[0] if items else None
+    layout = batch._layout
+    if len(items) < 2 or layout.dim != 0 or not counts(first, layout.total):
+        return None
+    back = 1 if isinstance(first, range) else first.dim()  # from the last dimension of the indices
+    own: list[Any] = []
+    dims = back
+    for item in items[1:]:
+        if isinstance(item, Tensor):
+            if item.dtype != torch.long:
+                return None
+            dims = max(dims, item.dim())
+            its = _own_indices(item, layout, back)
+            if its is None:
+                return None
+            own.append(its)
+        elif isinstance(item, (int, slice)) and not isinstance(item, bool):
+            own.append(item)
+        else:
+            return None
+    rows = to_local(batch)
+    count = torch.arange(len(rows), device=rows.device)
+    return (count.reshape(-1, *[1] * (back - 1)), *own), layout.at(dims - back)
+
+
+def _own_indices(item: Tensor, layout: Layout, back: int) -> Tensor | None:
+    at = item.dim() - back
+    if isinstance(item, BatchTensor):
+        return to_local(item) if item._layout == layout.at(at) else None
+    if at < 0 or item.shape[at] == 1:
+        return item
+    return shard(item, layout.at(at)) if item.shape[at] == layout.total else None
+
+
+def scalar(item: Any) -> Any:
+    """Write a number of NumPy's, or in a tensor, as one of Python's, as which torch takes it."""
+    if isinstance(item, Tensor):
+        is_number = item.dim() == 0 and item.dtype in _INTEGERS and not isinstance(item, BatchTensor)
+        return int(item) if is_number else item
+    return as_int(item)
+
+
+def moved_by(batch: BatchTensor, items: list[Any]) -> int | None:
+    """Where index tensors along other dimensions leave that of the rows, seen on a tensor without memory."""
+    shape, sizes = [*batch.shape], [size for item in items if isinstance(item, Tensor) for size in item.shape]
+    mark = shape[batch._layout.dim] = 1 + sum(shape) + sum(sizes)
+    index = [torch.empty_like(item, device="meta") if isinstance(item, Tensor) else item for item in items]
+    places = [dim for dim, size in enumerate(torch.empty(shape, device="meta")[tuple(index)].shape) if size == mark]
+    return places[0] if len(places) == 1 else None
+
+
+def index_dims(item: Any) -> int | None:
+    """Dimensions of an integer index; None for masks and anything unclear."""
+    if isinstance(item, Tensor):
+        return None if item.dtype in (torch.bool, torch.uint8) or item.dim() == 0 else item.dim()
+    if isinstance(item, (list, range)) and all(type(i) is int for i in item):
+        return 1
+    if hasattr(item, "dtype") and hasattr(item, "ndim") and item.dtype.kind in "iu" and item.ndim > 0:  # numpy
+        return int(item.ndim)
+    return None
+
+
+def without_ellipsis(items: tuple[Any, ...], dims: int) -> list[Any] | None:
+    """Write out what ``...`` stands for; None where that is unclear."""
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if sum(item is Ellipsis for item in items) > 1 or used > dims:
+        return None
+    if not any(item is Ellipsis for item in items):
+        return list(items)
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    return [*items[:at], *[slice(None)] * (dims - used), *items[at + 1 :]]

@@ -1,0 +1,50 @@
+"""What was seen of functions that have no rule, when they were tried on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# The dimension of a result in which its rows lie, and how many of them each row of the batch became, by path.
+_Dims = Mapping[str, Any]
+_MOST = 4096  # forms of calls, of which a script with lengths of many kinds may have any number
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A call of a function, tried on rows."""
+
+    dims: _Dims | None  # where results have their rows; None if they need the whole batch
+    cut: frozenset[str] = frozenset()  # tensors that every rank has whole, with a row for each of the batch, by path
+    lasts: bool = True  # another call of the same form does the same: it draws nothing, and reads no value
+
+
+@dataclass
+class Tries:
+    """Calls of a session, by their forms, the same on every rank."""
+
+    # Tries a function with its arguments on every rank, given whether that is of interest on this one.
+    agreed: Callable[..., Tried] = lambda func, args, kwargs, asked: Tried(None)
+    _known: dict[Hashable, Tried] = field(default_factory=dict)
+    _sighted: set[Hashable] = field(default_factory=set)
+
+    def seen(self, form: Hashable | None) -> Tried | None:
+        """What such a call does; None where that is not known, or is another thing in each."""
+        its = self._known.get(form)
+        return its if its is not None and its.lasts else None
+
+    def note(self, form: Hashable | None, tried: Tried) -> None:
+        """Keep what was seen of a call. All ranks come here."""
+        if form is not None and len(self._known) < _MOST:
+            self._known[form] = tried
+
+    def is_due(self, form: Hashable | None) -> bool:
+        """Tell whether such a call has come before, and was not tried. All ranks come here."""
+        if form is None or form in self._known or len(self._known) >= _MOST:
+            return False
+        if form in self._sighted:
+            return True
+        if len(self._sighted) < _MOST:
+            self._sighted.add(form)
+        return False

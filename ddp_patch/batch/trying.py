@@ -1,0 +1,152 @@
+"""Functions of torch's without a rule: on the whole batch, until they were seen to keep rows apart.
+
+A function is tried on generic values where a forward is observed, and elsewhere when a call of its form comes a second
+time. What it did holds for calls of the same form: the same function, numbers of Python, shapes and types.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..structure import leaves
+from .crossings import replicate, shard
+from .forms import look_through, to_local
+from .nested import nested
+from .shared_memory import shares_memory
+from .tensor import BatchTensor, by_rule, on_whole
+from .tried import Tried
+from .world import World
+
+# What may refuse a value in the rows of one rank, which a script may catch; and what leaves small values as they are.
+_BY_VALUE = {
+    *(name for name in dir(torch.linalg) if not name.startswith("_")),
+    "cholesky_inverse", "cholesky_solve", "geqrf", "inverse", "lobpcg", "lu_unpack", "orgqr", "ormqr", "pinverse",
+    "svd_lowrank", "pca_lowrank", "triangular_solve", "renorm",
+} - {"cross", "diagonal", "matrix_norm", "matmul", "multi_dot", "norm", "vecdot", "vector_norm", "vander"}  # fmt: skip
+_PLAIN = (
+    bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, types.EllipsisType,
+)  # fmt: skip
+_COMPILED = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType,
+)  # fmt: skip
+
+
+class _Unknown(Exception):
+    """An argument of which nobody can tell whether it is the same in the next call."""
+
+
+def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that has no rule."""
+    world = World.get()
+    form = _form(func, args, kwargs)
+    known = world.tries.seen(form)
+    if known is not None and known.dims is not None:
+        _meet(world, args, kwargs, known)
+        cut = {id(leaf) for path, leaf in leaves((args, kwargs)) if path in known.cut} if known.cut else set()
+        return by_rule(functools.partial(_on_rows, known.dims, cut), func, args, kwargs)
+    batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
+    gathers = any(batch._whole is None for batch in batches)  # so that every rank is here
+
+    def deal(result: Any) -> Any:
+        tensors = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
+        is_dense = bool(tensors) and all(leaf.layout is torch.strided for leaf in tensors)
+        _meet(world, args, kwargs, known)
+        tried = None
+        if known is not None:
+            return None
+        if world.observation is not None:
+            tried = world.observation.tried(func, args, kwargs, is_dense and form is not None)
+        elif gathers and is_dense and world.tries.is_due(form):
+            tried = world.tries.agreed(func, args, kwargs, True)
+        if tried is not None and is_dense:
+            world.tries.note(form, tried)
+        if tried is None or tried.dims is None:
+            return None
+        return _dealt(result, tried.dims, batches, whole=True)
+
+    return on_whole(func, args, kwargs, deal)
+
+
+def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], known: Tried | None) -> None:
+    seen = world.observation
+    if seen is None:
+        return
+    for _, leaf in leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
+            seen.met(leaf)
+    if known is not None:
+        seen.meets_tried(known)
+
+
+def _on_rows(dims: Any, cut: set[int], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    batches: list[BatchTensor] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, BatchTensor):
+            batches.append(value)
+            return to_local(value)
+        if id(value) in cut:
+            return shard(value, layout)
+        return replicate(value) if isinstance(value, Tensor) else value
+
+    layout = next(leaf._layout for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor))
+
+    result = func(*nested(take, args), **nested(take, kwargs))
+    return _dealt(result, dims, batches, whole=False)
+
+
+def _dealt(result: Any, dims: Any, batches: list[BatchTensor], *, whole: bool) -> Any:
+    """Results of a function that keeps rows apart, as batches."""
+    paths, layout = {id(leaf): path for path, leaf in leaves(result)}, batches[0]._layout
+    given = {id(batch._whole if whole else batch._rows): batch for batch in batches}
+
+    def deal(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) in given:
+            return given.get(id(leaf), leaf)
+        dim, factor = dims[paths[id(leaf)]]
+        its = layout.at(dim) if factor == 1 else layout.times(factor, dim)
+        if not whole:
+            return BatchTensor.from_local(leaf, its)
+        batch = BatchTensor.from_full(leaf, its)
+        if any(shares_memory(leaf, other._whole) for other in batches if other._whole is not None):
+            look_through(batch)
+        return batch
+
+    return nested(deal, result)
+
+
+def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    if not _is_torchs(func) or getattr(func, "__name__", "").removeprefix("linalg_") in _BY_VALUE:
+        return None
+    try:
+        return func, _told(args), _told(kwargs)
+    except _Unknown:
+        return None
+
+
+def _is_torchs(func: Any) -> bool:
+    """Tell a function of torch's, of which the next call computes what this one does."""
+    if isinstance(func, _COMPILED):
+        return True
+    return isinstance(func, types.FunctionType) and func.__module__.startswith("torch.")
+
+
+def _told(value: Any) -> Hashable:
+    if isinstance(value, BatchTensor):
+        return BatchTensor, value.dtype, value.device, value.shape, value._layout
+    if isinstance(value, Tensor):
+        return Tensor, value.dtype, value.device, value.layout, value.shape
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        return type(value), *map(_told, value)
+    if type(value) is dict:
+        return dict, *((key, _told(item)) for key, item in value.items())
+    if type(value) in _PLAIN:
+        return type(value), value
+    raise _Unknown

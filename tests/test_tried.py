@@ -1,0 +1,103 @@
+"""Functions that have no rule: tried once, and on rows from then on. Counted: what ranks tell each other in a step."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
+from ddp_patch.batch.world import World
+
+
+class Periods(nn.Module):
+    """What the whole batch has most of says how each row is rolled, as in TimesNet and Autoformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        spectrum = torch.fft.rfft(z, dim=1)
+        strength = spectrum.abs().mean(0)
+        for place in strength.topk(2)[1]:
+            z = z + torch.roll(z, -int(place), -1) * spectrum.abs()[:, place].unsqueeze(1).repeat(1, z.shape[1])
+        return self.last(torch.fft.irfft(spectrum * strength, n=8, dim=1) + z)
+
+
+class Chosen(nn.Module):
+    """Queries that are chosen for each row, as in Informer, in a forward that looks at the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x)).view(len(x), 2, 4)
+        z = z - z.mean(0)
+        far = z[:, torch.tensor([[0], [1]]), torch.tensor([[0, 2], [1, 3]])].sum(-1, keepdim=True)
+        top = (z * far).topk(2, sorted=False)[1]
+        rows, heads = torch.arange(len(x))[:, None, None], torch.arange(2)[None, :, None]
+        written = z.cumsum(-1)
+        written[rows, heads, top] = z[rows, heads, top] * 2
+        written[:, :, [0]] = z[..., 1:2]
+        return self.last(torch.einsum("bqd,bkd->bqk", written, z).reshape(len(x), -1).repeat(1, 2))
+
+
+class Patched(nn.Module):
+    """Patches by keyword, and sizes that NumPy computed, in a forward that looks at the whole batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.patch, self.last = nn.Linear(6, 8), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = torch.tanh(self.first(x))
+        parts = (z - z.mean(0)).unfold(dimension=-1, size=4, step=4)
+        rows, count, length = np.array(parts.shape)
+        return self.last(self.patch(torch.reshape(parts, (rows * count, length))).reshape(rows, count * length))
+
+
+KINDS = {kind.__name__: kind for kind in (Periods, Chosen, Patched)}
+
+
+def counts(kind):
+    """Ranks' exchanges of rows and of objects in each step of a small training."""
+    torch.manual_seed(0)
+    model = KINDS[kind]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = []
+    for x, y in DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(0, 3, (64,))), 8):
+        before = dict(World.get().ledger.collectives)
+        out = model(x)
+        loss = F.cross_entropy(out, y) + torch.fft.rfft(out, dim=1).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after = World.get().ledger.collectives
+        found.append([after[name] - before.get(name, 0) for name in ("all_gather", "all_gather_object")])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forward_that_looks_at_the_whole_batch_pays_for_that_function_alone(ranks, kind):
+    for found in ranks.call(counts, 2, kind).ok().results:
+        assert found[0][0] > 0  # they were tried
+        assert [gathers for gathers, _ in found[4:]] == [0] * 4, found
+        assert found[-1] == found[-2], found
+
+
+def forms():
+    """Call a function with another shape each time, as texts have."""
+    for length in range(5000):
+        ddp_patch.shard_batch(torch.ones(4, 1)).repeat(1, length % 3 + 1).diff(n=1, prepend=torch.zeros(4, length))
+    tries = World.get().tries
+    return len(tries._known), len(tries._sighted)
+
+
+def test_forms_of_calls_that_are_remembered_are_bounded(ranks):
+    known, sighted = ranks.call(forms, 2).ok().results[0]
+    assert known <= 4096
+    assert sighted <= 4096
