@@ -175,7 +175,8 @@ def test_a_program_with_the_line_ends_and_starts_children_as_without_it(tmp_path
         folder.mkdir()
         (tmp_path / f"{name}.py").write_text(line + script)
         command = [sys.executable, *launch, str(tmp_path / f"{name}.py")]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        # As on a terminal: what is printed while modules are deleted is lost in a buffer.
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

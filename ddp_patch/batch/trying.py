@@ -23,11 +23,13 @@ from .tensor import BatchTensor, by_rule, on_whole
 from .tried import Tried
 from .world import World
 
-# What may refuse a value in the rows of one rank, which a script may catch; and what leaves small values as they are.
+# What may refuse a value in the rows of one rank, which a script may catch; what leaves small values as they are; what
+# goes by how a tensor lies in memory.
 _BY_VALUE = {
     *(name for name in dir(torch.linalg) if not name.startswith("_")),
     "cholesky_inverse", "cholesky_solve", "geqrf", "inverse", "lobpcg", "lu_unpack", "orgqr", "ormqr", "pinverse",
     "svd_lowrank", "pca_lowrank", "triangular_solve", "renorm",
+    "as_strided", "as_strided_copy", "as_strided_scatter",
 } - {"cross", "diagonal", "matrix_norm", "matmul", "multi_dot", "norm", "vecdot", "vector_norm", "vander"}  # fmt: skip
 _PLAIN = (
     bool, int, float, complex, str, type(None), torch.Size, torch.dtype, torch.device, torch.layout,

@@ -120,8 +120,8 @@ class _Trials:
             self._generic[id(leaf)] = _generic(whole, self._generator)
         generic = self._generic[id(leaf)]
         if isinstance(leaf, BatchTensor):
-            return generic.narrow(leaf._layout.dim, start, count)
-        return generic.narrow(self._layout.dim, start, count) if id(leaf) in self._cut else generic
+            return generic.narrow(leaf._layout.dim, start, count).clone()  # as rows are, in memory of their own
+        return generic.narrow(self._layout.dim, start, count).clone() if id(leaf) in self._cut else generic
 
 
 def _runs(rows: int) -> list[tuple[int, int]]:
