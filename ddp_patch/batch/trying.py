@@ -28,7 +28,7 @@ from .world import World
 _BY_VALUE = {
     *(name for name in dir(torch.linalg) if not name.startswith("_")),
     "cholesky_inverse", "cholesky_solve", "geqrf", "inverse", "lobpcg", "lu_unpack", "orgqr", "ormqr", "pinverse",
-    "svd_lowrank", "pca_lowrank", "triangular_solve", "renorm",
+    "svd_lowrank", "pca_lowrank", "triangular_solve", "renorm", "masked_scatter",
     "as_strided", "as_strided_copy", "as_strided_scatter",
 } - {"cross", "diagonal", "matrix_norm", "matmul", "multi_dot", "norm", "vecdot", "vector_norm", "vander"}  # fmt: skip
 _PLAIN = (

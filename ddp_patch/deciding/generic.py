@@ -6,6 +6,7 @@ The values at hand may hide it: what is multiplied by a gate that starts at zero
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -86,6 +87,7 @@ class _Trials:
         self._cut, self._layout = cut, layout  # tensors that are no batches, by identity
         self._generator = torch.Generator("cpu").manual_seed(0)
         self._generic: dict[int, Tensor] = {}
+        self._plain: list[tuple[Tensor, Tensor]] = []  # what is no batch, and how it was
         self._lasts = True
 
     def tried(self, rank: int) -> Tried:
@@ -95,6 +97,8 @@ class _Trials:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 (dims,) = self._compared(total, [self._layout.span(rank)])
                 if dims is None or None in dims.values() or any(its != dims for its in self._compared(few, _runs(few))):
+                    return Tried(None)
+                if not all(itertools.starmap(torch.equal, self._plain)):  # running statistics, which rows would part
                     return Tried(None)
         except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
             return Tried(None)
@@ -117,7 +121,9 @@ class _Trials:
             return leaf
         if id(leaf) not in self._generic:
             whole = full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
-            self._generic[id(leaf)] = _generic(whole, self._generator)
+            self._generic[id(leaf)] = made = _generic(whole, self._generator)
+            if not isinstance(leaf, BatchTensor) and made.layout is torch.strided:
+                self._plain.append((made, made.clone()))
         generic = self._generic[id(leaf)]
         if isinstance(leaf, BatchTensor):
             return generic.narrow(leaf._layout.dim, start, count).clone()  # as rows are, in memory of their own
@@ -141,7 +147,7 @@ def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:
         kind = torch.float32 if is_real and tensor.element_size() <= 4 else torch.float64
         noise = torch.rand(tensor.shape, generator=generator, dtype=kind, device="cpu").to(tensor.device)
         if tensor.dtype is torch.bool:
-            return noise > 0.5
+            return noise > 0.5 if tensor.numel() > 1 else torch.ones_like(tensor)
         if not is_real:
             least, most = tensor.min(), tensor.max()
             return least + noise.mul_(most - least + 1).to(tensor.dtype)

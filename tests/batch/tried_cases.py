@@ -60,7 +60,8 @@ def apart(r):
 def together(r):
     """What ties rows together, now or with other values, sees all of them in every call."""
     x, dim = batch(r, dims=2, dim=0, low=0.1, high=0.3)
-    form = r.randrange(12)
+    form = r.randrange(14)
+    means, spreads = torch.zeros(2), torch.ones(2)
 
     def function(x):
         def tried(x, number):
@@ -87,11 +88,19 @@ def together(r):
                 return x.masked_scatter(x > 0.2 * number, torch.arange(x.numel(), dtype=x.dtype))
             if form == 10:
                 return torch.trapezoid(x, dim=0), torch.kron(torch.eye(2), x), torch.outer(x[:, 0], x[:, 0])
+            if form == 11:
+                image = torch.stack([x, x * 2], 1)
+                torch.instance_norm(image, None, None, means, spreads, True, 0.1, 1e-5, False)
+                return means * 1, spreads * 1
+            if form == 12:
+                return x.masked_scatter(torch.tensor(number != 1), torch.arange(x.numel() + 9, dtype=x.dtype))
             return torch.histc(x.detach(), 4), torch.bincount((x.detach()[:, 0] * 10).long()), F.pdist(x)
 
+        means.zero_()
+        spreads.fill_(1)
         return [tried(x * number, number) for number in (1, 1, 2, 9, 9, 1)]
 
-    return Call(function, [(x, dim)], local=False, grads=form not in (8,))
+    return Call(function, [(x, dim)], local=False, grads=form not in (8, 11, 12))
 
 
 def draws(r):
@@ -258,7 +267,7 @@ CASES = {
 }
 REPEATS = {
     "tried_apart": 48,
-    "tried_together": 36,
+    "tried_together": 42,
     "tried_draws": 8,
     "by_name_and_size": 27,
     "several_indices": 30,
