@@ -94,6 +94,15 @@ def full_tensor(batch: BatchTensor) -> Tensor:
     return batch._whole
 
 
+def become(batch: BatchTensor, other: BatchTensor) -> None:
+    """Give a batch the sizes of a view of it, as ``x.unsqueeze_(1)`` does."""
+    with torch._C.DisableTorchFunctionSubclass():
+        batch.data = other  # its sizes; there is no memory
+    batch._rows, batch._layout, batch._whole, batch._whole_copy = other._rows, other._layout, None, None
+    batch._lies_as_whole = batch._whole_first = False
+    agree(batch)
+
+
 def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
     """The form that all gradients of a batch come by, and whether it is the whole: the other is computed from it."""
     if batch._rows is not None and batch._whole is not None and batch._whole_first is None:

@@ -193,6 +193,49 @@ def by_name_and_size(r):
     return Call(function, [(x, dim)])
 
 
+def sizes_in_place(r):
+    """``x.unsqueeze_(1)`` and its like: the same tensor, of other sizes."""
+    x, dim = batch(r, dims=3, dim=r.randrange(2))
+    form = r.randrange(9)
+
+    def function(x):
+        z = x * 1
+        before = z
+        if form == 0:
+            z.unsqueeze_(-1 if len(x) % 2 else 0)
+        elif form == 1:
+            z = z[:, :1] * 2 if dim == 0 else z[:1] * 2
+            before = z.squeeze_(1 - dim)
+        elif form == 2:
+            z.transpose_(0, 1)
+        elif form == 3:
+            z.swapaxes_(axis0=0, axis1=-1)
+        elif form == 4:
+            z = z[..., 0] + 1
+            before = z.t_()
+        elif form == 5:
+            z.unsqueeze_(dim=1).mul_(3)
+            z.squeeze_()
+        elif form == 6:
+            leaf = z.detach().requires_grad_()
+            try:
+                leaf.unsqueeze_(1)
+            except RuntimeError as error:
+                return z, torch.tensor([ord(letter) for letter in str(error)])
+        elif form == 7:
+            other = z.view(z.shape)
+            z.unsqueeze_(0)
+            other.mul_(2)
+            return z, other, x
+        else:
+            whole = z.sum(dim)
+            z.unsqueeze_(1)
+            return z, z.sum(dim + dim), whole, torch.as_tensor(z.detach().numpy().sum()), z.squeeze(1) * 2
+        return z, torch.tensor(before is z), z.sum(0), z * 2, torch.tensor(len(z)), x
+
+    return Call(function, [(x, dim)], local=form not in (8,))
+
+
 def several_indices(r):
     """Index tensors along other dimensions, side by side or apart."""
     x, dim = batch(r, dims=4, dim=r.randrange(4))
@@ -262,6 +305,7 @@ CASES = {
     "tried_failures": failures,
     "tried_views": written_views,
     "by_name_and_size": by_name_and_size,
+    "sizes_in_place": sizes_in_place,
     "several_indices": several_indices,
     "of_each_row": of_each_row,
 }
@@ -270,6 +314,7 @@ REPEATS = {
     "tried_together": 42,
     "tried_draws": 8,
     "by_name_and_size": 27,
+    "sizes_in_place": 36,
     "several_indices": 30,
     "of_each_row": 40,
 }

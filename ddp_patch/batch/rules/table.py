@@ -29,13 +29,14 @@ from . import (
     reductions,
     sequences,
     shapes,
+    shapes_in_place,
     writes,
 )
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, dims, networks, products, sequences,
-    dropout, copies, writes,
+    dropout, copies, writes, shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 

@@ -1,0 +1,35 @@
+"""Functions that give a tensor other sizes, where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..forms import become, to_local, whole_is_seen
+from ..names import as_rules_have_them
+from ..tensor import RULES, BatchTensor, Rule
+
+
+def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.unsqueeze_(1)``: the same batch, of other sizes."""
+    batch = args[0]
+    if not isinstance(batch, BatchTensor) or whole_is_seen(batch):
+        return NotImplemented
+    rows = to_local(batch)
+    if rows.requires_grad and rows.is_leaf and torch.is_grad_enabled():
+        return func(rows, *args[1:], **kwargs)  # raises
+    other = getattr(Tensor, func.__name__.removesuffix("_"))
+    rule = RULES[other]
+    view = rule(other, *as_rules_have_them(rule, other, args, kwargs))
+    if view is NotImplemented:
+        return NotImplemented
+    become(batch, view)
+    return batch
+
+
+def rules() -> list[tuple[Any, Rule]]:
+    """Methods that end with an underscore."""
+    names = ("squeeze_", "unsqueeze_", "transpose_", "swapaxes_", "swapdims_", "t_")
+    return [(getattr(Tensor, name), in_place) for name in names]
