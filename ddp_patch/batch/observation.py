@@ -175,6 +175,12 @@ class Observation:
         """A batch was made."""
         self._made[id(batch)] = weakref.ref(batch)
 
+    def resized(self, batch: Any) -> None:
+        """A batch gets other sizes, where it stands: rows that the forward is given would, and their batch not."""
+        if id(batch) not in self._made:
+            why = f"{self.function} changes the sizes of what the forward is given"
+            self.tied(why, "Write the form that returns a new tensor", here=True)
+
     def excuse(self, kept: Any) -> None:
         """Torch keeps these, to compute with them again."""
         self._excused.update(id(leaf) for _, leaf in leaves(kept))

@@ -898,3 +898,35 @@ def a_function_that_leaves_small_values_as_they_are():
             return self.last(torch.renorm(z * (0.01 if self.step < 4 else 1.0), 2, 1, 1.0))
 
     return fit(Bounded(), batch_size=7)
+
+
+def a_forward_that_gives_its_argument_other_sizes():
+    class Sized(Net):
+        def forward(self, x):
+            x.unsqueeze_(1).mul_(2)
+            return super().forward(x.squeeze(1))
+
+    def loss(model, x, y):
+        out = model(x)
+        return F.cross_entropy(out, y) + x.dim() + x.squeeze(1).mean()
+
+    return fit(Sized(), loss, batch_size=7)
+
+
+def targets_that_get_other_sizes():
+    def loss(model, x, y):
+        target = y.unsqueeze_(1)
+        hot = torch.zeros(len(target), 3).scatter_(1, target, 1.0)
+        return -(model(x).log_softmax(1) * hot).sum(1).mean() + y.dim()
+
+    return fit(Net(), loss, batch_size=7)
+
+
+def sizes_that_are_dropped_where_a_rank_has_one_row():
+    class Dropped(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x)).unsqueeze(-1) * 1
+            z.squeeze_()
+            return self.last(z).unsqueeze_(0).squeeze_(0)
+
+    return [*fit(Dropped(), batch_size=3), *fit(Dropped(), batch_size=7)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..forms import become, to_local, whole_is_seen
 from ..names import as_rules_have_them
 from ..tensor import RULES, BatchTensor, Rule
+from ..world import World
 
 
 def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -25,6 +26,8 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     view = rule(other, *as_rules_have_them(rule, other, args, kwargs))
     if view is NotImplemented:
         return NotImplemented
+    if (seen := World.get().observation) is not None:
+        seen.resized(batch)
     become(batch, view)
     return batch
 
