@@ -165,6 +165,22 @@ def written_views(r):
     return Call(function, [(x, dim)], local=False, grads=False)
 
 
+def states_of_rows(r):
+    """Recurrent layers on sequences that every rank has whole, from states of rows, as a decoder's positions are."""
+    x, dim = batch(r, dims=3, dim=1)
+    layers, rows, size = x.shape
+    kind, first = r.choice([torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM]), r.random() < 0.5
+    torch.manual_seed(r.randrange(1000))
+    net = kind(3, size, layers, batch_first=first)
+    positions = torch.rand(rows, 2, 3) if first else torch.rand(2, rows, 3)
+
+    def function(x):
+        states = (x, x * 2) if kind is torch.nn.LSTM else x
+        return net(positions, states)
+
+    return Call(function, [(x, dim)])
+
+
 def by_name_and_size(r):
     """Arguments by name, and sizes that NumPy computed, stay on rows."""
     x, dim = batch(r, dims=3, dim=0)
@@ -267,7 +283,7 @@ def of_each_row(r):
     rows, columns, last = x.shape
     i = torch.randint(columns, (rows, 2), generator=generator(r))
     j = torch.randint(last, (rows, 2), generator=generator(r))
-    form = r.randrange(10)
+    form = r.randrange(11)
 
     def function(x, i, j):
         every, heads = torch.arange(rows), torch.arange(last)
@@ -286,6 +302,9 @@ def of_each_row(r):
             z[every, i[:, 0]] = torch.ones(rows, last)
         elif form == 6:
             z[every[:, None], i] = x[every[:, None], i] * 3
+        elif form == 10:
+            grid = torch.meshgrid(torch.arange(rows), torch.arange(2), torch.arange(last), indexing="ij")
+            return z[grid[0], i[:, :, None].expand(-1, -1, last), grid[2]]
         elif form == 8:
             z[:, [0, columns - 1]] = 0
         elif form == 9:
@@ -304,6 +323,7 @@ CASES = {
     "tried_draws": draws,
     "tried_failures": failures,
     "tried_views": written_views,
+    "states_of_rows": states_of_rows,
     "by_name_and_size": by_name_and_size,
     "sizes_in_place": sizes_in_place,
     "several_indices": several_indices,
@@ -316,5 +336,5 @@ REPEATS = {
     "by_name_and_size": 27,
     "sizes_in_place": 36,
     "several_indices": 30,
-    "of_each_row": 40,
+    "of_each_row": 44,
 }

@@ -21,7 +21,7 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
     """``x[torch.arange(B)[:, None], i]``: what picks of this rank's rows, and how what it picks is dealt; or None."""
     first: Any = items[0] if items else None
     layout = batch._layout
-    if len(items) < 2 or layout.dim != 0 or not counts(first, layout.total):
+    if len(items) < 2 or layout.dim != 0 or not counts(_column(first), layout.total):
         return None
     back = 1 if isinstance(first, range) else first.dim()  # from the last dimension of the indices
     own: list[Any] = []
@@ -42,6 +42,12 @@ def of_each_row(batch: BatchTensor, items: tuple[Any, ...]) -> tuple[tuple[Any, 
     rows = to_local(batch)
     count = torch.arange(len(rows), device=rows.device)
     return (count.reshape(-1, *[1] * (back - 1)), *own), layout.at(dims - back)
+
+
+def _column(item: Any) -> Any:
+    """Of an expanded tensor, as ``torch.meshgrid`` gives them, what was expanded."""
+    is_expanded = isinstance(item, Tensor) and item.dim() > 1 and not any(item.stride()[1:])
+    return item[(slice(None), *[0] * (item.dim() - 1))] if is_expanded else item
 
 
 def _own_indices(item: Tensor, layout: Layout, back: int) -> Tensor | None:

@@ -82,19 +82,29 @@ def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs or len(args) != 9 or isinstance(args[1], (list, tuple)) != several:
         return NotImplemented
     batch, states, weights, _, layers, dropout, training, _, batch_first = args
-    if not isinstance(batch, BatchTensor) or not isinstance(weights, (list, tuple)) or batch.dim() != 3:
+    if not isinstance(weights, (list, tuple)) or batch.dim() != 3:
         return NotImplemented
-    layout = batch._layout
-    if layout.dim != (0 if batch_first else 1):
+    layout = _layout_of(batch, states if several else [states], 0 if batch_first else 1)
+    if layout is None:
         return NotImplemented
     own = _states(states, layout.at(1), 3)
     if own is None or any(isinstance(weight, BatchTensor) for weight in weights):
         return NotImplemented
     flat = [replicate(weight) for weight in weights]
     with _draws(dropout != 0 and training and layers > 1):
-        result = func(to_local(batch), own if several else own[0], flat, *args[3:])
+        result = func(aligned(batch, layout), own if several else own[0], flat, *args[3:])
     dims = [layout, *[layout.at(1)] * len(own)]
     return tuple(BatchTensor.from_local(rows, at) for rows, at in zip(result, dims, strict=True))
+
+
+def _layout_of(batch: Tensor, states: Any, dim: int) -> Layout | None:
+    """How the rows of sequences are dealt, which every rank may have whole beside states of a batch."""
+    if isinstance(batch, BatchTensor):
+        return batch._layout if batch._layout.dim == dim else None
+    state = next((state for state in states if isinstance(state, BatchTensor)), None)
+    if state is None or state._layout.dim != 1 or batch.shape[dim] != state._layout.total:
+        return None
+    return state._layout.at(dim)
 
 
 def cell(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
