@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 SCRIPT = """
 import os, sys, ddp_patch
@@ -199,7 +200,7 @@ def test_ranks_that_compute_end_where_no_launcher_ends_them(tmp_path, hosts):
         for rank in range(3)
     ]
     try:
-        said = [process.communicate(timeout=90)[1] for process in processes]
+        said = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     finally:
         for process in processes:
             if process.poll() is None:
@@ -270,7 +271,7 @@ def started_by_hydra(tmp_path, script, address=(), starts=STARTS):
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **address}
     command = [str(tmp_path / "hydra_pmi_proxy"), "start.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     done.stderr += "".join(path.read_text() for path in sorted(tmp_path.glob("said.*")))  # one after the other
     return done
 
