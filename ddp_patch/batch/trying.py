@@ -137,7 +137,7 @@ def _is_torchs(func: Any) -> bool:
     """Tell a function of torch's, of which the next call computes what this one does."""
     if isinstance(func, _COMPILED):
         return True
-    return isinstance(func, types.FunctionType) and func.__module__.startswith("torch.")
+    return isinstance(func, types.FunctionType) and (func.__module__ or "").startswith("torch.")
 
 
 def _told(value: Any) -> Hashable:
