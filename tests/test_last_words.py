@@ -138,8 +138,25 @@ def test_what_a_script_has_faulthandler_do_is_done(tmp_path):
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
 
+# All but what gloo and the store's server have, whose threads abort the process that closes it before it ends.
+CLOSES = """
+import contextlib, os, socket
+
+for number in range(3, 256):
+    with contextlib.suppress(OSError):
+        kind = os.readlink(f"/proc/self/fd/{number}")
+        if kind.startswith("socket"):
+            with socket.socket(fileno=os.dup(number)) as twin:
+                closes = twin.getpeername()[1] == int(os.environ["MASTER_PORT"])
+        else:
+            closes = "eventpoll" not in kind and "eventfd" not in kind
+        if closes:
+            os.close(number)
+"""
+
+
 def test_an_exit_at_once_is_one_where_nothing_can_be_said(tmp_path):
-    text = LISTENS[: LISTENS.index("import ctypes")] + "import os\nos.closerange(3, 256)\nos._exit(0)\n"
+    text = LISTENS[: LISTENS.index("import ctypes")] + CLOSES + "os._exit(0)\n"
     (tmp_path / "train.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -231,11 +231,13 @@ print([process.wait() for process in ranks])
 
 
 ENDS_WITHIN = """
-import os
+import os, time
 import ddp_patch
 import ddp_patch.job.job
 if os.environ["PMI_RANK"] == %r:
     ddp_patch.job.job.connect = lambda *_: os._exit(3)
+else:
+    ddp_patch.job.job.reaching.choose_interface = lambda *_: time.sleep(%s)
 ddp_patch.enable()
 """
 
@@ -252,9 +254,10 @@ def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_th
     assert done.stderr.count("ValueError: a bad value") == 1
 
 
+@pytest.mark.parametrize("later", [0, 4], ids=["at once", "later"])  # seconds, after which the others come
 @pytest.mark.parametrize("rank", ["0", "2"])
-def test_a_rank_that_ends_as_the_ranks_are_connected_ends_the_others(tmp_path, rank):
-    done = started_by_hydra(tmp_path, ENDS_WITHIN % rank)
+def test_a_rank_that_ends_as_the_ranks_are_connected_ends_the_others(tmp_path, rank, later):
+    done = started_by_hydra(tmp_path, ENDS_WITHIN % (rank, later))
     assert all(code != "0" for code in re.findall(r"\d+", done.stdout)), done
     assert done.stdout.count("3") == 1, done
 

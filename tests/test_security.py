@@ -233,6 +233,10 @@ def test_the_store_cannot_name_what_somebody_else_wrote(holder, tmp_path, monkey
         os.close(memory)
     with pytest.raises(LaunchError, match="cannot be read"):
         holder.agreed([{**holder.told, "memory": f"{own}/{1 << 20}"}])
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    assert ended.wait() == 0
+    with pytest.raises(LaunchError, match="Rank 0, which holds the key of the job, ended within"):
+        holder.agreed([{**holder.told, "memory": f"/proc/{ended.pid}/fd/3"}])
     assert holder.agreed([holder.told]) is not None
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert holder.agreed([holder.told]) is None

@@ -111,4 +111,19 @@ class Offer:
                 is_ours = where == f"/memfd:{_MEMORY} (deleted)" and user == os.geteuid()
                 return memory.read() if is_ours else b""
         except OSError as error:
+            if not _runs(path.split("/")[2]):
+                raise LaunchError(
+                    "Rank 0, which holds the key of the job, ended within ddp_patch.enable(). Look at what it printed."
+                ) from None
             raise LaunchError(f"The key that rank 0 holds for the others cannot be read ({error}). {HOW}") from error
+
+
+def _runs(pid: str) -> bool:
+    """Tell whether a process has not ended. What is left of one that has, until it is waited for, runs nothing."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except FileNotFoundError:
+        return False
+    except OSError:  # of another user
+        pass
+    return True

@@ -75,6 +75,13 @@ class Waiting:
         try:
             line = self._free.pop()
         except IndexError:
+            try:
+                self._store.check([key])  # a new connection to one that is gone is tried until its time-out
+            except RuntimeError as error:
+                gone: SimpleQueue[Any] = SimpleQueue()
+                gone.put(error)
+                then()
+                return gone
             line = _Line(self._store, self._free)
             self._lines.append(line)
         return line.ask(key, then)
@@ -90,8 +97,7 @@ class _Line:
     """A connection, and the thread that waits at it."""
 
     def __init__(self, store: Any, free: list[_Line]) -> None:
-        self._store = store.clone()
-        self._store.set_timeout(_ENDLESS)
+        self._of = store
         self._free = free
         self._asked: SimpleQueue[tuple[str, SimpleQueue[Any], Callable[[], object]] | None] = SimpleQueue()
         self._awaited: str | None = None
@@ -117,12 +123,16 @@ class _Line:
         self._running.acquire(timeout=_END_WAIT)
 
     def _run(self) -> None:
+        store = None
         try:
             while (asked := self._asked.get()) is not None:
                 key, found, then = asked
                 value: Any
                 try:
-                    value = self._store.get(key)
+                    if store is None:
+                        store = self._of.clone()
+                        store.set_timeout(_ENDLESS)
+                    value = store.get(key)
                 except RuntimeError as error:
                     value = error
                 self._awaited = None
