@@ -31,14 +31,14 @@ export OMP_NUM_THREADS ?= 1
 demo: .venv/with-examples
 	$(BIN)/python examples/demo.py
 
-# ONLY='-m "not thorough"' leaves out what `make thorough` tries whole.
+# What a change must pass. ONLY='-m "not long and not thorough"' leaves out what `make thorough` tries whole.
 test: .venv/with-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q $(ONLY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not long" $(ONLY)
 
-# What the suite tries in part: every habit on 2, 3 and 4 ranks, 200 random programs, 50 exits, ...
-# PROGRAMS_FIRST=1000 composes other programs.
+# What `make test` tries in part or not at all, before a release: every habit on 2, 3 and 4 ranks, 200 random programs,
+# 50 exits, jobs that restart, notebooks, debuggers, ... PROGRAMS_FIRST=1000 composes other programs.
 thorough: .venv/with-test
-	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m thorough
+	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "thorough or long" $(ONLY)
 
 # verify on 90 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
 collections: .venv/with-test

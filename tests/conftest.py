@@ -28,6 +28,15 @@ LAUNCHERS = ("DDP_PATCH_", "ACCELERATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE",
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark as long those variants of a test that ``some`` does not name."""
+    for item in items:
+        mark = item.get_closest_marker("some")
+        if mark is not None and not any(part in item.callspec.id for part in mark.args):
+            item.add_marker("long")
+
+
 @dataclass
 class Outcome:
     """What the ranks of one case left behind."""

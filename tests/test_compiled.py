@@ -154,6 +154,7 @@ def normed(backend, fullgraph):
     return [*said, model.norm.running_var.sum().item()], runs["model forward"]
 
 
+@pytest.mark.some("False-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize(("backend", "fullgraph"), [("eager", False), ("aot_eager", False), ("aot_eager", True)])
 def test_a_model_with_batch_norm_is_compiled_around_it(ranks, backend, fullgraph, nproc):

@@ -344,11 +344,13 @@ def test_a_breakpoint_says_what_it_says_on_one_process(alone, lines, nproc):
     assert "ddp_patch:" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nproc", [3])
 def test_a_debugger_steps_into_a_forward_as_on_one_process(alone, nproc):
     same(alone, nproc, STOPPING, INTO_FORWARD)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nproc", [2])
 def test_a_breakpoint_in_a_forward_stops_once_for_every_call(alone, nproc):
     lines = ["p x.shape", "p x.sum().item()", "w", "n", "n", "c", "p x[0]", "c", "c", "c"]
@@ -358,6 +360,7 @@ def test_a_breakpoint_in_a_forward_stops_once_for_every_call(alone, nproc):
     assert "dataset" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nproc", [2])
 def test_a_script_under_pdb_goes_on_where_it_becomes_ranks(alone, nproc):
     said, code = same(alone, nproc, RUNNING, UNDER_PDB, ("-m", "pdb"))
@@ -365,6 +368,7 @@ def test_a_script_under_pdb_goes_on_where_it_becomes_ranks(alone, nproc):
     assert re.search(r"Restarting \S*train.py with arguments:", said)
 
 
+@pytest.mark.long
 def test_pdb_runs_a_script_under_ddp_patch(alone, tmp_path):
     untouched = RUNNING.replace("import ddp_patch\nddp_patch.enable()\n", "pass\npass\n")
     lines = ("b 17", "c", "w", "p x.sum().item()", "cl 1", "c", "q")
@@ -383,10 +387,12 @@ def test_debuggers_that_a_script_calls_itself_are_one(alone, nproc):
     assert "KeyboardInterrupt" in said
 
 
+@pytest.mark.long
 def test_a_breakpoint_that_is_switched_off_does_not_stop(alone):
     assert same(alone, 2, STOPPING, (), PYTHONBREAKPOINT="0")[1] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["IPython.core.debugger.set_trace", "code.interact"])
 def test_a_breakpoint_may_be_another_debugger(alone, program):
     lines = ("p batch.shape", "n", "p loss.item()", "q") if "IPython" in program else ("1 + 1", "^D") * 4
@@ -408,6 +414,7 @@ print("k", k, batch.mean().item())
 """
 
 
+@pytest.mark.long
 def test_ipythons_embed_is_one_shell(tmp_path):
     lines = (
         *("batch.shape", "batch[1]", "k = 5", "batch.sum().item() + k", "%timeit -r 2 batch.sum()"),
@@ -492,6 +499,7 @@ print("end", t.sum().item())
 """
 
 
+@pytest.mark.long
 def test_a_breakpoint_above_enable_stops_once(alone):
     same(alone, 2, ABOVE.replace("STOP", "pass"), ("p x", "n", "n", "n", "p t", "n", "p t.sum()", "c"))
     same(alone, 2, ABOVE.replace("STOP", "breakpoint()"), ("p x", "c", "p t.sum()", "q"))

@@ -76,6 +76,7 @@ def test_the_script_is_run_in_three_ways_and_two_more():
     assert len(re.findall(r"^\$ ", "".join(blocks("README.md", "console")), re.MULTILINE)) == 3
 
 
+@pytest.mark.some("1")
 @pytest.mark.parametrize("index", range(1, 5))
 def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index, monkeypatch):
     folder, wanted, state = readme_run

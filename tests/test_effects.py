@@ -287,6 +287,7 @@ def test_a_session_after_another_has_effects_of_its_own(ranks):
     assert ranks.call(two_sessions, 2).ok().results == [[["0\n", "1\n", "2\n"], names]] * 2
 
 
+@pytest.mark.long
 def test_comet_logs_by_itself_what_it_logs_on_one_process(tmp_path):
     script = Path(__file__).parent / "trackers" / "comet.py"  # which imports it first: its own rule
     said = []

@@ -163,6 +163,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.some("left open")
 @pytest.mark.parametrize("script", [LEFT_OPEN, SPAWNS], ids=["left open", "spawns"])
 def test_a_program_with_the_line_ends_and_starts_children_as_without_it(tmp_path, script):
     """A real program: what is deleted at its end, and children that import it, are not met in the tests' ranks."""

@@ -69,6 +69,7 @@ def read(path):
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
+@pytest.mark.some("raises")
 @pytest.mark.parametrize("fails", FAILS)
 def test_a_program_that_fails_leaves_what_one_process_leaves(tmp_path, fails):
     script = ENDS.replace("FAILS", FAILS[fails])
@@ -105,6 +106,7 @@ raise RuntimeError("loss is nan")
 STARTS = {"thread": "threading.Thread(target=save).start()", "exit function": "import atexit; atexit.register(save)"}
 
 
+@pytest.mark.some("thread")
 @pytest.mark.parametrize("start", STARTS)
 def test_rank_0_writes_to_its_end_where_all_fail(tmp_path, start):
     done = run(tmp_path / "ranks", WRITES.replace("START", STARTS[start]).replace("WAITS", "time.sleep(4)"), 2)
@@ -114,6 +116,7 @@ def test_rank_0_writes_to_its_end_where_all_fail(tmp_path, start):
         assert whole.testzip() is None
 
 
+@pytest.mark.some("killed")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_nobody_waits_for_a_rank_0_that_is_no_more(tmp_path, number):
     """Started one by one, so that no launcher ends the others, and rank 0 holds the store."""

@@ -45,6 +45,7 @@ def run(folder, *command, **variables):
     )  # fmt: skip
 
 
+@pytest.mark.some("command1")
 @pytest.mark.parametrize(
     ("command", "launcher"),
     [
@@ -91,6 +92,7 @@ def train(model):
 ROWS = "ddp_patch: Linear (10 parameters) is the model; each rank computes its rows."
 
 
+@pytest.mark.some("said1")
 @pytest.mark.parametrize(
     ("trained", "said"),
     [
@@ -114,6 +116,7 @@ def test_a_line_says_what_became_the_model(tmp_path, trained, said):
     assert [line for line in done.stderr.splitlines() if line.startswith("ddp_patch: ")][1:] == said
 
 
+@pytest.mark.long
 def test_the_line_leaves_progress_bars_alone(tmp_path):
     bar = TRAINS.replace("in DataLoader(", "in tqdm.tqdm(DataLoader(").replace(", 8):", ", 8)):")
     (tmp_path / "script.py").write_text("import tqdm\n" + bar + "train(nn.Linear(4, 2))")

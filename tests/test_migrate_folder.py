@@ -288,6 +288,7 @@ def launcher(tmp_path_factory):
     started.end()
 
 
+@pytest.mark.some("main.py-ddp")
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 @pytest.mark.parametrize("script", FOLDERS)
 def test_two_ranks_print_what_one_process_prints(folder, launcher, script, target):

@@ -86,6 +86,7 @@ print("mean", round(test() / len(test_loader), 12))
 """
 
 
+@pytest.mark.some("ddp-3")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_sizes_that_ranks_do_not_divide_change_no_number(launcher, target, nproc):

@@ -92,6 +92,7 @@ def losses(text):
     return [float(number) for line in lines for number in _LOSS.findall(line)]
 
 
+@pytest.mark.some("ddp-trainer")
 @pytest.mark.collection
 @pytest.mark.parametrize("path", cases(SHORT))
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
@@ -143,6 +144,7 @@ def test_where_only_draws_differ_another_seed_differs_as_much(launcher, name, ta
     assert max(abs(a - b) for a, b in zip(losses(on_two[0]), losses(wanted), strict=True)) < 3 * max(spread)
 
 
+@pytest.mark.some("torchrun")
 @pytest.mark.parametrize(
     ("target", "command"),
     [

@@ -104,6 +104,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.some("ddp-3")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_gradients_of_the_whole_batch_are_those_of_one_process(launcher, target, nproc):

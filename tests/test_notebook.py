@@ -148,6 +148,7 @@ def said(tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_a_cells_function_learns_on_two_processes_what_it_does_in_the_kernel(said):
     assert not said["numbers"]["error"], said["numbers"]["traceback"] + said["numbers"]["stderr"]
     lines = said["numbers"]["stdout"].splitlines()
@@ -291,6 +292,7 @@ print(ddp_patch.launch(sizes, nproc=2))
 """
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_and_one_from_standard_input_call_functions_too(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     for done in (run(str(tmp_path / "train.py")), run("-", stdin=SCRIPT)):
@@ -336,6 +338,7 @@ for what in ("nothing", "a generator", "a class"):
 """
 
 
+@pytest.mark.long
 def test_what_changed_comes_back_whatever_the_result_is(tmp_path):
     (tmp_path / "aside").mkdir()
     (tmp_path / "aside" / "beside.py").write_text("class BadData(Exception): pass\n")
@@ -459,6 +462,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_layers_groups_and_sizes_come_back_and_the_ranks_log_and_spawn_as_a_plain_call_does(tmp_path):
     said = {}
     for how in ("plain", "launched"):
@@ -572,6 +576,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_what_comes_back_is_the_callers_own_and_goes_on_where_it_was(tmp_path):
     (tmp_path / "train.py").write_text(AGAIN)
     said = {how: run(str(tmp_path / "train.py"), how) for how in ("plain", "launched")}
@@ -652,6 +657,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_ranks_warn_of_what_one_process_does_and_go_apart_without_waiting(tmp_path):
     (tmp_path / "train.py").write_text(QUIETLY)
     said = {how: run(str(tmp_path / "train.py"), how, cwd=tmp_path) for how in ("plain", "launched")}

@@ -212,6 +212,7 @@ LAUNCHERS = {
 }
 
 
+@pytest.mark.some("torchrun")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_gives_one_process(ranks, tmp_path, launcher):
     alone = ranks.script(write(tmp_path, TRAINING + HELPERS), 1).ok()

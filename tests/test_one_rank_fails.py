@@ -178,6 +178,7 @@ while True:  # computes, and needs nobody
 """
 
 
+@pytest.mark.some("1")
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_ranks_that_compute_end_where_no_launcher_ends_them(tmp_path, hosts):
     """Started one by one, as srun without --kill-on-bad-exit and Hydra leave them."""
@@ -242,6 +243,7 @@ ddp_patch.enable()
 """
 
 
+@pytest.mark.some("no address")
 @pytest.mark.parametrize("address", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=["no address", "an address"])
 @pytest.mark.parametrize("rank", ["0", "2"])
 def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_them_wait(tmp_path, rank, address):
@@ -254,6 +256,7 @@ def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_th
     assert done.stderr.count("ValueError: a bad value") == 1
 
 
+@pytest.mark.some("0-later")
 @pytest.mark.parametrize("later", [0, 4], ids=["at once", "later"])  # seconds, after which the others come
 @pytest.mark.parametrize("rank", ["0", "2"])
 def test_a_rank_that_ends_as_the_ranks_are_connected_ends_the_others(tmp_path, rank, later):

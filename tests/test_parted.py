@@ -139,6 +139,7 @@ def check(script, way, nproc, said, rank, also=()):
     assert re.search(rf"\brank {rank}\b|\branks ", message) or "thread" in message, message
 
 
+@pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", [2, 4])
 @pytest.mark.parametrize("way", WAYS)
 def test_ranks_that_part_raise_soon_and_name_both_lines(ranks, tmp_path, way, nproc):
@@ -289,6 +290,7 @@ def running(word):
     return found
 
 
+@pytest.mark.some("a rank exits")
 @pytest.mark.parametrize(
     ("way", "launch"),
     [
@@ -309,6 +311,7 @@ def test_a_launcher_whose_ranks_part_fails_and_leaves_no_process(tmp_path, way, 
     assert not running(str(script))
 
 
+@pytest.mark.some("torchrun")
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_a_launcher_says_which_rank_was_killed(tmp_path, launch):
     """It ends the other ranks a tenth of a second later: whether these come to say where they were is a race."""
@@ -429,6 +432,7 @@ if {slow!r} == "end" and rank == 1:
 """
 
 
+@pytest.mark.some("effect", "reader")
 @pytest.mark.parametrize("slow", ["dataset", "computing", "interpreter", "effect", "reader", "end"])
 def test_ranks_that_are_slow_are_waited_for(ranks, tmp_path, slow):
     script = tmp_path / "slow.py"

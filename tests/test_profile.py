@@ -342,6 +342,7 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=16):
 """
 
 
+@pytest.mark.long
 def test_in_the_local_view_what_ddp_waits_for_is_no_computing(train, capfd):
     train.write_text(LATE)
     assert command(["train.py", "--nproc", "2", "--warmup", "3", "--steps", "5", "--traced", "2", "--no-plot"]) == 0
@@ -356,6 +357,7 @@ def test_in_the_local_view_what_ddp_waits_for_is_no_computing(train, capfd):
     assert min(waited) > 20_000  # microseconds
 
 
+@pytest.mark.long
 def test_a_script_may_go_on_to_its_end(train, capfd):
     given = [
         "train.py",
@@ -390,6 +392,7 @@ for fold in range(10):
 """
 
 
+@pytest.mark.long
 def test_a_script_that_makes_an_optimizer_for_each_fold_is_measured(train, capfd):
     train.write_text(FOLDS)
     assert command(["train.py", "--nproc", "1", "--warmup", "5", "--steps", "20", "--no-plot"]) == 0

@@ -81,6 +81,7 @@ def assert_alike(found, expected):
         assert abs(float(own) - float(whole)) < 1e-10, epoch
 
 
+@pytest.mark.some("raises-2")
 @pytest.mark.parametrize(("how", "nproc"), [("raises", 2), ("killed", 3)])
 def test_torchrun_restarts_a_script_that_resumes(tmp_path, how, nproc):
     expected = undisturbed(tmp_path / "alone")
@@ -93,6 +94,7 @@ def test_torchrun_restarts_a_script_that_resumes(tmp_path, how, nproc):
     assert_alike(losses(tmp_path), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grows", [False, True])
 def test_an_elastic_job_goes_on_with_fewer_or_more_ranks(tmp_path, grows):
     """Two agents of a rank each; one leaves, or comes later. The other one's ranks are started again."""
@@ -158,6 +160,7 @@ def await_epochs(folder, count, agents):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_what_a_platform_tells_torchrun_is_not_for_our_agent(tmp_path):
     """A failing script is not started again, and its output is where one process has it."""
     text = "import ddp_patch\nddp_patch.enable(nproc=2)\nimport os\nprint(os.environ['PET_TEE'])\nraise SystemExit(3)\n"

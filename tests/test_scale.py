@@ -201,6 +201,7 @@ def test_a_script_that_cannot_be_measured_is_1_with_the_reason(train, capsys, sc
     assert "10 steps" not in err or "Let it train longer\n" in err  # fewer steps would not be enough either
 
 
+@pytest.mark.long
 def test_as_many_steps_as_are_proposed_are_enough(train, capsys):
     train.write_text(TRAIN.replace("int(sys.argv[1])", "3"))
     assert command(["train.py", "--no-plot", "--scaling", "strong"]) == 1
