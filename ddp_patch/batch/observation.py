@@ -64,6 +64,7 @@ class Observation:
         self._is_own = is_own
         self._tries = tries
         self.undisturbed = undisturbed
+        self.sees_gradients_apart = False  # those of what every rank has whole are looked at when it is over
         self._paused = False
         self._reduces = layout is not None
         self._excused: set[int] = set()

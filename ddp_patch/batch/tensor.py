@@ -28,7 +28,7 @@ Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # torch function -> rule(func, args, kwargs). A rule that cannot do these arguments returns NotImplemented, and the
 # whole batch is gathered. Filled by the modules in ``rules``.
 RULES: dict[Any, Rule] = {}
-AS_EVER = (f"{__package__}.rules.autograd", f"{__package__}.rules.metadata")  # also where it is transformed
+AS_EVER = tuple(f"{__package__}.rules.{name}" for name in ("autograd", "autograd_calls", "metadata"))  # if transformed
 
 
 class BatchTensor(Tensor, metaclass=LikeTensor):

@@ -6,12 +6,18 @@ its forward nor its backward looks at other rows, which is seen by running both,
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+from collections.abc import Callable
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..batch.forms import to_local
+from ..batch.forms import full_tensor, to_local
+from ..batch.layout import Layout
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -42,36 +48,58 @@ class _Context:
     mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_forward = _nothing
 
 
-def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> None:
-    """Note in an observation what a function does with the rows of its arguments."""
+def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
+    """Note in an observation what a function does with the rows of its arguments.
+
+    Returns:
+        where its outputs have rows; nothing where they were not seen to be kept apart.
+    """
     name = f"{function.__name__}.apply"
     inner = Observation(lambda tensor: True)
+    inner.sees_gradients_apart = True
+    with seen.paused():
+        for _, leaf in leaves(args):
+            if isinstance(leaf, BatchTensor):
+                full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
     with same_draws() as draw_again, torch.no_grad(), seen.undisturbed():
+
+        def tried(cut: Callable[[Any], Any]) -> tuple[Any, tuple[Any, ...]]:
+            draw_again()
+            twins = _Twins()
+            halves = _both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args))
+            if twins.have_gradients():
+                inner.mixing = inner.mixing or "its backward adds to gradients by itself"
+            return halves
+
         try:
             world.observation = inner
-            results = list(leaves(_both_halves(function, map_leaves(_fresh, args))))
+            results = tried(lambda leaf: leaf)
             world.observation = None
-            draw_again()
-            own = list(leaves(_both_halves(function, map_leaves(lambda leaf: _own(_fresh(leaf)), args))))
+            own = tried(lambda leaf: to_local(leaf) if isinstance(leaf, BatchTensor) else leaf)
+            if inner.mixing is None and not _same([*leaves(results)], [*leaves(own)], args):
+                inner.mixing = "it calculates with the batch size"
+            if inner.mixing is None and (trained := _trained(args, results[1])):
+                of_all, *of_parts = (tried(functools.partial(_part, which=which))[1] for which in (None, 0, 1))
+                if not all(map(world.keeps_global, trained)) or not _are_sums(args, of_all, of_parts):
+                    inner.mixing = "it gives a gradient to what every rank has whole"
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
             if is_of_machine(error):
                 seen.unknown[name] = None  # a rank's rows may do
-                return
+                return []
             seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
-            return
+            return []
         finally:
             world.observation = seen
             draw_again()
-        if inner.mixing is None and not _same(results, own):
-            inner.mixing = "it calculates with the batch size"
-        if inner.mixing is None and _trains_what_is_whole(args, results):
-            inner.mixing = "it gives a gradient to what every rank has whole"
+    seen.unknown.update(inner.unknown)
     if inner.mixing is not None:
         seen.mixing = seen.mixing or f"in {name}: {inner.mixing}"
-    seen.unknown.update(inner.unknown)
+        return []
+    outputs = results[0] if isinstance(results[0], tuple) else (results[0],)
+    return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]
 
 
-def _both_halves(function: Any, args: tuple[Any, ...]) -> Any:
+def _both_halves(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     ctx = _Context()
     ctx.needs_input_grad = tuple(isinstance(arg, Tensor) and arg.is_floating_point() for arg in args)
     if function.setup_context is torch.autograd.Function.setup_context:
@@ -82,32 +110,92 @@ def _both_halves(function: Any, args: tuple[Any, ...]) -> Any:
     several = outputs if isinstance(outputs, tuple) else (outputs,)
     # Any gradient whose rows belong to the outputs' rows.
     vectors = [torch.cos(out) if isinstance(out, Tensor) and out.is_floating_point() else None for out in several]
-    return outputs, function.backward(ctx, *vectors)
+    grads = function.backward(ctx, *vectors)
+    return outputs, grads if isinstance(grads, tuple) else (grads,)
 
 
-def _same(results: list[tuple[str, Any]], own: list[tuple[str, Any]]) -> bool:
+def _same(results: list[tuple[str, Any]], own: list[tuple[str, Any]], args: tuple[Any, ...]) -> bool:
     if [path for path, _ in results] != [path for path, _ in own]:
         return False
-    pairs = [(_own(left), right) for (_, left), (_, right) in zip(results, own, strict=True)]
+    # Of what every rank has whole, the gradient of its rows is another one.
+    plain = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor)]
+    whole = {f"[1][{at}]" for at in plain}
+    pairs = [
+        (to_local(left) if isinstance(left, BatchTensor) else left, right)
+        for (path, left), (_, right) in zip(results, own, strict=True)
+        if path not in whole
+    ]
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 
 
-def _trains_what_is_whole(args: tuple[Any, ...], results: list[tuple[str, Any]]) -> bool:
-    grads = [leaf for path, leaf in results if path.startswith("[1]")]
-    if len(grads) != len(args):  # one argument holds several, or the function returns a single one
-        grads = grads * len(args) if len(grads) == 1 else grads
-    return any(
-        isinstance(arg, Tensor) and not isinstance(arg, BatchTensor) and arg.requires_grad and grad is not None
+def _trained(args: tuple[Any, ...], grads: tuple[Any, ...]) -> list[Tensor]:
+    """List the arguments that every rank has whole and that get a gradient."""
+    return [
+        arg
         for arg, grad in zip(args, grads, strict=False)
+        if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor) and arg.requires_grad and grad is not None
+    ]
+
+
+def _are_sums(args: tuple[Any, ...], of_all: tuple[Any, ...], of_parts: list[tuple[Any, ...]]) -> bool:
+    """Tell whether gradients of what every rank has whole are the sums of those that parts of the rows give."""
+    return all(
+        all(isinstance(grad, Tensor) for grad in grads) and close(sum(grads[1:]), grads[0])
+        for arg, *grads in zip(args, of_all, *of_parts, strict=False)
+        if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor) and not all(grad is None for grad in grads)
     )
 
 
-def _fresh(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
+def _part(leaf: Any, which: int | None) -> Any:
+    """Give all rows of a batch, or those of the first rank, or those of the others."""
+    if not isinstance(leaf, BatchTensor):
         return leaf
-    twin = leaf.detach().clone()
-    return twin if isinstance(leaf, BatchTensor) else twin.requires_grad_(leaf.requires_grad)
+    first, layout = leaf._layout.counts[0], leaf._layout
+    start, count = {None: (0, layout.total), 0: (0, first), 1: (first, layout.total - first)}[which]
+    return full_tensor(leaf).narrow(layout.dim, start, count)
 
 
-def _own(leaf: Any) -> Any:
-    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf
+class _Twins:
+    """Stand for what a function is given: it may write to tensors, and call modules, which count, track and train."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}  # of deepcopy: what was given twice is copied once
+        self._modules: list[nn.Module] = []
+
+    def of(self, leaf: Any) -> Any:
+        """Give what stands for one argument, or for what a function among them is bound to or closes over."""
+        if isinstance(leaf, nn.Parameter):  # a module among the arguments has it as well
+            return copy.deepcopy(leaf, self._held)
+        if isinstance(leaf, Tensor):
+            twin = leaf.detach().clone()
+            return twin if isinstance(leaf, BatchTensor) else twin.requires_grad_(leaf.requires_grad)
+        if isinstance(leaf, nn.Module):
+            self._modules.append(copy.deepcopy(leaf, self._held))
+            return self._modules[-1]
+        if isinstance(leaf, MethodType):
+            return MethodType(self.of(leaf.__func__), self.of(leaf.__self__))
+        if isinstance(leaf, functools.partial):
+            return functools.partial(self.of(leaf.func), *map(self.of, leaf.args), **map_leaves(self.of, leaf.keywords))
+        if isinstance(leaf, FunctionType) and leaf.__closure__:
+            return self._closed_over(leaf)
+        return leaf
+
+    def have_gradients(self) -> bool:
+        """Tell whether something added to gradients of modules that were called."""
+        return any(parameter.grad is not None for module in self._modules for parameter in module.parameters())
+
+    def _closed_over(self, function: FunctionType) -> FunctionType:
+        if id(function) in self._held:
+            return self._held[id(function)]  # type: ignore[no-any-return]  # it calls itself
+        cells = [CellType() for _ in function.__closure__ or ()]
+        twin = FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells)
+        )
+        twin.__kwdefaults__ = function.__kwdefaults__
+        self._held[id(function)] = twin
+        for cell, own in zip(cells, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # nothing was assigned yet
+                held = own.cell_contents
+                is_called = isinstance(held, (nn.Module, MethodType, FunctionType, functools.partial))
+                cell.cell_contents = self.of(held) if is_called else held
+        return twin

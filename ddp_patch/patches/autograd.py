@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..batch.constants import whole_of
 from ..batch.forms import full_tensor, to_local
+from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
-from ..batch.rules.autograd import as_list
+from ..batch.rules.autograd_calls import as_list
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
@@ -79,15 +80,19 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
     # Below torch functions a batch has no graph: a Function would compute on the wrapper and drop the gradient.
     seen = session.world.observation
     if seen is not None and any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args)):
-        study(instance, args, seen, session.world)
+        layouts = study(instance, args, seen, session.world)
         with seen.paused():
-            return _on_whole(session, wrapped, instance, args, kwargs)
+            result = _on_whole(session, wrapped, instance, args, kwargs)
+        return _dealt(result, layouts)  # so that what is computed of it is seen as well
     return _on_whole(session, wrapped, instance, args, kwargs)
 
 
 def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     given = any(isinstance(leaf, BatchTensor) for _, leaf in leaves(args))
-    with session.world.working_on_whole(f"{instance.__name__}.apply") if given else nullcontext():
+    with ExitStack() as around:
+        if given:
+            around.enter_context(session.world.working_on_whole(f"{instance.__name__}.apply"))
+            around.enter_context(session.replicas.forwards.closed())  # so do the modules that its forward calls
         whole = map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         result = wrapped(*whole, **kwargs)
     if any(isinstance(leaf, BatchTensor) for _, leaf in leaves(result)):
@@ -96,6 +101,14 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
             f"that batch would be lost. Pass it: {instance.__name__}.apply(..., batch)."
         )
     return result
+
+
+def _dealt(result: Any, layouts: Sequence[Layout | None]) -> Any:
+    outputs = result if isinstance(result, tuple) else (result,)
+    if len(outputs) != len(layouts):
+        return result
+    dealt = [out if at is None else BatchTensor.from_full(out, at) for out, at in zip(outputs, layouts, strict=True)]
+    return tuple(dealt) if isinstance(result, tuple) else dealt[0]
 
 
 def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -14,7 +14,7 @@ from torch.overrides import has_torch_function_unary
 from torch.utils.data import DataLoader
 
 from ..batch.crossings import replicate
-from ..batch.rules.autograd import as_list
+from ..batch.rules.autograd_calls import as_list
 from ..calling.batch_norm import over_all_rows
 from ..errors import BatchError
 from ..gradients.averages import average

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import enum
+import functools
 import types
 
 import numpy as np
@@ -930,3 +931,65 @@ def sizes_that_are_dropped_where_a_rank_has_one_row():
             return self.last(z).unsqueeze_(0).squeeze_(0)
 
     return [*fit(Dropped(), batch_size=4), *fit(Dropped(), batch_size=5)]
+
+
+class Again(torch.autograd.Function):
+    """Keeps no activations: its backward calls what it was given again, as checkpoints and adjoints written by hand."""
+
+    @staticmethod
+    def forward(ctx, run, x, *parameters):
+        ctx.run = run
+        ctx.save_for_backward(x, *parameters)
+        with torch.no_grad():
+            return run(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, *parameters = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            out = ctx.run(x)
+        return None, *torch.autograd.grad(out, (x, *parameters), grad, allow_unused=True)
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen += 1
+        return torch.tanh(self.inner(x))
+
+
+def called_again(run):
+    class Recomputed(Net):
+        def __init__(self):
+            super().__init__()
+            self.counted = Counted()
+
+        def forward(self, x):
+            again = run(self.counted)
+            return self.last(Again.apply(again, torch.tanh(self.first(x)), *self.counted.parameters()))
+
+    net = Recomputed()
+    return [*fit(net, batch_size=7), net.counted.calls, net.counted.seen.item()]
+
+
+def a_function_whose_backward_calls_a_module_again():
+    return called_again(lambda module: module)
+
+
+def a_function_whose_backward_calls_a_method_again():
+    return called_again(lambda module: module.forward)
+
+
+def a_function_whose_backward_calls_a_closure_again():
+    def closed(module):
+        twice = functools.partial(lambda scale, x: scale * module(x), 2.0)
+        return lambda x: twice(x) - module(x)
+
+    return called_again(closed)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
-from torch.overrides import is_tensor_like
 
 from ...errors import BatchError
 from ..crossings import shard
@@ -22,7 +19,6 @@ from ..world import World
 
 _register_hook: Any = unheard(Tensor.register_hook)  # as it was before the session patched it
 _register_after: Any = unheard(Tensor.register_post_accumulate_grad_hook)
-_NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
 
 
 def requires_grad_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -55,7 +51,7 @@ def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     batch: BatchTensor = args[0]
     source, is_whole = source_of(batch)
     value, kept = untied(source).grad, batch._grad
-    arrived: Any = _returned(value, batch, is_whole)
+    arrived: Any = returned(value, batch, is_whole)
     if _is_shared(batch, source, is_whole):
         if value is None or kept is None or not any(form is value for form in kept.forms):
             batch._grad = arrived
@@ -164,53 +160,13 @@ def after_accumulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return _register_after(to_local(batch), lambda rows: hook(batch))
 
 
-def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.backward(gradient)``: the same as the backward of ``(x * gradient).sum()``."""
-    batch = args[0]
-    gradient = args[1] if len(args) > 1 else kwargs.pop("gradient", None)
-    root = batch if gradient is None else (batch * gradient).sum()
-    if isinstance(root, BatchTensor):
-        raise RuntimeError(_NOT_SCALAR)  # noqa: TRY004 — torch raises RuntimeError
-    names = ("retain_graph", "create_graph", "inputs")
-    kwargs = {**kwargs, **dict(zip(names, args[2:], strict=False))}
-    torch.autograd.backward(root, **kwargs)
-
-
-def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.autograd.grad(loss, x)``: gradients of batches come back as batches."""
-    given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False))
-    kwargs = {**given, **kwargs}
-    outputs, inputs, weights = (as_list(kwargs.pop(name, None)) for name in ("outputs", "inputs", "grad_outputs"))
-    weights = weights or [None] * len(outputs)
-    roots = [
-        (output * weight).sum() if isinstance(output, BatchTensor) and weight is not None else output
-        for output, weight in zip(outputs, weights, strict=True)
-    ]
-    if any(isinstance(root, BatchTensor) for root in roots):
-        raise RuntimeError(_NOT_SCALAR)
-    root_weights = [
-        None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
-    ]
-    sources = [source_of(source) if isinstance(source, BatchTensor) else (source, True) for source in inputs]
-    grads = func(roots, [untied(source) for source, _ in sources], grad_outputs=root_weights, **kwargs)
-    return tuple(
-        _returned(value, source, is_whole) for value, source, (_, is_whole) in zip(grads, inputs, sources, strict=True)
-    )
-
-
-def _returned(value: Tensor | None, source: Tensor, is_whole: bool) -> Tensor | None:
+def returned(value: Tensor | None, source: Tensor, is_whole: bool) -> Tensor | None:
+    """Give the gradient of a batch as a batch, in the scale of the true one."""
     if value is None or not isinstance(source, BatchTensor):
         return value
     if is_whole:
         return BatchTensor.from_full(value, source._layout)
     return BatchTensor.from_local(value if source._halved else value / World.get().size, source._layout)
-
-
-def as_list(value: Any) -> list[Any]:
-    """Give what torch makes a tuple of: a tensor, an edge of a graph, or anything that can be iterated, maybe once."""
-    if value is None:
-        return []
-    return [value] if is_tensor_like(value) or isinstance(value, GradientEdge) else list(value)
 
 
 def deepcopy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -243,7 +199,5 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.retain_grad, retain_grad),
         (Tensor.register_hook, register_hook),
         (Tensor.register_post_accumulate_grad_hook, after_accumulation),
-        (Tensor.backward, backward),
-        (torch.autograd.grad, grad),
         (Tensor.__deepcopy__, deepcopy),
     ]

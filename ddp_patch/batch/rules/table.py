@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from ..tensor import RULES, Rule
 from . import (
     autograd,
+    autograd_calls,
     copies,
     dims,
     dropout,
@@ -35,8 +36,8 @@ from . import (
 
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
-    metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, dims, networks, products, sequences,
-    dropout, copies, writes, shapes_in_place,
+    metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, autograd_calls, dims, networks,
+    products, sequences, dropout, copies, writes, shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
