@@ -49,19 +49,26 @@ class _Context:
 
 
 def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
-    """Note in an observation what a function does with the rows of its arguments.
+    """Note in an observation what a function does with the rows of its arguments. All ranks come here.
 
     Returns:
-        where its outputs have rows; nothing where they were not seen to be kept apart.
+        where its outputs have rows; nothing where not every rank saw that they are kept apart.
     """
-    name = f"{function.__name__}.apply"
-    inner = Observation(lambda tensor: True)
-    inner.sees_gradients_apart = True
     with seen.paused():
         for _, leaf in leaves(args):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
-    with same_draws() as draw_again, torch.no_grad(), seen.undisturbed():
+    with seen.undisturbed():
+        layouts = _where_rows_lie(function, args, seen, world)
+        told = [given[0] for given in world.share([repr(layouts)])]  # a rank may have met an error of its own
+    return layouts if all(one == told[0] for one in told) else []
+
+
+def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
+    name = f"{function.__name__}.apply"
+    inner = Observation(lambda tensor: True)
+    inner.sees_gradients_apart = True
+    with same_draws() as draw_again, torch.no_grad():
 
         def tried(cut: Callable[[Any], Any]) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
@@ -85,8 +92,8 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
             if is_of_machine(error):
                 seen.unknown[name] = None  # a rank's rows may do
-                return []
-            seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
+            else:
+                seen.tied(f"{name} cannot be studied ({type(error).__name__}), so it gets the whole batch")
             return []
         finally:
             world.observation = seen

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ..batch.constants import whole_of
-from ..batch.forms import full_tensor, to_local
+from ..batch.forms import full_tensor, look_through, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list
+from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
@@ -83,7 +84,7 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         layouts = study(instance, args, seen, session.world)
         with seen.paused():
             result = _on_whole(session, wrapped, instance, args, kwargs)
-        return _dealt(result, layouts)  # so that what is computed of it is seen as well
+            return _dealt(result, layouts, args)  # so that what is computed of it is seen as well
     return _on_whole(session, wrapped, instance, args, kwargs)
 
 
@@ -103,11 +104,17 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     return result
 
 
-def _dealt(result: Any, layouts: Sequence[Layout | None]) -> Any:
+def _dealt(result: Any, layouts: Sequence[Layout | None], args: Args) -> Any:
     outputs = result if isinstance(result, tuple) else (result,)
     if len(outputs) != len(layouts):
         return result
-    dealt = [out if at is None else BatchTensor.from_full(out, at) for out, at in zip(outputs, layouts, strict=True)]
+    given = [full_tensor(leaf) for _, leaf in leaves(args) if isinstance(leaf, BatchTensor)]
+    dealt = list(outputs)
+    for at, (out, layout) in enumerate(zip(outputs, layouts, strict=True)):
+        if layout is not None:
+            dealt[at] = BatchTensor.from_full(out, layout)
+            if any(shares_memory(out, whole) for whole in given):  # it was written in place
+                look_through(dealt[at])
     return tuple(dealt) if isinstance(result, tuple) else dealt[0]
 
 

@@ -993,3 +993,37 @@ def a_function_whose_backward_calls_a_closure_again():
         return lambda x: twice(x) - module(x)
 
     return called_again(closed)
+
+
+class Doubled(torch.autograd.Function):
+    """Writes to its argument, which is its output."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+def a_function_that_writes_to_its_argument():
+    class Written(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x)) * 1
+            doubled = Doubled.apply(z)
+            doubled.add_(1)
+            return self.last(z + doubled)
+
+    return fit(Written(), batch_size=7)
+
+
+def what_follows_a_function_of_ones_own_looks_at_the_batch():
+    class Centred(Net):
+        def forward(self, x):
+            self.step += 1
+            z = Doubled.apply(torch.tanh(self.first(x)) * 1)
+            return self.last(z - (z.mean(0) if self.step > 2 else 0))
+
+    return fit(Centred(), batch_size=7)
