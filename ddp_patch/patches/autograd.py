@@ -84,7 +84,8 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         layouts = study(instance, args, seen, session.world)
         with seen.paused():
             result = _on_whole(session, wrapped, instance, args, kwargs)
-            return _dealt(result, layouts, args)  # so that what is computed of it is seen as well
+            # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
+            return _dealt(result, layouts, args) if is_scripts else result
     return _on_whole(session, wrapped, instance, args, kwargs)
 
 
