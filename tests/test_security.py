@@ -441,6 +441,7 @@ def beside(job, folder, what):
 
 
 # Of torchrun's own store see docs/security.md: it looks the names of strangers up, and answers nobody meanwhile.
+@pytest.mark.some("torchrun")
 @pytest.mark.parametrize(
     ("command", "what"), [(PYTHON, "noise"), (TORCHRUN, "noise to ranks")], ids=["python", "torchrun"]
 )
@@ -464,6 +465,7 @@ def test_an_answer_that_a_stranger_wrote_is_refused(tmp_path, command):
     assert re.search(r"TrustError: effect \d+ of session 1: what came is not of this job's ranks", error), error
 
 
+@pytest.mark.some("effect", "seen")
 @pytest.mark.parametrize("which", ["ddp_patch", "effect", "lengths", "place", "seen"])
 def test_a_job_whose_store_a_stranger_writes_to_goes_on_or_ends_with_an_error(tmp_path, undisturbed, which):
     folder = tmp_path / "job"

@@ -141,6 +141,7 @@ def torchrun(nproc):
     return (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}")
 
 
+@pytest.mark.some("SIGTERM-3", "SIGINT-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
 def test_a_handler_runs_on_every_rank_at_the_same_step_when_the_job_is_signalled(tmp_path, name, nproc):
@@ -156,6 +157,7 @@ def test_a_handler_runs_on_every_rank_at_the_same_step_when_the_job_is_signalled
     assert len(said[0]) == 2
 
 
+@pytest.mark.some("1")
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_signal_to_one_rank_alone_is_heeded_by_all(tmp_path, rank):
     named = "signal.signal(handler=stop, signalnum=signal.SIGUSR1)\nassert signal.getsignal(signalnum=signal.SIGUSR1) is stop\n"
@@ -170,6 +172,7 @@ def test_a_signal_to_one_rank_alone_is_heeded_by_all(tmp_path, rank):
     assert len(said[0]) == 2
 
 
+@pytest.mark.some("SIGTERM")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_launcher_that_signals_every_rank_is_heeded_once(tmp_path, name):
     text = f"{FLAG}signal.signal(signal.{name}, stop)\n{TRAINING}steps = train()\n{ENDING}"
@@ -192,6 +195,7 @@ signal.signal(signal.SIGTERM, hear)
 """
 
 
+@pytest.mark.some("torchrun-the ranks")
 @pytest.mark.parametrize("first", ["the ranks", "their launcher"])
 @pytest.mark.parametrize("launcher", [(), torchrun(2)], ids=["ddp_patch", "torchrun"])
 def test_a_signal_to_every_process_of_the_job_is_heeded_once(tmp_path, launcher, first):
