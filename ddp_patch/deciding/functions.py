@@ -26,6 +26,8 @@ from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .probe import is_of_machine
 
+_LARGE = 1e3  # of gradients: a backward that clamps those of parameters may leave small ones as they are
+
 
 class _Context:
     """What a function's halves use to pass things on (torch.autograd.function.FunctionCtx), without a graph."""
@@ -60,7 +62,8 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
     with seen.undisturbed():
         layouts = _where_rows_lie(function, args, seen, world)
-        told = [given[0] for given in world.share([repr(layouts)])]  # a rank may have met an error of its own
+        with seen.paused():
+            told = [given[0] for given in world.share([repr(layouts)])]  # a rank may have met an error of its own
     return layouts if all(one == told[0] for one in told) else []
 
 
@@ -70,10 +73,10 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     inner.sees_gradients_apart = True
     with same_draws() as draw_again, torch.no_grad():
 
-        def tried(cut: Callable[[Any], Any]) -> tuple[Any, tuple[Any, ...]]:
+        def tried(cut: Callable[[Any], Any], scale: float = 1.0) -> tuple[Any, tuple[Any, ...]]:
             draw_again()
             twins = _Twins()
-            halves = _both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args))
+            halves = _both_halves(function, map_leaves(lambda leaf: twins.of(cut(leaf)), args), scale)
             if twins.have_gradients():
                 inner.mixing = inner.mixing or "its backward adds to gradients by itself"
             return halves
@@ -86,8 +89,11 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             if inner.mixing is None and not _same([*leaves(results)], [*leaves(own)], args):
                 inner.mixing = "it calculates with the batch size"
             if inner.mixing is None and (trained := _trained(args, results[1])):
-                of_all, *of_parts = (tried(functools.partial(_part, which=which))[1] for which in (None, 0, 1))
-                if not all(map(world.keeps_global, trained)) or not _are_sums(args, of_all, of_parts):
+                is_sum = all(map(world.keeps_global, trained))
+                for scale in (1.0, _LARGE):
+                    grads = (tried(functools.partial(_part, which=which), scale)[1] for which in (None, 0, 1))
+                    is_sum = is_sum and _are_sums(args, *grads)
+                if not is_sum:
                     inner.mixing = "it gives a gradient to what every rank has whole"
         except Exception as error:  # noqa: BLE001 — the author's code, on what it was not written for
             if is_of_machine(error):
@@ -106,7 +112,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
     return [out._layout if isinstance(out, BatchTensor) else None for out in outputs]
 
 
-def _both_halves(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def _both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[Any, tuple[Any, ...]]:
     ctx = _Context()
     ctx.needs_input_grad = tuple(isinstance(arg, Tensor) and arg.is_floating_point() for arg in args)
     if function.setup_context is torch.autograd.Function.setup_context:
@@ -116,7 +122,9 @@ def _both_halves(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
         function.setup_context(ctx, args, outputs)
     several = outputs if isinstance(outputs, tuple) else (outputs,)
     # Any gradient whose rows belong to the outputs' rows.
-    vectors = [torch.cos(out) if isinstance(out, Tensor) and out.is_floating_point() else None for out in several]
+    vectors = [
+        scale * torch.cos(out) if isinstance(out, Tensor) and out.is_floating_point() else None for out in several
+    ]
     grads = function.backward(ctx, *vectors)
     return outputs, grads if isinstance(grads, tuple) else (grads,)
 
@@ -144,7 +152,7 @@ def _trained(args: tuple[Any, ...], grads: tuple[Any, ...]) -> list[Tensor]:
     ]
 
 
-def _are_sums(args: tuple[Any, ...], of_all: tuple[Any, ...], of_parts: list[tuple[Any, ...]]) -> bool:
+def _are_sums(args: tuple[Any, ...], of_all: tuple[Any, ...], *of_parts: tuple[Any, ...]) -> bool:
     """Tell whether gradients of what every rank has whole are the sums of those that parts of the rows give."""
     return all(
         all(isinstance(grad, Tensor) for grad in grads) and close(sum(grads[1:]), grads[0])

@@ -1027,3 +1027,26 @@ def what_follows_a_function_of_ones_own_looks_at_the_batch():
             return self.last(z - (z.mean(0) if self.step > 2 else 0))
 
     return fit(Centred(), batch_size=7)
+
+
+class Clipping(Again):
+    """Clips the gradients of parameters, which are small at first."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        nothing, into, *grads = Again.backward(ctx, grad)
+        return nothing, into, *(g.clamp(-8, 8) for g in grads)
+
+
+def a_backward_that_clips_gradients_of_parameters_later():
+    class Clipped(Net):
+        def __init__(self):
+            super().__init__()
+            self.counted = Counted()
+
+        def forward(self, x):
+            parameters = self.counted.parameters()
+            return self.last(Clipping.apply(self.counted.forward, torch.tanh(self.first(x)), *parameters))
+
+    scales = iter([1e-3] * 3 + [300.0] * 100)
+    return fit(Clipped(), lambda model, x, y: next(scales) * F.cross_entropy(model(x), y), batch_size=7)
