@@ -96,6 +96,7 @@ class Collectives(ABC):
         # Into memory of its own: a view made inside an autograd function refuses in-place writes.
         whole = empty_whole(rows, layout, scaled(rows, layout)) if alike else rows
         fits = alike and layout.dim == 0 and longest * self.size == layout.total and whole.is_contiguous()
+        fits = fits and not layout.pieces
         gathered = whole.view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()
         self.ledger.gathered(named(self.at_work), sent.numel())
@@ -109,9 +110,9 @@ class Collectives(ABC):
             whole = empty_whole(rows, layout, tuple(order.tolist()[: rows.dim()]))
         if not fits:
             for rank, part in enumerate(parts):
-                start, count = layout.span(rank)
+                count = layout.counts[rank]
                 piece = part[: count * row_bytes].view(own.dtype).view(count, *shape)
-                whole.narrow(layout.dim, start, count).copy_(piece.movedim(0, layout.dim))
+                layout.rows(rank).put(piece.movedim(0, layout.dim), whole, layout.dim)
         return whole
 
     def strides_of_whole(self, rows: torch.Tensor, layout: Layout) -> tuple[int, ...]:

@@ -2,39 +2,159 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some of a batch's rows: runs of consecutive ones, by their first and their number, in each of equal pieces."""
+
+    runs: tuple[tuple[int, int], ...]
+    total: int
+    pieces: int = 1  # of one size, side by side; the runs are those of the first
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return sum(count for _, count in self.runs) * self.pieces
+
+    def times(self, factor: int) -> Rows:
+        """Every row became ``factor`` rows."""
+        runs = tuple((start * factor, count * factor) for start, count in self.runs)
+        return Rows(runs, self.total * factor, self.pieces)
+
+    def of(self, tensor: torch.Tensor, dim: int, factor: int = 1) -> torch.Tensor:
+        """Take them: a view of one run, a copy of several.
+
+        Args:
+            tensor: that has all rows.
+            dim: where.
+            factor: how many entries each row has there.
+        """
+        if self.pieces > 1:
+            return self._views(tensor, dim, factor)[0].flatten(dim, dim + 1)
+        views = self._views(tensor, dim, factor)
+        return views[0] if len(views) == 1 else torch.cat(views, dim)
+
+    def put(self, rows: torch.Tensor, whole: torch.Tensor, dim: int) -> None:
+        """Copy them to where they belong in the whole."""
+        if self.pieces > 1:
+            self._views(whole, dim, 1)[0].copy_(rows.unflatten(dim, (self.pieces, -1)))
+            return
+        sizes = [count for _, count in self.runs]
+        for view, run in zip(self._views(whole, dim, 1), rows.split(sizes, dim), strict=True):
+            view.copy_(run)
+
+    def _views(self, tensor: torch.Tensor, dim: int, factor: int) -> list[torch.Tensor]:
+        if self.pieces > 1:
+            tensor, dim = tensor.unflatten(dim, (self.pieces, -1)), dim + 1
+        return [tensor.narrow(dim, start * factor, count * factor) for start, count in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one dimension of a global tensor is dealt: rank r holds ``counts[r]`` consecutive rows of it."""
+    """How one dimension of a global tensor is dealt: rank r holds ``counts[r]`` rows of it.
+
+    They are consecutive, unless batches were joined along their rows, and each rank joined what it has of each: then
+    ``pieces`` tells, in their order, how each of them is dealt. DTensor calls such a placement strided.
+    """
 
     counts: tuple[int, ...]
     dim: int
     total: int
+    pieces: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def deal(cls, rows: int, dim: int, size: int) -> Layout | None:
         """Deal rows in contiguous runs whose sizes differ by at most one; None if a rank would get none."""
-        if rows < size:
-            return None
-        counts = tuple(rows // size + (rank < rows % size) for rank in range(size))
-        return cls(counts, dim, rows)
+        return None if rows < size else cls.evenly(rows, dim, size)
+
+    @classmethod
+    def evenly(cls, rows: int, dim: int, size: int) -> Layout:
+        """Deal rows likewise, though they may be too few."""
+        return cls(tuple(rows // size + (rank < rows % size) for rank in range(size)), dim, rows)
+
+    @classmethod
+    def joined(cls, layouts: Sequence[Layout], dim: int) -> Layout:
+        """Lay batches end to end, each dealt as it is."""
+        return cls._of([piece for layout in layouts for piece in layout.pieces or (layout.counts,)], dim)
+
+    @classmethod
+    def _of(cls, pieces: Sequence[tuple[int, ...]], dim: int) -> Layout:
+        if len(pieces) == 1:
+            return cls(pieces[0], dim, sum(pieces[0]))
+        counts = tuple(map(sum, zip(*pieces, strict=True)))
+        return cls(counts, dim, sum(counts), tuple(pieces))
+
+    def lies_as(self, other: Layout) -> bool:
+        """Tell whether every rank holds the same rows of both, in whichever dimension."""
+        return self.counts == other.counts and self.pieces == other.pieces
 
     def at(self, dim: int) -> Layout:
         """The same rows along another dimension."""
-        return self if dim == self.dim else Layout(self.counts, dim, self.total)
+        return self if dim == self.dim else Layout(self.counts, dim, self.total, self.pieces)
 
     def times(self, factor: int, dim: int) -> Layout:
         """Every row became ``factor`` rows."""
+        if self.pieces:
+            return Layout._of([tuple(count * factor for count in piece) for piece in self.pieces], dim)
         return Layout(tuple(count * factor for count in self.counts), dim, self.total * factor)
 
     def divided(self, factor: int, dim: int) -> Layout | None:
         """Every ``factor`` rows became one; None where that would cut across ranks."""
-        if factor == 0 or any(count % factor for count in self.counts):
+        if factor == 0 or any(count % factor for piece in (self.counts, *self.pieces) for count in piece):
             return None
+        if self.pieces:
+            return Layout._of([tuple(count // factor for count in piece) for piece in self.pieces], dim)
         return Layout(tuple(count // factor for count in self.counts), dim, self.total // factor)
 
+    def repeated(self, times: int, dim: int) -> Layout:
+        """All rows, several times over, as ``[T, B] -> [T*B]`` has them."""
+        return Layout._of([*(self.pieces or (self.counts,))] * times, dim)
+
+    def unrepeated(self, times: int, dim: int) -> Layout | None:
+        """The way back, ``[T*B] -> [T, B]``; None where that is not what was joined."""
+        each, rest = divmod(len(self.pieces), times)
+        if rest or not each or self.pieces != self.pieces[:each] * times:
+            return None
+        return Layout._of(self.pieces[:each], dim)
+
+    def part(self, start: int, stop: int, rank: int) -> tuple[Layout, int] | None:
+        """Some of the batches that were joined, and which of a rank's rows is their first.
+
+        Returns:
+            None where they are cut, or where a rank has none of them.
+        """
+        edges = [0, *itertools.accumulate(map(sum, self.pieces))]
+        if start >= stop or start not in edges or stop not in edges:
+            return None
+        first, last = edges.index(start), edges.index(stop)
+        layout = Layout._of(self.pieces[first:last], self.dim)
+        own = sum(piece[rank] for piece in self.pieces[:first])
+        return (layout, own) if min(layout.counts) > 0 else None
+
+    def rows(self, rank: int) -> Rows:
+        """Which rows a rank holds."""
+        return _rows(self.pieces, self.total, rank) if self.pieces else Rows((self.span(rank),), self.total)
+
     def span(self, rank: int) -> tuple[int, int]:
-        """First row of a rank, and how many it holds."""
+        """First row of a rank, and how many it holds, of a batch that was not joined."""
+        assert not self.pieces
         return sum(self.counts[:rank]), self.counts[rank]
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(pieces: tuple[tuple[int, ...], ...], total: int, rank: int) -> Rows:
+    first, times = pieces[0], len(pieces)
+    if pieces == (first,) * times:
+        return Rows(((sum(first[:rank]), first[rank]),), total, times)
+    runs, place = [], 0
+    for piece in pieces:
+        runs.append((place + sum(piece[:rank]), piece[rank]))
+        place += sum(piece)
+    return Rows(tuple(run for run in runs if run[1]), total)

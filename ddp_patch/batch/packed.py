@@ -98,8 +98,7 @@ def pack(input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bo
     counts = torch.as_tensor(_on_host(lengths), dtype=torch.int64, device="cpu")
     # One element for each, which says what torch says of wrong lengths, on every rank.
     order = _pack(torch.empty(layout.total, input.shape[1 - dim], device="cpu"), counts, True, enforce_sorted)
-    start, count = layout.span(World.get().rank)
-    own = _pack(to_local(input), counts[start : start + count], batch_first, enforce_sorted)
+    own = _pack(to_local(input), layout.rows(World.get().rank).of(counts, 0), batch_first, enforce_sorted)
     return PackedRows.of(own, order, layout)
 
 

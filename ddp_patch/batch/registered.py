@@ -99,7 +99,7 @@ def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout
                 return None
             continue
         dim = rule.dim_of(place if isinstance(place, int) else -1, name)
-        if dim not in ("any", value._layout.dim) or (found is not None and value._layout.counts != found.counts):
+        if dim not in ("any", value._layout.dim) or (found is not None and not value._layout.lies_as(found)):
             return None
         found = value._layout
     return found

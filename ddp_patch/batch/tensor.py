@@ -183,7 +183,10 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         if world is not None:
             world.at_work = before
     if result is NotImplemented:
-        return on_whole(func, args, kwargs)
+        from .redealt import dealt_alike  # noqa: PLC0415 — made of batches
+
+        alike = dealt_alike(func, args, kwargs)
+        return on_whole(func, args, kwargs) if alike is None else by_rule(rule, func, *alike)
     target = kwargs.get("out", args[0] if args else None)
     rows = target._rows if result is target and isinstance(target, BatchTensor) else None
     if rows is not None and writes_in_place(func, kwargs):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch.forms import to_local
+from ..batch.layout import Rows
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
+from ..batch.world import World
 from ..structure import PIECE, is_container, leaves, pieces, strided
 from .own import is_own
 
@@ -23,22 +24,13 @@ _HALF = 1e-4  # below the precision of float16 and bfloat16
 Dims = Mapping[str, tuple[int, int] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Which rows were computed apart: ``count`` of ``total``, from ``start`` on."""
-
-    start: int
-    count: int
-    total: int
-
-
-def compare(ours: Any, whole: Any, span: Span, vector: bool = False, closely: bool = False) -> Dims | None:
+def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bool = False) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Args:
         ours: for some rows.
         whole: for all of them.
-        span: which rows.
+        rows: which.
         vector: 0-dim outputs are per rank by contract.
         closely: kernels got the same rows in both, so that nothing but the forward's own arithmetic differs.
 
@@ -71,13 +63,13 @@ def compare(ours: Any, whole: Any, span: Span, vector: bool = False, closely: bo
         dims[path] = None
         if differing:
             dim = differing[0]
-            factor, rest = divmod(left.shape[dim], span.count)
-            if rest or right.shape[dim] != factor * span.total:
+            factor, rest = divmod(left.shape[dim], rows.count)
+            if rest or right.shape[dim] != factor * rows.total:
                 return None
             dims[path] = dim, factor
             if not isinstance(right, BatchTensor):
-                right = right.narrow(dim, factor * span.start, left.shape[dim])
-            elif right._layout.dim == dim:
+                right = rows.of(right, dim, factor)
+            elif right._layout.dim == dim and right._layout.rows(World.get().rank) == rows.times(factor):
                 right = to_local(right)
         if isinstance(right, BatchTensor) or not close(left, right, closely):
             return None

@@ -92,7 +92,7 @@ def _enter_with(
     dim: int | None,
 ) -> Entry:
     layout = found[0]._layout
-    if any(batch._layout.counts != layout.counts for batch in found):
+    if not all(batch._layout.lies_as(layout) for batch in found):
         return Entry(call.args, call.kwargs, layout, is_of_several=True)
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
         return Entry(map_leaves(_cut, call.args), map_leaves(_cut, call.kwargs), layout)

@@ -26,7 +26,7 @@ class Form:
     by_sizes: dict[Any, SplitDecision]
     holds_for_all_sizes: bool
     is_sized: bool = False
-    totals: set[int] = field(default_factory=set)  # numbers of rows that were tried
+    totals: set[Any] = field(default_factory=set)  # numbers of rows that were tried, and how they were joined
 
 
 @dataclass(frozen=True, slots=True)

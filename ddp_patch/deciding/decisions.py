@@ -22,7 +22,6 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.calls import Call, described
 from ..calling.census import Census, Held
-from ..calling.comparison import Span
 from ..calling.entry import Entry, enter
 from ..calling.how import How
 from ..calling.rows import as_batches, detached, writing_back
@@ -78,7 +77,8 @@ class SplitDecisions:
         state = self.fingerprints.of(call.module, held)
         arguments = self.fingerprints.of_arguments(call, entry)
         is_single = min(entry.layout.counts) == 1  # which forwards squeeze, or treat as a case of its own
-        return state, arguments, torch.is_grad_enabled(), call.vector, is_single, entry.layout.dim
+        is_joined = bool(entry.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
+        return state, arguments, torch.is_grad_enabled(), call.vector, is_single, is_joined, entry.layout.dim
 
     def known(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
@@ -96,7 +96,7 @@ class SplitDecisions:
 
     def _sizes(self, call: Call, entry: Entry, form: Form) -> Any:
         sizes = self.fingerprints.sizes(call, entry)
-        return (sizes, entry.layout.total) if form.is_sized else sizes
+        return (sizes, _sized(entry)) if form.is_sized else sizes
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
@@ -128,7 +128,7 @@ class SplitDecisions:
         args, kwargs = as_batches(call.args, call.kwargs, entry)
         # Copied now, since forward may write to its arguments.
         tried = None
-        if known is None or (known.is_sized and entry.layout.total not in known.totals):
+        if known is None or (known.is_sized and _sized(entry) not in known.totals):
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
         seen = observation(call, entry.layout)
         guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
@@ -174,7 +174,7 @@ class SplitDecisions:
             decision = SplitDecision(How.BATCHES, mixing)
         elif tried is not None:
             with muted(self._world), untouched(layers), as_given.containers.as_before():
-                decision = decide(call.module, *tried, self._span(entry), seen, generators=generators)
+                decision = decide(call.module, *tried, entry.layout.rows(self._world.rank), seen, generators=generators)
             if before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
                 before.put_back()
                 decision = SplitDecision(How.BATCHES, ". ".join(CHANGES_OUTSIDE))
@@ -199,9 +199,6 @@ class SplitDecisions:
         else:
             self._settle(call, form, decision, entry, seen.is_sized)
         return First(True, result, entry, decision)
-
-    def _span(self, entry: Entry) -> Span:
-        return Span(*entry.layout.span(self._world.rank), entry.layout.total)
 
     def _tried(self, call: Call, entry: Entry, rows: int | None, other: How = How.BATCHES, before: Any = None) -> First:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
@@ -236,7 +233,7 @@ class SplitDecisions:
         if is_sized and not known.is_sized:
             known.is_sized = True
             known.by_sizes.clear()
-        known.totals.add(entry.layout.total)
+        known.totals.add(_sized(entry))
         known.by_sizes[self._sizes(call, entry, known)] = decision
         if decision.how is not How.ROWS:
             self._not_split(call.module, decision)
@@ -244,3 +241,7 @@ class SplitDecisions:
     def _not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
         (ledger.on_whole if decision.how is How.WHOLE else ledger.on_batches)[described(module)] = decision.reason
+
+
+def _sized(entry: Entry) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    return entry.layout.total, entry.layout.pieces

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout
+from ..batch.layout import Layout, Rows
 from ..batch.names import writes_in_place
 from ..batch.tensor import BatchTensor
 from ..batch.tried import Tried
 from ..batch.world import World
-from ..calling.comparison import Dims, Span, compare, usual_size
+from ..calling.comparison import Dims, compare, usual_size
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
 from .trial import Trial
@@ -61,8 +61,7 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
     """
     batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     layout = batches[0]._layout
-    alike = {(its._layout.counts, its._layout.total) for its in batches}
-    if len(alike) != 1 or writes_in_place(func, kwargs):
+    if not all(its._layout.lies_as(layout) for its in batches) or writes_in_place(func, kwargs):
         return Tried(None)
     plain = {path: leaf for path, leaf in leaves((args, kwargs)) if _has_rows(leaf, layout)}
     for cut in [{}, plain] if plain else [{}]:
@@ -95,7 +94,7 @@ class _Trials:
         few = min(total, _FEW)
         try:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                (dims,) = self._compared(total, [self._layout.span(rank)])
+                (dims,) = self._compared(total, [self._layout.rows(rank)])
                 if dims is None or None in dims.values() or any(its != dims for its in self._compared(few, _runs(few))):
                     return Tried(None)
                 if not all(itertools.starmap(torch.equal, self._plain)):  # running statistics, which rows would part
@@ -104,19 +103,19 @@ class _Trials:
             return Tried(None)
         return Tried(dims, lasts=self._lasts)
 
-    def _compared(self, total: int, spans: Iterable[tuple[int, int]]) -> Iterator[Dims | None]:
-        whole = self._result(0, total)
-        for start, count in spans:
-            yield compare(self._result(start, count), whole, Span(start, count, total))
+    def _compared(self, total: int, parts: Iterable[Rows]) -> Iterator[Dims | None]:
+        whole = self._result(Rows(((0, total),), total))
+        for rows in parts:
+            yield compare(self._result(rows), whole, rows)
 
-    def _result(self, start: int, count: int) -> Any:
-        args, kwargs = map_leaves(lambda leaf: self._some(leaf, start, count), self._given)
+    def _result(self, rows: Rows) -> Any:
+        args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._given)
         with Trial(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
         self._lasts = self._lasts and not trial.looked and not trial.drew
         return result
 
-    def _some(self, leaf: Any, start: int, count: int) -> Any:
+    def _some(self, leaf: Any, rows: Rows) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._generic:
@@ -126,15 +125,15 @@ class _Trials:
                 self._plain.append((made, made.clone()))
         generic = self._generic[id(leaf)]
         if isinstance(leaf, BatchTensor):
-            return generic.narrow(leaf._layout.dim, start, count).clone()  # as rows are, in memory of their own
-        return generic.narrow(self._layout.dim, start, count).clone() if id(leaf) in self._cut else generic
+            return rows.of(generic, leaf._layout.dim).clone()  # as rows are, in memory of their own
+        return rows.of(generic, self._layout.dim).clone() if id(leaf) in self._cut else generic
 
 
-def _runs(rows: int) -> list[tuple[int, int]]:
+def _runs(rows: int) -> list[Rows]:
     """The two sides of two cuts: no group of rows ends at both."""
     cuts = (rows // 2, rows // 2 + 1)
     sides = ((start, end - start) for at in cuts for start, end in ((0, at), (at, rows)))
-    return [(start, count) for start, count in sides if 0 < count < rows]
+    return [Rows(((start, count),), rows) for start, count in sides if 0 < count < rows]
 
 
 def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.collectives import Refused
+from ..batch.layout import Rows
 from ..batch.observation import Observation
 from ..batch.reductions import Reduction, Reductions
 from ..batch.world import World
-from ..calling.comparison import Dims, Span, compare, same_state
+from ..calling.comparison import Dims, compare, same_state
 from ..calling.containers import Containers
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
@@ -50,7 +51,7 @@ def decide(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
-    span: Span,
+    which: Rows,
     seen: Observation | None = None,
     vector: bool = False,
     generators: Sequence[Any] = (),
@@ -61,7 +62,7 @@ def decide(
         module: the module that was called.
         whole: arguments of a call, as batches, or of a few rows on every rank.
         rows: some rows of the same.
-        span: which ones.
+        which: of all rows.
         seen: the call, as it was observed on batches; None if it could not be.
         vector: 0-dim outputs are per rank by contract, as ``nn.DataParallel`` has them per device.
         generators: of the script's own that it may draw from.
@@ -126,7 +127,7 @@ def decide(
         # known of gets the whole batch, which its kernel may round otherwise.
         closely = seen is not None and seen.is_sized and not seen.unknown
         try:
-            dims = compare(from_local, from_full, span, vector, closely)
+            dims = compare(from_local, from_full, which, vector, closely)
         except Exception as error:  # a kind of tensor for which torch has not all functions
             if is_of_machine(error):
                 raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from ..batch.layout import Rows
 from ..batch.world import World
 from ..calling.calls import Call
 from ..calling.census import Held
-from ..calling.comparison import Span
 from ..calling.entry import Entry
 from ..calling.how import How
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
@@ -51,19 +53,23 @@ class Unobserved:
         given = as_batches(self._call.args, self._call.kwargs, entry)
         with muted(self._world):
             whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-        _, told = self._tried(whole, part, Span(0, most // 2, most))
+        _, told = self._tried(whole, part, Rows(((0, most // 2),), most))
         decision = agreed(self._world, told)
-        if decision.how is How.ROWS and decision.is_sized:
-            return self._of_its_size(given, entry, decision)
+        if decision.how is How.ROWS and (decision.is_sized or entry.layout.pieces):
+            decision = self._of_its_size(given, entry, decision)
+            return dataclasses.replace(decision, is_sized=decision.how is How.ROWS)
         return decision
 
     def _of_its_size(self, given: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
-        """Try all rows against this rank's: a few rows are on one side of what a forward compares their number with."""
+        """Try all rows against this rank's.
+
+        A few rows are on one side of what a forward compares their number with, and are neighbours.
+        """
         with muted(self._world):
             whole = whole_arguments(*given)
-        span = Span(*entry.layout.span(self._world.rank), entry.layout.total)
+        rows = entry.layout.rows(self._world.rank)
         try:
-            how, told = self._tried(whole, detached((entry.args, entry.kwargs)), span)
+            how, told = self._tried(whole, detached((entry.args, entry.kwargs)), rows)
         except Exception as error:
             if not is_of_machine(error):
                 raise
@@ -71,12 +77,12 @@ class Unobserved:
         # All rows may be more than this rank has room for, or than the forward takes.
         return agreed(self._world, decision if how is How.WHOLE else told)
 
-    def _tried(self, whole: Arguments, part: Arguments, span: Span) -> tuple[How, SplitDecision]:
+    def _tried(self, whole: Arguments, part: Arguments, rows: Rows) -> tuple[How, SplitDecision]:
         """Give what a trial says, and the decision that it leads to."""
         self._fingerprints.of(self._call.module, self._held)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)
         before = guards.noted(self._call.leaves)
         generators = self._fingerprints.generators(self._call)
         with muted(self._world), untouched(self._held.layers):
-            decision = decide(self._call.module, whole, part, span, vector=self._call.vector, generators=generators)
+            decision = decide(self._call.module, whole, part, rows, vector=self._call.vector, generators=generators)
         return decision.how, of_few_rows(decision, guards, before, self._other, self._before or before)

@@ -75,16 +75,16 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def common_layout(tensors: list[Tensor]) -> Layout | None:
     """Give the layout of the broadcast result, or None if the operands' rows do not lie side by side."""
     batches = [tensor for tensor in tensors if isinstance(tensor, BatchTensor)]
-    counts, back = batches[0]._layout.counts, batches[0].dim() - batches[0]._layout.dim
-    total = batches[0]._layout.total
+    layout, back = batches[0]._layout, batches[0].dim() - batches[0]._layout.dim
+    total = layout.total
     for batch in batches[1:]:
-        if batch._layout.counts != counts or batch.dim() - batch._layout.dim != back:
+        if not batch._layout.lies_as(layout) or batch.dim() - batch._layout.dim != back:
             return None
     dims = broadcast_dims(tensors)
     for tensor in tensors:
         if tensor.dim() >= back and tensor.shape[-back] not in (1, total):
             return None
-    return batches[0]._layout.at(dims - back)
+    return layout.at(dims - back)
 
 
 def broadcast_dims(tensors: list[Tensor]) -> int:

@@ -18,17 +18,18 @@ from .dims import named_dims
 from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
 
 
-def redealt(result: Any, dim: int, source: BatchTensor | None = None) -> Any:
+def redealt(result: Any, dim: int, source: BatchTensor | None = None, layout: Layout | None = None) -> Any:
     """Deal a whole tensor anew along ``dim``, so that it stays a batch for the next model call.
 
     Args:
         result: of a function of whole batches.
         dim: where its rows are.
         source: the batch that it may be a view of.
+        layout: how it is dealt; None for evenly.
     """
     if not isinstance(result, Tensor) or isinstance(result, BatchTensor) or result.dim() <= dim:
         return result
-    layout = Layout.deal(result.shape[dim], dim, World.get().size)
+    layout = layout or Layout.deal(result.shape[dim], dim, World.get().size)
     if layout is None:
         return result
     batch = BatchTensor.from_full(result, layout)
@@ -53,13 +54,13 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if expanded is None or any(isinstance(item, BatchTensor) for item in items):
         return _picked(func, batch, index, items)
     dim, out, at_batch, advanced = 0, 0, slice(None), 0
-    out_dim = None
-    for item in expanded:
+    out_dim, place = None, 0  # among the items: of that of the batch's dimension
+    for at, item in enumerate(expanded):
         if item is None:
             out += 1
             continue
         if dim == batch._layout.dim:
-            at_batch, out_dim = item, out
+            at_batch, out_dim, place = item, out, at
         elif not isinstance(item, (int, slice)) or isinstance(item, bool):
             advanced += 1
             if index_dims(item) is None:
@@ -75,6 +76,11 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _picked(func, batch, index, items)
         return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
+        cuts = batch._layout.pieces and at_batch.step in (None, 1)
+        part = _part(batch, *at_batch.indices(batch._layout.total)[:2]) if cuts else None
+        if part is not None:
+            rest = (*expanded[:place], slice(None), *expanded[place + 1 :])
+            return BatchTensor.from_local(to_local(part)[rest], part._layout.at(out_dim))
         return redealt(on_whole(func, args, kwargs), out_dim, batch)
     return _picked(func, batch, index, items)
 
@@ -89,7 +95,7 @@ def _picked(func: Any, batch: BatchTensor, index: Any, items: tuple[Any, ...]) -
     result = on_whole(func, (batch, index), {})
     first = items[0] if len(items) == 1 else None
     rows_picked = isinstance(first, (Tensor, list)) and batch._layout.dim == 0 and index_dims(first) == 1
-    return redealt(result, 0) if rows_picked else result
+    return redealt(result, 0, layout=_like(batch, result, 0)) if rows_picked else result
 
 
 def along_dim(position: int, default: Any, several: bool) -> Rule:
@@ -117,10 +123,47 @@ def along_dim(position: int, default: Any, several: bool) -> Rule:
             if several:
                 return tuple(BatchTensor.from_local(part, batch._layout) for part in result)
             return BatchTensor.from_local(result, batch._layout)
+        if parts := _parts(func, batch, args[1:], kwargs):
+            return parts if several else parts[0]
         result = on_whole(func, args, kwargs)
-        return tuple(redealt(part, dim, batch) for part in result) if several else redealt(result, dim, batch)
+        if several:
+            return tuple(redealt(part, dim, batch) for part in result)
+        return redealt(result, dim, batch, _like(batch, result, dim))
 
     return rule
+
+
+def _like(batch: BatchTensor, result: Any, dim: int) -> Layout | None:
+    """Deal the rows of a batch in another order as it is dealt: they will meet."""
+    same = isinstance(result, Tensor) and result.shape[dim : dim + 1] == (batch._layout.total,)
+    return batch._layout.at(dim) if same else None
+
+
+def _parts(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BatchTensor, ...]:
+    """Cut a batch where it was joined; nothing if it is cut elsewhere, or a function does more than cutting."""
+    layout = batch._layout
+    if not layout.pieces or getattr(func, "__name__", "") not in _CUTS:
+        return ()
+    shape = [1] * batch.dim()
+    shape[layout.dim] = layout.total
+    cut = func(torch.empty(shape, device="meta"), *rest, **kwargs)
+    parts = []
+    for piece in cut if isinstance(cut, (list, tuple)) else [cut]:
+        start = piece.storage_offset()
+        parts.append(_part(batch, start, start + piece.shape[layout.dim]))
+    return () if None in parts else tuple(parts)  # type: ignore[arg-type]
+
+
+def _part(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
+    """Some rows of a batch that was joined, if they are what was joined."""
+    found = batch._layout.part(start, stop, World.get().rank) if batch._layout.pieces else None
+    if found is None:
+        return None
+    layout, first = found
+    if (seen := World.get().observation) is not None:
+        seen.is_sized = True
+    rows = to_local(batch).narrow(layout.dim, first, layout.counts[World.get().rank])
+    return BatchTensor.from_local(rows, layout)
 
 
 def flip(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -171,6 +214,7 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return BatchTensor.from_local(func(to_local(batch), dim, own), batch._layout)
 
 
+_CUTS = ("split", "chunk", "tensor_split", "split_with_sizes", "narrow")
 _selected_along = along_dim(1, None, False)
 
 

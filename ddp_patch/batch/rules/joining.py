@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..forms import to_local
+from ..forms import known_whole, to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule, on_whole
+from ..world import World
 from .elementwise import common_layout
 from .indexing import redealt
 
 
 def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.cat`` along the batch is dealt anew; along another dimension it is local."""
+    """``torch.cat`` is local: along the batch, each rank joins what it has of every batch."""
     tensors: Any = args[0] if args else kwargs["tensors"]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     if kwargs.get("out") is not None or type(dim) is not int or not tensors:
@@ -27,9 +28,62 @@ def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if layout is not None and dim % tensors[0].dim() != layout.dim:
         rows = _cut(tensors, layout)
         return NotImplemented if rows is None else BatchTensor.from_local(torch.cat(rows, dim), layout)
-    at = [tensor._layout.dim for tensor in tensors if isinstance(tensor, BatchTensor)]
+    batches = [tensor for tensor in tensors if isinstance(tensor, BatchTensor)]
     dim %= tensors[0].dim()
-    return redealt(on_whole(func, args, kwargs), dim if dim in at else at[0])
+    if all(batch._layout.dim == dim for batch in batches):
+        return _joined(func, list(tensors), batches, dim)
+    if len({batch._layout.total for batch in batches}) == 1:
+        return NotImplemented  # may be dealt in several ways
+    return redealt(on_whole(func, args, kwargs), dim if dim in (at := [b._layout.dim for b in batches]) else at[0])
+
+
+def _joined(func: Any, tensors: list[Tensor], batches: list[BatchTensor], dim: int) -> Any:
+    """Join batches along their rows, and what every rank has whole, as the few rows of a last batch are."""
+    world = World.get()
+    layouts = [
+        tensor._layout if isinstance(tensor, BatchTensor) else Layout.evenly(tensor.shape[dim], dim, world.size)
+        for tensor in tensors
+    ]
+    layout = Layout.joined([its for its in layouts if its.total], dim)
+    if world.observation is not None:
+        world.observation.is_sized = True  # what was joined may be cut again where it was
+    if layout.total > 2 * sum(batch._layout.total for batch in batches if known_whole(batch) is None):
+        # Nothing is gathered, or a batch is put in a queue, which is cut to its length.
+        return redealt(on_whole(func, (tensors, dim), {}), dim, layout=layout)
+    pairs = zip(tensors, layouts, strict=True)
+    return BatchTensor.from_local(func([_rows_of(tensor, its) for tensor, its in pairs], dim), layout)
+
+
+def _rows_of(tensor: Tensor, layout: Layout) -> Tensor:
+    return to_local(tensor) if isinstance(tensor, BatchTensor) else shard(tensor, layout)
+
+
+def vstack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.vstack`` of what has rows already is ``torch.cat``."""
+    tensors: Any = args[0] if args else kwargs.get("tensors")
+    if kwargs.get("out") is not None or not tensors or any(tensor.dim() < 2 for tensor in tensors):
+        return NotImplemented
+    return cat(torch.cat, (tensors, 0), {})
+
+
+def repeat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.repeat(2, 1)`` and ``x.tile(2, 1)``: the batch end to end with itself."""
+    batch, sizes = args[0] if args else None, args[1:]
+    if len(sizes) == 1 and isinstance(sizes[0], (list, tuple)):
+        sizes = tuple(sizes[0])
+    if kwargs or not isinstance(batch, BatchTensor) or not all(type(size) is int and size > 0 for size in sizes):
+        return NotImplemented
+    if len(sizes) < batch.dim():
+        if func is Tensor.repeat:
+            return NotImplemented  # torch refuses it
+        sizes = (1,) * (batch.dim() - len(sizes)) + sizes
+    at = batch._layout.dim + len(sizes) - batch.dim()
+    layout = batch._layout.at(at)
+    if sizes[at] > 1:
+        layout = layout.repeated(sizes[at], at)
+        if (seen := World.get().observation) is not None:
+            seen.is_sized = True
+    return BatchTensor.from_local(func(to_local(batch), sizes), layout)
 
 
 def stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,4 +114,9 @@ def _cut(tensors: Any, layout: Layout) -> list[Tensor] | None:
 
 def rules() -> list[tuple[Any, Rule]]:
     """Functions that join, and their rules."""
-    return [*((f, cat) for f in (torch.cat, torch.concat, torch.concatenate)), (torch.stack, stack)]
+    return [
+        *((f, cat) for f in (torch.cat, torch.concat, torch.concatenate)),
+        *((f, vstack) for f in (torch.vstack, torch.row_stack)),
+        (torch.stack, stack),
+        *((f, repeat) for f in (Tensor.repeat, torch.tile, Tensor.tile)),
+    ]

@@ -27,7 +27,7 @@ def product_layout(left: Tensor, right: Tensor) -> Layout | None:
         return None
     layout, back = batches[0]._layout, _back(batches[0])
     if len(batches) == 2:
-        if back < 3 or _back(batches[1]) != back or batches[1]._layout.counts != layout.counts:
+        if back < 3 or _back(batches[1]) != back or not batches[1]._layout.lies_as(layout):
             return None
     elif (back < 3 and (batches[0] is left) != (back == 2)) or (batches[0] is right and right.dim() == 1):
         return None  # summed over
@@ -89,7 +89,7 @@ def added_product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     dims = max(args[1].dim(), args[2].dim()) - (args[2].dim() == 1)
     added, back = args[0], dims - layout.dim
     if isinstance(added, BatchTensor):
-        if _back(added) != back or added._layout.counts != layout.counts:
+        if _back(added) != back or not added._layout.lies_as(layout):
             return NotImplemented
     elif added.dim() >= back and added.shape[-back] not in (1, layout.total):
         return NotImplemented

@@ -75,7 +75,8 @@ def _is_everything(item: Any) -> bool:
 def _own_part(batch: BatchTensor, item: Any) -> slice | None:
     """Of a row, or of several side by side, those of this rank. One that has none writes to none, and counts it."""
     total, world = batch._layout.total, World.get()
-    if batch._whole is not None or world.observation is not None:  # which has to see that rows are told apart
+    # An observation has to see that rows are told apart.
+    if batch._whole is not None or world.observation is not None or batch._layout.pieces:
         return None
     if type(item) is int and -total <= item < total:
         edges = item % total, item % total + 1
