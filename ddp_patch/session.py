@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .batch import aliases
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
 from .deciding import generic
@@ -221,6 +222,7 @@ class Session(Once):
         for undo in self._take_back:
             undo()
         World.current = None
+        aliases.forget()
         del self.world.group  # see Job.close
         # At the end of the program nobody misses what a library has put in our places meanwhile.
         with contextlib.nullcontext() if goes_on else contextlib.suppress(PatchError):

@@ -6,13 +6,35 @@ inherited from C, as long as there are such batches: nothing costs anything, unl
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..structure import leaves
+
 if TYPE_CHECKING:
     from .tensor import BatchTensor
+
+
+@dataclass(slots=True)
+class _Held:
+    """A batch, and what the script was given of its memory."""
+
+    batch: BatchTensor
+    given: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by identity
+
+
+def _references(held: _Held) -> int:
+    return sys.getrefcount(held.batch)
+
+
+_OURS = _references(_Held(Tensor()))  # type: ignore[arg-type]
+_kept: list[_Held] = []
 
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
 
@@ -40,6 +62,53 @@ def enter_slice(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's."""
     _slices.append(weakref.ref(batch, _let_slice_go))
     _hear_of_arrays()
+
+
+def keep(batch: BatchTensor, given: Any) -> None:
+    """Hold a batch as long as the script has memory of its whole, though it may be a view of another, and soon be gone.
+
+    Args:
+        batch: whose whole the script was given a part of.
+        given: the part, or several.
+    """
+    held = next((each for each in _kept if each.batch is batch), None)
+    if held is None:
+        held = _Held(batch)
+        _kept.append(held)
+    for _, leaf in leaves(given):
+        with contextlib.suppress(TypeError):  # a number, as data_ptr() gives
+            held.given[id(leaf)] = weakref.ref(leaf, functools.partial(_gone, held.given, id(leaf)))
+
+
+def _gone(given: dict[int, weakref.ref[Any]], key: int, leaf: weakref.ref[Any]) -> None:
+    if given.get(key) is leaf:
+        del given[key]
+
+
+def temporary() -> list[BatchTensor]:
+    """Give batches that nobody holds but us."""
+    return [held.batch for held in _kept if _references(held) == _OURS]
+
+
+def let_go() -> None:
+    """Stop holding batches that nobody else holds, and of whose wholes nobody has memory."""
+    _kept[:] = [held for held in _kept if _references(held) != _OURS or _is_seen(held)]
+
+
+def _is_seen(held: _Held) -> bool:
+    if held.given:
+        return True
+    # A view of a tensor holds the object, though not as Python counts.
+    whole, held.batch._whole = held.batch._whole, None
+    still = None if whole is None else weakref.ref(whole)
+    del whole
+    held.batch._whole = None if still is None else still()
+    return held.batch._whole is not None
+
+
+def forget() -> None:
+    """Hold nothing any more."""
+    _kept.clear()
 
 
 def any_is_aliased() -> bool:

@@ -97,7 +97,8 @@ class Collectives(ABC):
         whole = empty_whole(rows, layout, scaled(rows, layout)) if alike else rows
         fits = alike and layout.dim == 0 and longest * self.size == layout.total and whole.is_contiguous()
         fits = fits and not layout.pieces
-        gathered = whole.view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
+        # Detached: a view that a backend still has would look as if the script had it.
+        gathered = whole.detach().view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()
         self.ledger.gathered(named(self.at_work), sent.numel())
         with self.collective("a gather of a batch", sent.numel()):

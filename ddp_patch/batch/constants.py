@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .forms import full_tensor, note_write
+from .forms import full_tensor
 from .names import below_torch, function_name, writes_in_place
 from .nested import nested
 from .tensor import BatchTensor
+from .versions import note_write
 from .world import World
 
 

@@ -5,27 +5,21 @@ Version counters tell which form changed last, so that in-place writes to either
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import BatchError
-from .aliases import any_is_aliased, enter, enter_slice, holders_of, memory
+from .aliases import any_is_aliased, enter, enter_slice, holders_of, keep, let_go, memory, temporary
 from .crossings import all_gather, shard
 from .strides import scaled
 from .transforms import outside_transforms
+from .versions import is_same, node_of, note_write, version
 from .world import World
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor
-
-
-def version(tensor: Tensor) -> int:
-    """Count of in-place writes; inference tensors keep none, so theirs are those that were noted."""
-    if not tensor.is_inference():
-        return tensor._version
-    return tensor.untyped_storage().__dict__.get("ddp_patch_writes", 0)  # type: ignore[no-any-return]
 
 
 def agree(batch: BatchTensor) -> None:
@@ -33,20 +27,6 @@ def agree(batch: BatchTensor) -> None:
     rows, whole = batch._rows, batch._whole
     batch._rows_seen, batch._whole_seen = 0 if rows is None else version(rows), 0 if whole is None else version(whole)
     batch._nodes = node_of(rows), node_of(whole)
-
-
-def node_of(form: Tensor | None) -> int:
-    """Number the node that a tensor is of: a write with a part in the graph gives it another one."""
-    # Any write gives a view another one.
-    base = form if form is None or form._base is None else form._base
-    return -1 if base is None or base.grad_fn is None else base.grad_fn._sequence_nr()
-
-
-def note_write(tensor: Tensor) -> None:
-    """Count a write to an inference tensor, on the storage that it shares with its views."""
-    if tensor.is_inference():
-        noted = tensor.untyped_storage().__dict__  # torch keeps the object as long as the memory
-        noted["ddp_patch_writes"] = noted.get("ddp_patch_writes", 0) + 1
 
 
 def to_local(batch: BatchTensor) -> Tensor:
@@ -164,7 +144,8 @@ def _write_forward(batch: BatchTensor) -> None:
     assert rows is not None
     is_recorded = rows.requires_grad and node_of(rows) != batch._nodes[0]
     with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
-        whole.copy_(all_gather(rows, batch._layout))
+        # torch refuses to tell the node of a view made in no_grad() whose base was written to.
+        whole.copy_(all_gather(rows if is_recorded else rows.detach(), batch._layout))
         note_write(whole)
         if is_recorded:
             batch._whole_first = False
@@ -173,14 +154,28 @@ def _write_forward(batch: BatchTensor) -> None:
         batch._whole_copy = whole.detach().clone()
 
 
-def mark_aliased(batch: BatchTensor) -> None:
-    """Note that the script got memory of a batch's whole."""
+def mark_aliased(batch: BatchTensor, given: Any = None) -> None:
+    """Note that the script got memory of a batch's whole.
+
+    Args:
+        batch: that was gathered.
+        given: what the script got, if not another batch.
+    """
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
     enter(batch, to_local(batch))
+    if given is not None:
+        keep(batch, given)
 
 
 def _catch_up(batch: BatchTensor) -> None:
+    """Carry over what was written to this batch, and to those that only we still hold, which are then let go of."""
+    _carry_over(batch)
+    [*map(_carry_over, temporary())]
+    let_go()
+
+
+def _carry_over(batch: BatchTensor) -> None:
     """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others."""
     rows = batch._rows
     if rows is None:
@@ -215,13 +210,8 @@ def _written(batch: BatchTensor) -> Tensor | None:
     if whole is None or rows is None or version(rows) != batch._rows_seen:
         return None
     # All of the whole is compared, not this rank's rows of it: the ranks must decide alike.
-    is_written = version(whole) != batch._whole_seen or (copy is not None and not _is_same(whole, copy))
+    is_written = version(whole) != batch._whole_seen or (copy is not None and not is_same(whole, copy))
     return whole if is_written else None
-
-
-def _is_same(left: Tensor, right: Tensor) -> bool:
-    """Tell whether two tensors hold the same, NaN being itself."""
-    return torch.equal(left, right) or bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def look_through(batch: BatchTensor) -> None:

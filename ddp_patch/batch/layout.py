@@ -23,6 +23,13 @@ class Rows:
         """How many they are."""
         return sum(count for _, count in self.runs) * self.pieces
 
+    def before(self, row: int) -> int:
+        """How many of them come before one of all rows."""
+        of_piece = self.total // self.pieces
+        whole, rest = divmod(row, of_piece) if of_piece else (0, 0)
+        parts = sum(min(max(rest - start, 0), count) for start, count in self.runs)
+        return whole * sum(count for _, count in self.runs) + parts
+
     def times(self, factor: int) -> Rows:
         """Every row became ``factor`` rows."""
         runs = tuple((start * factor, count * factor) for start, count in self.runs)
@@ -36,10 +43,15 @@ class Rows:
             dim: where.
             factor: how many entries each row has there.
         """
-        if self.pieces > 1:
-            return self._views(tensor, dim, factor)[0].flatten(dim, dim + 1)
         views = self._views(tensor, dim, factor)
-        return views[0] if len(views) == 1 else torch.cat(views, dim)
+        if len(views) == 1 and self.pieces == 1:
+            return views[0]
+        if tensor.is_contiguous() or 0 in tensor.stride():
+            return torch.cat(views, dim) if self.pieces == 1 else views[0].flatten(dim, dim + 1)
+        strides = tensor.stride()  # the copy lies in memory as the tensor does
+        order = sorted(range(tensor.dim()), key=lambda at: -strides[at])
+        taken = self.of(tensor.permute(order).contiguous(), order.index(dim), factor)
+        return taken.permute([order.index(at) for at in range(tensor.dim())])
 
     def put(self, rows: torch.Tensor, whole: torch.Tensor, dim: int) -> None:
         """Copy them to where they belong in the whole."""

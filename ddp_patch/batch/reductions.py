@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BatchError
-from .forms import version
 from .layout import Layout
 from .observation import Observation
 from .pending_tensor import PendingTensor
 from .tensor import BatchTensor
+from .versions import version
 from .world import World
 
 Where = tuple[int, int] | None  # the dimension of an argument's rows, and how many each row of the batch became

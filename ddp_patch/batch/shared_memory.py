@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..structure import leaves, map_leaves
-from .forms import catch_up_with, full_tensor, look_through, node_of, version, whole_is_seen
+from .forms import catch_up_with, full_tensor, look_through, whole_is_seen
+from .versions import node_of, version
 
 if TYPE_CHECKING:
     from .tensor import BatchTensor

@@ -14,13 +14,14 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .aliases import EXPORTS, any_is_aliased
-from .forms import agree, full_tensor, mark_aliased, node_of, note_write, version, write_back
+from .forms import agree, full_tensor, mark_aliased, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
 from .transforms import is_transformed
+from .versions import node_of, note_write, version
 from .world import World
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -238,7 +239,7 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
         if whole is not None and result is not whole and (exports or shares_memory(result, whole)):
             if exports:  # numpy's writes count no version
                 batch._whole_copy = whole.detach().clone()
-            mark_aliased(batch)
+            mark_aliased(batch, result)
 
     def give(value: Any) -> Any:
         for batch in batches:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.crossings import all_gather
-from ..batch.forms import full_tensor, version
+from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
+from ..batch.versions import version
 from ..batch.world import World
 from ..errors import BatchError
 from ..structure import leaves, map_leaves

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch.forms import note_write, to_local, version
+from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
+from ..batch.versions import note_write, version
 from ..calling.calls import Call
 from ..calling.containers import Containers
 from ..calling.rows import Arguments

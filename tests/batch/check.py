@@ -1,5 +1,6 @@
 """Runs on every rank: compare a call on batches with the same call on the whole, forward and backward."""
 
+import os
 import random
 import traceback
 
@@ -17,6 +18,7 @@ from ddp_patch.batch.layout import Layout
 from ddp_patch.batch.tensor import BatchTensor
 from ddp_patch.batch.world import World
 
+THOROUGH = bool(os.environ.get("THOROUGH"))
 KINDS = (cases, network_cases, memory_cases, call_cases, local_cases, tried_cases)
 CASES = {name: case for kind in KINDS for name, case in kind.CASES.items()}
 REPEATS = {name: times for kind in KINDS for name, times in kind.REPEATS.items()}
@@ -28,8 +30,24 @@ def tensors_in(value):
     return [tensor for item in value for tensor in tensors_in(item)] if isinstance(value, (list, tuple)) else []
 
 
-def as_batch(tensor, dim):
-    layout = Layout.deal(tensor.shape[dim], dim, World.get().size)
+EVENLY, JOINED, DIFFERENTLY = "evenly", "joined", "differently"
+DEALT = (EVENLY, JOINED, DIFFERENTLY)
+
+
+def layout_of(rows, dim, dealt, r):
+    """How rows are dealt: in one run each, or as batches that were joined, of any sizes, or of one and the same."""
+    size = World.get().size
+    if dealt == EVENLY or r.random() < (0.4 if dealt == DIFFERENTLY else 0):
+        return Layout.deal(rows, dim, size)
+    pieces = [rows // 2] * 2 if rows % 2 == 0 and r.random() < 0.5 else []
+    while sum(pieces) < rows:
+        pieces.append(r.randint(1, rows - sum(pieces)))
+    layout = Layout.joined([Layout.evenly(piece, dim, size) for piece in pieces], dim)
+    return layout if min(layout.counts) > 0 else Layout.deal(rows, dim, size)
+
+
+def as_batch(tensor, dim, dealt, r):
+    layout = layout_of(tensor.shape[dim], dim, dealt, r)
     batch = BatchTensor.from_local(local_rows(tensor, layout).clone(), layout)
     return batch.requires_grad_() if tensor.is_floating_point() else batch
 
@@ -45,19 +63,23 @@ def scalar(outputs, seed):
     return total
 
 
-def compare(name, seed):
+def compare(name, seed, dealt):
     """Returns a complaint, or None."""
     call = CASES[name](random.Random(f"{name}{seed}"))
+    r = random.Random(seed)
     world = World.get()
     plain = [t.clone().requires_grad_(t.is_floating_point()) for t, _ in call.inputs]
     wanted = call.function(*plain)
     mixed = [
-        t.clone().requires_grad_(t.is_floating_point()) if dim is None else as_batch(t, dim) for t, dim in call.inputs
+        t.clone().requires_grad_(t.is_floating_point())
+        if dim is None
+        else as_batch(t, dim, dealt, r if dealt == DIFFERENTLY else random.Random(seed))
+        for t, dim in call.inputs
     ]
     before = world.ledger.collectives["all_gather"]
     got = call.function(*mixed)
     gathers = world.ledger.collectives["all_gather"] - before
-    if call.local and gathers:
+    if call.local and gathers and dealt != DIFFERENTLY:
         return f"{gathers} gathers where none is needed"
     if type(got) is not type(wanted) and not isinstance(wanted, torch.Tensor):
         return f"returned {type(got)} instead of {type(wanted)}"
@@ -95,12 +117,13 @@ def check(names, seeds):
     torch.set_default_dtype(torch.float64)
     complaints = []
     for name in names:
-        for seed in range(REPEATS.get(name, 6) * seeds):
-            try:
-                complaint = compare(name, seed)
-            except Exception:
-                complaint = " | ".join(traceback.format_exc().splitlines()[-14:])
-            if complaint:
-                complaints.append(f"{name} #{seed}: {complaint}")
-                break
+        for dealt in DEALT:
+            for seed in range(0, REPEATS.get(name, 6) * seeds, 1 if THOROUGH or dealt == EVENLY else 5):
+                try:
+                    complaint = compare(name, seed, dealt)
+                except Exception:
+                    complaint = " | ".join(traceback.format_exc().splitlines()[-14:])
+                if complaint:
+                    complaints.append(f"{name} #{seed}, dealt {dealt}: {complaint}")
+                    break
     return complaints

@@ -182,6 +182,52 @@ def writes_that_are_met_later(r):
     return Call(function, [(x, 0)], local=False, grads=False)
 
 
+def writes_through_views_that_nobody_keeps(r):
+    """``x.t()[0, 0].add_(1)``: the view is gone when the batch is looked at again."""
+    x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 7))
+    form, way, is_seen, recorded = r.randrange(7), r.randrange(3), r.random() < 0.5, r.random() < 0.5
+
+    def write(plain):
+        if way == 0:
+            plain.add_(3)
+        elif way == 1:
+            plain[...] = 5.0
+        else:
+            plain.view(-1).detach()[:1].mul_(-2)
+
+    def function(x):
+        z = x * 1 if recorded else x.detach() * 1
+        other = z.view(*z.shape)
+        seen = [z.sum().detach(), z.argmax()] if is_seen else []
+        with torch.no_grad():
+            if form == 0:
+                write(z.t()[0, 1])
+            elif form == 1:
+                write(z.unsqueeze(1)[2])
+            elif form == 2:
+                write(z.view(-1)[3])
+            elif form == 3:
+                write(z[:, :1][1])
+                seen.append(other[0].sum().detach())
+                write(z.view(1, *z.shape)[0, 3])
+            elif form == 4:
+                kept = z.view(-1, 1, x.shape[1])[1]
+                seen.append(other.sum().detach())
+                write(kept)
+                write(other[0])
+            elif form == 5:
+                write(z.t().t()[-1])
+                z.mul_(2)
+            else:
+                array = z.view(*z.shape).detach().numpy()
+                array[1, 0] = 9.0
+                seen.append(other[1].sum().detach())
+                array[2, 0] = 7.0
+        return other.detach() * 1, z.detach() + 0, *seen
+
+    return Call(function, [(x, 0)], local=False, grads=False)
+
+
 def other_memory(r):
     """``x.data = value`` has a batch look elsewhere; ``copy.copy`` shares memory; what was given stays."""
     x, dim = batch(r, dims=2, dim=r.randrange(2))
@@ -416,6 +462,7 @@ CASES = {
     "memory_that_was_left": memory_that_was_left,
     "writes_that_are_met_later": writes_that_are_met_later,
     "other_memory": other_memory,
+    "writes_through_views_that_nobody_keeps": writes_through_views_that_nobody_keeps,
     "gradients_that_are_set": gradients_that_are_set,
     "copies_or_views": copies_or_views,
     "writes_in_inference": writes_in_inference,
@@ -430,6 +477,7 @@ REPEATS = {
     "memory_that_was_left": 4,
     "writes_that_are_met_later": 80,
     "other_memory": 60,
+    "writes_through_views_that_nobody_keeps": 120,
     "copies_or_views": 80,
     "writes_in_inference": 120,
     "gradients_on_the_way": 160,

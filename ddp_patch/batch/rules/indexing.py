@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..forms import look_through, to_local
+from ..forms import look_through, to_local, whole_is_seen
 from ..layout import Layout
 from ..shared_memory import shares_memory
 from ..tensor import BatchTensor, Rule, on_whole
@@ -157,7 +157,7 @@ def _parts(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[st
 def _part(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
     """Some rows of a batch that was joined, if they are what was joined."""
     found = batch._layout.part(start, stop, World.get().rank) if batch._layout.pieces else None
-    if found is None:
+    if found is None or whole_is_seen(batch):
         return None
     layout, first = found
     if (seen := World.get().observation) is not None:

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import forget_whole, note_write, to_local, whole_is_seen
+from ..forms import forget_whole, to_local, whole_is_seen
 from ..names import writes_in_place
 from ..tensor import BatchTensor, Rule
+from ..versions import note_write
 from ..world import World
 from .elementwise import common_layout, cutter
 from .indexing import getitem
@@ -75,8 +76,7 @@ def _is_everything(item: Any) -> bool:
 def _own_part(batch: BatchTensor, item: Any) -> slice | None:
     """Of a row, or of several side by side, those of this rank. One that has none writes to none, and counts it."""
     total, world = batch._layout.total, World.get()
-    # An observation has to see that rows are told apart.
-    if batch._whole is not None or world.observation is not None or batch._layout.pieces:
+    if batch._whole is not None or world.observation is not None:  # which has to see that rows are told apart
         return None
     if type(item) is int and -total <= item < total:
         edges = item % total, item % total + 1
@@ -86,8 +86,7 @@ def _own_part(batch: BatchTensor, item: Any) -> slice | None:
         edges = item.indices(total)[:2]
     else:
         return None
-    first, count = batch._layout.span(world.rank)
-    return slice(*(min(max(edge - first, 0), count) for edge in edges))
+    return slice(*map(batch._layout.rows(world.rank).before, edges))
 
 
 def _is_mask(batch: BatchTensor, index: Any) -> bool:

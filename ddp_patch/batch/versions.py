@@ -1,0 +1,32 @@
+"""Was a tensor written to since it was last looked at?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def version(tensor: Tensor) -> int:
+    """Count of in-place writes; inference tensors keep none, so theirs are those that were noted."""
+    if not tensor.is_inference():
+        return tensor._version
+    return tensor.untyped_storage().__dict__.get("ddp_patch_writes", 0)  # type: ignore[no-any-return]
+
+
+def node_of(form: Tensor | None) -> int:
+    """Number the node that a tensor is of: a write with a part in the graph gives it another one."""
+    # Any write gives a view another one.
+    base = form if form is None or form._base is None else form._base
+    return -1 if base is None or base.grad_fn is None else base.grad_fn._sequence_nr()
+
+
+def note_write(tensor: Tensor) -> None:
+    """Count a write to an inference tensor, on the storage that it shares with its views."""
+    if tensor.is_inference():
+        noted = tensor.untyped_storage().__dict__  # torch keeps the object as long as the memory
+        noted["ddp_patch_writes"] = noted.get("ddp_patch_writes", 0) + 1
+
+
+def is_same(left: Tensor, right: Tensor) -> bool:
+    """Tell whether two tensors hold the same, NaN being itself."""
+    return torch.equal(left, right) or bool(((left == right) | ((left != left) & (right != right))).all())
