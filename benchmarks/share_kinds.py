@@ -722,3 +722,50 @@ def implicit_softmax() -> Iterator[float]:
         optimizers[0].step()
         optimizers[1].step()
         yield loss.item()
+
+
+@kind
+def labelled_and_unlabelled() -> Iterator[float]:
+    """Three batches in one call, as FixMatch has them, and their logits apart."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for x, y in loader(16):
+        logits = model(torch.cat([x, x * 0.9, x.flip(1)]))
+        weak, strong = logits[len(x) :].chunk(2)
+        sure, guessed = weak.detach().softmax(1).max(1)
+        unlabelled = (F.cross_entropy(strong, guessed, reduction="none") * (sure > 0.3)).mean()
+        yield stepped(optimizer, F.cross_entropy(logits[: len(x)], y) + unlabelled)
+
+
+class Recomputed(torch.autograd.Function):
+    """A checkpoint by hand, as guided-diffusion has it: its backward calls the block again."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+        """Keep the input alone."""
+        ctx.run, ctx.x, ctx.parameters = run, x, parameters
+        with torch.no_grad():
+            return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Compute the block again, and go back through it."""
+        x = ctx.x.detach().requires_grad_()
+        with torch.enable_grad():
+            out = ctx.run(x)
+        return None, *torch.autograd.grad(out, (x, *ctx.parameters), grads[0])
+
+
+@kind
+def checkpointing_by_hand() -> Iterator[float]:
+    """A block that a function of the script's own computes again in its backward."""
+
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.block, self.last = nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(Recomputed.apply(self.block, torch.relu(self.first(x)), *self.block.parameters()))
+
+    return classify(Blocks(), loader(16))

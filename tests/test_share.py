@@ -65,6 +65,14 @@ def test_a_loss_in_forward_costs_no_collective(job, kind):
         assert rank[kind][2] == {"gradient bucket": 1}
 
 
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("kind", ["get batch sequence first", "labelled and unlabelled"])
+def test_joined_batches_are_not_gathered(job, kind, nproc):
+    """``torch.cat`` and ``[T, B] -> [T*B]`` leave each rank's rows where they are, and cuts where they were joined."""
+    for rank in job(nproc):
+        assert not [name for name in rank[kind][2] if "gather" in name], rank[kind][2]
+
+
 ON_THE_HOST = {  # lengths, the state of the host's generator, and how many rows of a table each rank has gradients of
     "gru over packed sequences": 2,
     "detection": 1,

@@ -216,10 +216,16 @@ class Fingerprints:
     @staticmethod
     def _form(leaf: Any, own: Any, guards: Guards) -> Any:
         if isinstance(leaf, Tensor):
-            # Of a batch, its rows are asked: they answer without a detour.
-            at, is_cut = (leaf._layout.dim, True) if isinstance(leaf, BatchTensor) else (-1, own.shape != leaf.shape)
-            return at, is_cut, own.dim(), own.dtype, own.requires_grad and torch.is_grad_enabled()
+            # Of a batch, its rows are asked: they answer without a detour. A state is plain in its first call alone.
+            at = leaf._layout.dim if isinstance(leaf, BatchTensor) else _cut_at(leaf, own)
+            return at, own.dim(), own.dtype, own.requires_grad and torch.is_grad_enabled()
         return type(leaf), leaf if type(leaf) in PLAIN else guards.of_argument(leaf)
+
+
+def _cut_at(leaf: Tensor, own: Tensor) -> int:
+    if leaf.shape == own.shape:
+        return -1
+    return next(at for at, sizes in enumerate(zip(leaf.shape, own.shape, strict=True)) if sizes[0] != sizes[1])
 
 
 def _form_of(tensor: Tensor) -> Any:
