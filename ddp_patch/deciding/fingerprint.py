@@ -223,9 +223,7 @@ class Fingerprints:
 
 
 def _cut_at(leaf: Tensor, own: Tensor) -> int:
-    if leaf.shape == own.shape:
-        return -1
-    return next(at for at, sizes in enumerate(zip(leaf.shape, own.shape, strict=True)) if sizes[0] != sizes[1])
+    return next((at for at, (whole, part) in enumerate(zip(leaf.shape, own.shape, strict=True)) if whole != part), -1)
 
 
 def _form_of(tensor: Tensor) -> Any:
