@@ -1,5 +1,6 @@
 """Layouts say which rows a rank holds, against the rows themselves."""
 
+import itertools
 import random
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_part_is_given_where_it_was_joined(seed):
             moved = torch.arange(part.total)
             assert part.rows(1).of(moved, 0).tolist() == [row - start for row in own]
     edges = [0, *torch.tensor([sum(piece) for piece in layout.pieces]).cumsum(0).tolist()]
-    every = [layout.part(a, b, 0) for a, b in zip(edges, edges[1:], strict=False)]
+    every = [layout.part(a, b, 0) for a, b in itertools.pairwise(edges)]
     assert [found is not None for found in every] == [min(piece) > 0 for piece in layout.pieces]
 
 
