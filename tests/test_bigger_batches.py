@@ -142,6 +142,7 @@ def scheduled(name, factor, warmup, when, by_hand_too):
     return {"weights": weights(model), "rates": shown}
 
 
+@pytest.mark.some("before-global", "sgd-linear-2.0-1.5 epochs", "adam-2-2.0-4 steps-4-after-local")
 @pytest.mark.parametrize("view", ["global", "local"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
@@ -182,6 +183,7 @@ def resumed(part):
     return [weights(model), optimizer.param_groups[0]["lr"]]
 
 
+@pytest.mark.some("3 epochs")
 @pytest.mark.parametrize("warmup", [11, "3 epochs"])
 def test_a_warmup_goes_on_where_a_checkpoint_left_it(ranks, tmp_path, warmup):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": warmup}
@@ -282,6 +284,7 @@ def wrapped(kind, factor):
     return {"weights": weights(model), "steps": 4 if by_hand_too or report is None else report.ledger.steps}
 
 
+@pytest.mark.some("around-global", "several-local", "handed-global", "twice-local")
 @pytest.mark.parametrize("view", ["global", "local"])
 @pytest.mark.parametrize("kind", ["around", "several", "handed", "twice"])
 def test_a_step_inside_another_is_not_scaled_again(ranks, kind, view):

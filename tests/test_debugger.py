@@ -336,6 +336,7 @@ def same(alone, nproc, script, lines, before=(), **variables):
     return said, code
 
 
+@pytest.mark.some("walking")
 @pytest.mark.parametrize(("lines", "nproc"), [(LOOKING, 2), (WALKING, 3)], ids=["looking", "walking"])
 def test_a_breakpoint_says_what_it_says_on_one_process(alone, lines, nproc):
     said, code = same(alone, nproc, STOPPING, lines)
@@ -380,6 +381,7 @@ def test_pdb_runs_a_script_under_ddp_patch(alone, tmp_path):
     assert code == expected[1]
 
 
+@pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", [2])
 def test_debuggers_that_a_script_calls_itself_are_one(alone, nproc):
     said, code = same(alone, nproc, OTHERWISE, OTHERWISE_TYPED)

@@ -499,6 +499,7 @@ print(torch.equal(before, model.weight), round(model.bias.item(), 6))
 """
 
 
+@pytest.mark.long
 def test_hooks_and_graphs_that_no_mode_hears_of(tmp_path):
     script, alone = tmp_path / "script.py", tmp_path / "alone.py"
     script.write_text(ABOVE_THE_LINE)

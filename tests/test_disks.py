@@ -40,6 +40,7 @@ def environ(**more):
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
+@pytest.mark.some("3")
 @needs_mounts
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_a_full_disk_is_one_processs(tmp_path, nproc):
@@ -57,6 +58,7 @@ def test_a_full_disk_is_one_processs(tmp_path, nproc):
     assert "RuntimeError True" in ranks.stderr  # the old checkpoint is whole
 
 
+@pytest.mark.long
 @needs_mounts
 def test_batches_may_be_larger_than_shared_memory():
     """Docker gives a container 64 MB of it."""
@@ -69,6 +71,7 @@ def test_batches_may_be_larger_than_shared_memory():
     assert ranks.stdout == alone.stdout
 
 
+@pytest.mark.long
 @needs_mounts
 def test_a_batch_that_fits_nowhere_is_an_error_on_every_rank():
     """Shared memory and the temporary folder are small: the other ranks would wait for the batch."""
@@ -157,6 +160,7 @@ def may_freeze():
     return os.geteuid() == 0 and os.path.exists("/dev/loop-control") and shutil.which("fsfreeze") is not None
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not may_freeze(), reason="needs root, a loop device and fsfreeze")
 def test_a_disk_that_does_not_answer_is_named_and_waited_for(tmp_path):
     image, disk = tmp_path / "image", tmp_path / "disk"

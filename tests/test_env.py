@@ -174,6 +174,7 @@ def test_values_of_all_ranks_stand_beside_each_other():
     assert "SLURM_PROCID=0|1" in text
 
 
+@pytest.mark.long
 def test_whether_the_ranks_have_a_key_is_shown_and_the_key_is_not():
     for value, words in (("", "not set"), ("0123456789abcdef" * 4, "set")):
         done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ENV, DDP_PATCH_KEY=value)

@@ -11,6 +11,7 @@ from conftest import PATIENCE, THOROUGH
 TINY = Path(__file__).parent / "parity" / "scripts" / "tiny.py"
 
 
+@pytest.mark.long
 @pytest.mark.thorough
 def test_every_run_at_three_ranks_ends_without_an_abort(ranks):
     for _ in range(50 if THOROUGH else 10):

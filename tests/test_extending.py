@@ -371,6 +371,7 @@ main()
 """
 
 
+@pytest.mark.some("register_tracker('notifying.Notifier')\nfrom")
 @pytest.mark.parametrize(
     ("register", "made"),
     [

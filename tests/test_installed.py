@@ -57,6 +57,7 @@ def test_the_usual_folders(folder):
     assert not installed.is_installed(f"/home/a/my_{folder}/module.py")
 
 
+@pytest.mark.long
 def test_a_script_beside_what_was_installed_there_acts_once(tmp_path):
     install(tmp_path / "app")
     (tmp_path / "app" / "some").mkdir()
@@ -120,6 +121,7 @@ def environment(folder, commands):
     return folder / "env" / "bin", packages
 
 
+@pytest.mark.some("as it is")
 @pytest.mark.skipif(not (Path(sys.prefix) / "pyvenv.cfg").exists(), reason="not in a virtual environment")
 @pytest.mark.parametrize("by_name", [True, False], ids=["as it is", "by a link"])
 def test_a_project_that_is_started_by_its_command_acts_once(tmp_path, by_name):

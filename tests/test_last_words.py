@@ -67,6 +67,7 @@ print("goes on", flush=True)
 """
 
 
+@pytest.mark.some("sys.exit(3)")
 @pytest.mark.parametrize(
     ("handler", "seconds", "last", "said", "code"),
     [
@@ -129,6 +130,7 @@ print(faulthandler.is_enabled(), child.exitcode)
 """
 
 
+@pytest.mark.long
 def test_what_a_script_has_faulthandler_do_is_done(tmp_path):
     (tmp_path / "train.py").write_text(LISTENS)
     done = subprocess.run(
@@ -155,6 +157,7 @@ for number in range(3, 256):
 """
 
 
+@pytest.mark.long
 def test_an_exit_at_once_is_one_where_nothing_can_be_said(tmp_path):
     text = LISTENS[: LISTENS.index("import ctypes")] + CLOSES + "os._exit(0)\n"
     (tmp_path / "train.py").write_text(text)

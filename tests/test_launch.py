@@ -138,6 +138,7 @@ def test_a_test_under_a_launcher_names_the_hash(tmp_path):
     assert "Write PYTHONHASHSEED=0 before the launcher's command." in done.stdout
 
 
+@pytest.mark.long
 def test_a_script_that_imports_pytest_is_started_again(tmp_path):
     (tmp_path / "train.py").write_text(
         "import pytest, ddp_patch\nddp_patch.enable(nproc=2)\nprint(pytest.approx(1) == ddp_patch.world_size() - 1)\n"
@@ -188,6 +189,7 @@ with ddp_patch.per_rank():
 """
 
 
+@pytest.mark.some("arguments1")
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [
@@ -212,6 +214,7 @@ def test_a_script_is_started_again_from_where_it_was(tmp_path, arguments, given)
     assert said[0] == said[1]
 
 
+@pytest.mark.some("below")
 @pytest.mark.parametrize("imported", ["above", "below"])
 def test_a_module_is_started_again_from_where_it_was(tmp_path, imported):
     (tmp_path / "pack").mkdir()
@@ -766,6 +769,7 @@ def test_a_script_sees_gradients_at_their_true_size_under_accelerates_fp16(ranks
     compare_text(ranks.script(script, 2, env=fp16).ok().stdout[0], wanted, 2e-2)
 
 
+@pytest.mark.long
 def test_accelerates_fp8_is_not_silently_dropped(plain):
     script, _ = plain
     done = run(

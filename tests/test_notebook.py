@@ -692,6 +692,7 @@ for kind in (Shy, Loud):
 """
 
 
+@pytest.mark.long
 def test_warnings_of_ones_own_are_filtered_there_too(tmp_path):
     (tmp_path / "aside").mkdir()
     (tmp_path / "aside" / "beside.py").write_text("class Loud(UserWarning): pass\n")
@@ -717,6 +718,7 @@ def test_a_decorator_is_told_from_a_call(tmp_path):
     assert not program.is_typed()
 
 
+@pytest.mark.long
 def test_a_script_with_a_shell_of_its_own_starts_its_ranks(tmp_path):
     (tmp_path / "train.py").write_text(
         "from IPython.terminal.embed import InteractiveShellEmbed\nInteractiveShellEmbed.instance()\n"
@@ -726,6 +728,7 @@ def test_a_script_with_a_shell_of_its_own_starts_its_ranks(tmp_path):
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
+@pytest.mark.long
 def test_ipythons_prompt_launches_functions_and_is_not_started_again(tmp_path):
     typed = (
         "import ddp_patch\ndef sizes(): return ddp_patch.world_size()\n\nprint('sizes', ddp_patch.launch(sizes, nproc=2))\n"

@@ -277,6 +277,7 @@ def test_nobody_finds_the_ranks(ranks, tmp_path):
     both_ways(ranks, write(tmp_path, EARLY + LOOKS + "print(json.dumps(everywhere(), indent=1))"))
 
 
+@pytest.mark.long
 def test_a_spawned_child_finds_one_process(ranks, tmp_path):
     source = (
         EARLY

@@ -243,7 +243,7 @@ ddp_patch.enable()
 """
 
 
-@pytest.mark.some("no address")
+@pytest.mark.some("0-no address")
 @pytest.mark.parametrize("address", [{}, {"MASTER_ADDR": "127.0.0.1"}], ids=["no address", "an address"])
 @pytest.mark.parametrize("rank", ["0", "2"])
 def test_a_rank_that_ends_before_it_comes_ends_the_others_whose_launcher_lets_them_wait(tmp_path, rank, address):

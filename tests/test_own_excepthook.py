@@ -27,6 +27,7 @@ for step in range(100):
 """
 
 
+@pytest.mark.some("True")
 @pytest.mark.parametrize("writes", [False, True])
 def test_an_error_of_all_is_shown_once_by_the_scripts_hook(tmp_path, writes):
     script = SCRIPT.replace("FAILS", "True").replace("WRITES", str(writes))
@@ -39,6 +40,7 @@ def test_an_error_of_all_is_shown_once_by_the_scripts_hook(tmp_path, writes):
             assert (tmp_path / name / "crash.txt").read_text() == "ValueError: a bad value"
 
 
+@pytest.mark.some("False")
 @pytest.mark.parametrize("writes", [False, True])
 def test_an_error_of_one_rank_is_shown_by_the_scripts_hook(tmp_path, writes):
     script = SCRIPT.replace("FAILS", "ddp_patch.rank() == 1").replace("WRITES", str(writes))
@@ -51,6 +53,7 @@ def test_an_error_of_one_rank_is_shown_by_the_scripts_hook(tmp_path, writes):
         assert "rank 1 of 2 raised this ValueError; the job ends." in done.stderr
 
 
+@pytest.mark.long
 def test_a_hook_that_fails_hides_no_error(tmp_path):
     script = SCRIPT.replace("FAILS", "True").replace("WRITES", "1 / 0")
     done = run(tmp_path / "ranks", script, 2)

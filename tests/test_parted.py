@@ -443,6 +443,7 @@ def test_ranks_that_are_slow_are_waited_for(ranks, tmp_path, slow):
     assert outcome.stderr == ["", "", ""]
 
 
+@pytest.mark.long
 def test_a_person_may_think(tmp_path):
     script = tmp_path / "slow.py"
     script.write_text("import ddp_patch; ddp_patch.enable()\n" + SLOW.format(slow="person"))

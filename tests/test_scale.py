@@ -128,6 +128,7 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
     assert "Held against what was measured" in capsys.readouterr().out
 
 
+@pytest.mark.some("the script")
 @pytest.mark.parametrize("way", ["the script", "the environment"])
 def test_a_script_whose_batch_grows_anyway_has_no_table_in_which_it_stays(train, monkeypatch, capsys, way):
     if way == "the script":
@@ -366,6 +367,7 @@ for x in DataLoader(Chunks(), batch_size=None):
 """
 
 
+@pytest.mark.long
 def test_batches_that_cannot_grow_are_said_and_the_rest_is_measured(train, capsys):
     train.write_text(CHUNKS)
     given = ["train.py", "--ranks", "2", "--warmup", "2", "--steps", "5", "--no-plot"]

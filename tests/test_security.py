@@ -392,6 +392,7 @@ def test_a_job_of_one_host_listens_on_loopback_alone(tmp_path):
     assert {address for address, _ in seen} == {"127.0.0.1"}
 
 
+@pytest.mark.some("mpirun")
 @pytest.mark.parametrize("launcher", ["hand", "mpirun"])
 def test_ranks_of_one_host_that_others_started_listen_on_loopback_alone(tmp_path, launcher):
     met = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
@@ -455,6 +456,7 @@ def test_noise_on_every_port_changes_nothing(tmp_path, undisturbed, command, wha
     assert (folder / "model.pt").exists()
 
 
+@pytest.mark.some("torchrun")
 @pytest.mark.parametrize("command", [PYTHON, TORCHRUN], ids=["python", "torchrun"])
 def test_an_answer_that_a_stranger_wrote_is_refused(tmp_path, command):
     folder = tmp_path / "job"
@@ -500,12 +502,14 @@ for batch in ddp_patch.shard_batch(loader):
 """
 
 
+@pytest.mark.long
 def test_a_common_script_needs_no_key(tmp_path, undisturbed):
     with ended(start(tmp_path, *TORCHRUN, script=ELSEWHERE + TRAIN)) as (job,):
         out, error = job.communicate(timeout=PATIENCE)
     assert (job.returncode, out) == (0, undisturbed), error
 
 
+@pytest.mark.some("[key]")
 @pytest.mark.parametrize("secret", ["", "0123456789abcdef" * 2], ids=["no key", "key"])
 def test_what_only_pickles_needs_a_key_and_says_so(tmp_path, secret):
     with ended(start(tmp_path, *TORCHRUN, script=ELSEWHERE + SAMPLES, DDP_PATCH_KEY=secret)) as (job,):

@@ -25,6 +25,7 @@ def job(ranks):
     return functools.cache(lambda nproc: ranks.call(run_all, nproc, [*KINDS], timeout=600).ok().results)
 
 
+@pytest.mark.some("-2", "-3")
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rank_computes_its_share(job, kind, nproc):
@@ -42,6 +43,7 @@ def test_a_rank_computes_its_share(job, kind, nproc):
     assert shares[-1] < 1.02, shares
 
 
+@pytest.mark.some("-2", "-3")
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in DRAWN])
 def test_losses_are_those_of_one_process(job, kind, nproc):
@@ -50,6 +52,7 @@ def test_losses_are_those_of_one_process(job, kind, nproc):
         assert rank[kind][1] == pytest.approx(losses, rel=1e-9)
 
 
+@pytest.mark.some("-2", "-3")
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranks_meet_once_for_gradients_and_exchange_no_decisions(job, kind, nproc):

@@ -238,6 +238,7 @@ def test_a_signal_that_comes_while_another_is_told_of_does_not_wait_for_it(monke
     peers.close()
 
 
+@pytest.mark.long
 def test_a_signal_that_comes_again_is_heeded_again(tmp_path):
     counting = """
 heard = 0
@@ -325,6 +326,7 @@ def test_ctrl_c_that_nobody_catches_ends_with_one_traceback_and_its_code(tmp_pat
     assert "ddp_patch/" not in error.replace("ddp_patch: ", "")
 
 
+@pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_ranks_that_sleep_in_the_same_line_are_woken_there(tmp_path, nproc):
     text = """
@@ -385,6 +387,7 @@ while True:
     assert not Path(f"/proc/{job.pid(1)}").exists()
 
 
+@pytest.mark.long
 def test_a_signal_that_the_script_does_not_handle_ends_the_job(tmp_path):
     with running(tmp_path, f"def stops():\n    return False\n{TRAINING}train()\n", 2) as job:
         job.wait_for("ready")
@@ -394,6 +397,7 @@ def test_a_signal_that_the_script_does_not_handle_ends_the_job(tmp_path):
     assert not Path(f"/proc/{job.pid(1)}").exists()
 
 
+@pytest.mark.long
 def test_a_loop_s_handler_is_called_on_every_rank(tmp_path):
     text = """
 import asyncio
@@ -444,6 +448,7 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_ctrl_z_stops_all_ranks_until_the_job_goes_on(tmp_path):
     text = f"""
 import subprocess
@@ -469,6 +474,7 @@ sleeper.kill()
     assert job.said(2)[0] == job.said(2)[1]
 
 
+@pytest.mark.long
 def test_a_stopped_job_can_be_ended(tmp_path):
     with running(tmp_path, f"def stops():\n    return False\n{TRAINING}train()\n", 2) as job:
         job.wait_for("ready")
@@ -509,6 +515,7 @@ def test_the_script_sees_its_own_handlers(ranks):
     assert outcome.results == [[True, names]] * 2
 
 
+@pytest.mark.long
 def test_a_timer_breaks_all_ranks_out_at_the_same_line(tmp_path):
     text = f"""
 def stops():
@@ -539,6 +546,7 @@ old = signal.signal(signal.SIGALRM, late)
 """
 
 
+@pytest.mark.long
 def test_a_timer_that_fired_is_heeded_before_it_is_stopped(tmp_path):
     text = f"""
 {LATE}
@@ -561,6 +569,7 @@ torch.save(result, "result.pt")
     assert job.said(2) == [["late"]] * 2
 
 
+@pytest.mark.some("alarm(0)")
 @pytest.mark.parametrize("stop", ["alarm(0)", "setitimer(signal.ITIMER_REAL, 0)", "signal(signal.SIGALRM, old)"])
 def test_a_timer_that_fires_on_one_rank_fires_on_all(tmp_path, stop):
     text = f"""
@@ -586,6 +595,7 @@ torch.save(2, "two.pt")
     assert job.said(2) == [["late"]] * 2
 
 
+@pytest.mark.long
 def test_a_timer_that_is_stopped_in_time_is_none(tmp_path):
     text = f"""
 {LATE}
@@ -618,6 +628,7 @@ torch.save(1, "one.pt")
     assert not any(f"in {turn}" in line for turn in range(0, 20, 3) for line in said[0])
 
 
+@pytest.mark.long
 def test_a_debugger_s_trace_goes_on(tmp_path):
     text = """
 lines = 0
@@ -645,6 +656,7 @@ here(json.dumps(lines >= 1200))
     assert job.said(2) == [["handled in work", json.dumps(True)]] * 2
 
 
+@pytest.mark.some("nohup")
 @pytest.mark.parametrize("way", ["nohup", "the script", "above the line"])
 def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):
     name = "SIGHUP" if way == "nohup" else "SIGUSR1"
@@ -663,6 +675,7 @@ def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):
     assert (code, out.splitlines()[-1]) == (0, "saved"), error
 
 
+@pytest.mark.long
 def test_a_signal_that_is_handled_in_c_comes_to_rank_0(tmp_path):
     text = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\n"
     text = f"import signal\n{text}def stops():\n    return False\n{TRAINING}steps = train(30)\n{ENDING}"
@@ -674,6 +687,7 @@ def test_a_signal_that_is_handled_in_c_comes_to_rank_0(tmp_path):
     assert error.count("most recent call first") >= 1, error
 
 
+@pytest.mark.long
 def test_a_script_that_a_rank_starts_takes_no_word_of_its_agent(tmp_path):
     text = f"""
 import subprocess

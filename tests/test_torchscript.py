@@ -157,6 +157,7 @@ for strict in (True, False):
 """
 
 
+@pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", RANKS)
 def test_modules_classes_and_traces_compile_to_what_they_compile_to_without_us(ranks, tmp_path, nproc):
     # A trace names its values after the variables of the innermost Python frame, so graphs of traces are not compared.
@@ -261,6 +262,7 @@ for example in (x, torch.ones(4, 3)):
 """
 
 
+@pytest.mark.some("3")
 @pytest.mark.parametrize("nproc", RANKS)
 def test_scripted_and_recorded_code_computes_what_one_process_computes(ranks, tmp_path, nproc):
     same(ranks, tmp_path, ON_BATCHES, nproc)

@@ -48,6 +48,7 @@ def ran(folder, then, nproc=3):
     return run, subprocess.run(told, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.long
 def test_a_run_in_which_ranks_stay_together_has_no_difference(tmp_path):
     run, told = ran(tmp_path, "time.sleep(2 if epoch == 1 and ddp_patch.rank() == 2 else 0)")
     assert run.returncode == 0, run.stderr
@@ -190,6 +191,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_its_option(tmp_path, r
     assert "Name a folder that can be written to" in "".join(outcome.stderr)
 
 
+@pytest.mark.long
 def test_a_stopped_job_can_be_looked_at_from_outside(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN.format(then="print('epoch', flush=True); time.sleep(1000)"))
     env = {key: value for key, value in os.environ.items() if not key.startswith("DDP_PATCH_")}
