@@ -6,8 +6,34 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+
+
+class Place(NamedTuple):
+    """Where a result has the rows of a batch: a dimension, entries of each row there, how often all come in turn."""
+
+    dim: int
+    factor: int = 1
+    times: int = 1  # [T, B] -> [T*B]
+
+    @property
+    def size(self) -> int:
+        """How many entries there are for each row."""
+        return self.factor * self.times
+
+    def of(self, layout: Layout) -> Layout:
+        """How the result is dealt, if the batch is as this says."""
+        its = layout.at(self.dim) if self.factor == 1 else layout.times(self.factor, self.dim)
+        return its if self.times == 1 else its.repeated(self.times, self.dim)
+
+    @classmethod
+    def among(cls, layout: Layout, its: Layout) -> Place | None:
+        """Find the place by which a batch's layout is that of a result; None if its rows are others."""
+        size = its.total // layout.total
+        places = (cls(its.dim, size), cls(its.dim, 1, size)) if size else ()
+        return next((place for place in places if place.of(layout) == its), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,37 +61,36 @@ class Rows:
         runs = tuple((start * factor, count * factor) for start, count in self.runs)
         return Rows(runs, self.total * factor, self.pieces)
 
-    def of(self, tensor: torch.Tensor, dim: int, factor: int = 1) -> torch.Tensor:
-        """Take them: a view of one run, a copy of several.
+    def at(self, place: Place) -> Rows:
+        """The same rows in a result."""
+        its = self.times(place.factor)
+        return its if place.times == 1 else Rows(its.runs, its.total * place.times, its.pieces * place.times)
 
-        Args:
-            tensor: that has all rows.
-            dim: where.
-            factor: how many entries each row has there.
-        """
-        views = self._views(tensor, dim, factor)
+    def of(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        """Take them from a tensor that has all rows: a view of one run, a copy of several."""
+        views = self._views(tensor, dim)
         if len(views) == 1 and self.pieces == 1:
             return views[0]
         if tensor.is_contiguous() or 0 in tensor.stride():
             return torch.cat(views, dim) if self.pieces == 1 else views[0].flatten(dim, dim + 1)
         strides = tensor.stride()  # the copy lies in memory as the tensor does
         order = sorted(range(tensor.dim()), key=lambda at: -strides[at])
-        taken = self.of(tensor.permute(order).contiguous(), order.index(dim), factor)
+        taken = self.of(tensor.permute(order).contiguous(), order.index(dim))
         return taken.permute([order.index(at) for at in range(tensor.dim())])
 
     def put(self, rows: torch.Tensor, whole: torch.Tensor, dim: int) -> None:
         """Copy them to where they belong in the whole."""
         if self.pieces > 1:
-            self._views(whole, dim, 1)[0].copy_(rows.unflatten(dim, (self.pieces, -1)))
+            self._views(whole, dim)[0].copy_(rows.unflatten(dim, (self.pieces, -1)))
             return
         sizes = [count for _, count in self.runs]
-        for view, run in zip(self._views(whole, dim, 1), rows.split(sizes, dim), strict=True):
+        for view, run in zip(self._views(whole, dim), rows.split(sizes, dim), strict=True):
             view.copy_(run)
 
-    def _views(self, tensor: torch.Tensor, dim: int, factor: int) -> list[torch.Tensor]:
+    def _views(self, tensor: torch.Tensor, dim: int) -> list[torch.Tensor]:
         if self.pieces > 1:
             tensor, dim = tensor.unflatten(dim, (self.pieces, -1)), dim + 1
-        return [tensor.narrow(dim, start * factor, count * factor) for start, count in self.runs]
+        return [tensor.narrow(dim, start, count) for start, count in self.runs]
 
 
 @dataclass(frozen=True, slots=True)

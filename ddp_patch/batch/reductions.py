@@ -14,14 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BatchError
-from .layout import Layout
+from .layout import Layout, Place
 from .observation import Observation
 from .pending_tensor import PendingTensor
 from .tensor import BatchTensor
 from .versions import version
 from .world import World
-
-Where = tuple[int, int] | None  # the dimension of an argument's rows, and how many each row of the batch became
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Reduction:
     """One call of a loss function."""
 
     name: str
-    where: Mapping[int | str, Where]  # by position or name; empty if it reduces nothing
+    where: Mapping[int | str, Place]  # of arguments, by position or name; empty if it reduces nothing
 
 
 def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout) -> Reduction | None:
@@ -41,17 +39,17 @@ def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Lay
         kwargs: of the call.
         layout: of the batch that the forward works on.
     """
-    where: dict[int | str, Where] = {}
+    where: dict[int | str, Place] = {}
     given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     for key, value in given:
         if not isinstance(value, BatchTensor):
             if isinstance(value, Tensor) and value.requires_grad:
                 return None  # a weight that is trained: its gradient would have to be summed
             continue
-        dim, factor = value._layout.dim, value._layout.total // layout.total
-        if factor < 1 or value._layout != layout.times(factor, dim):
+        place = Place.among(layout, value._layout)
+        if place is None:
             return None
-        where[key] = dim, factor
+        where[key] = place
     return Reduction(name, where)
 
 
@@ -142,16 +140,16 @@ class Reductions:
             )
 
     def _lifted(self, call: Reduction, key: int | str, value: Any) -> Any:
-        where = call.where.get(key)
-        if where is None:
+        place = call.where.get(key)
+        if place is None:
             return value
-        dim, factor = where
-        if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != self._own * factor:
+        dim = place.dim
+        if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != self._own * place.size:
             raise BatchError(
                 f"{call.name} in a forward was given {_described(value)} as argument {key!r}, where this rank's "
                 f"{self._own} rows were expected. Compute the loss outside forward."
             )
-        batch = BatchTensor.from_local(value, self._layout.times(factor, dim))
+        batch = BatchTensor.from_local(value, place.of(self._layout))
         for whole, rows, seen in self._plain:
             is_view = value.data_ptr() == rows.data_ptr() and value.numel() == rows.numel() and version(rows) == seen
             if is_view and dim == 0 and whole.is_contiguous() and value.is_contiguous() and value.dtype == whole.dtype:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-# The dimension of a result in which its rows lie, and how many of them each row of the batch became, by path.
-_Dims = Mapping[str, Any]
+from .layout import Place
+
+_Dims = Mapping[str, Place | None]  # of results, by path
 _MOST = 4096  # forms of calls, of which a script with lengths of many kinds may have any number
 
 

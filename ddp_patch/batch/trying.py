@@ -112,8 +112,7 @@ def _dealt(result: Any, dims: Any, batches: list[BatchTensor], *, whole: bool) -
     def deal(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or id(leaf) in given:
             return given.get(id(leaf), leaf)
-        dim, factor = dims[paths[id(leaf)]]
-        its = layout.at(dim) if factor == 1 else layout.times(factor, dim)
+        its = dims[paths[id(leaf)]].of(layout)
         if not whole:
             return BatchTensor.from_local(leaf, its)
         batch = BatchTensor.from_full(leaf, its)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.forms import to_local
-from ..batch.layout import Rows
+from ..batch.layout import Place, Rows
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -20,8 +20,7 @@ from .own import is_own
 _SAMPLE = 2**18
 _HALF = 1e-4  # below the precision of float16 and bfloat16
 
-# The dimension of an output in which its rows lie, and how many of them each row of the batch became.
-Dims = Mapping[str, tuple[int, int] | None]
+Dims = Mapping[str, Place | None]  # of outputs, by path; None for what every rank has whole
 
 
 def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bool = False) -> Dims | None:
@@ -40,7 +39,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
     mine, theirs = list(leaves(ours)), list(leaves(whole))
     if [path for path, _ in mine] != [path for path, _ in theirs]:
         return None
-    dims: dict[str, tuple[int, int] | None] = {}
+    dims: dict[str, Place | None] = {}
     for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
             if not same_value(left, right):
@@ -52,7 +51,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
             dims[path] = None
             continue
         if left.dim() == 0 == right.dim() and vector:
-            dims[path] = 0, 1
+            dims[path] = Place(0)
             continue
         # The rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
         differing = [
@@ -63,17 +62,25 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
         dims[path] = None
         if differing:
             dim = differing[0]
-            factor, rest = divmod(left.shape[dim], rows.count)
-            if rest or right.shape[dim] != factor * rows.total:
+            size, rest = divmod(left.shape[dim], rows.count)
+            if rest or right.shape[dim] != size * rows.total:
                 return None
-            dims[path] = dim, factor
-            if not isinstance(right, BatchTensor):
-                right = rows.of(right, dim, factor)
-            elif right._layout.dim == dim and right._layout.rows(World.get().rank) == rows.times(factor):
-                right = to_local(right)
-        if isinstance(right, BatchTensor) or not close(left, right, closely):
+            places = [Place(dim, size), Place(dim, 1, size)][: 1 + (size > 1)]
+            dims[path] = next((place for place in places if _is_there(place, left, right, rows, closely)), None)
+            if dims[path] is None:
+                return None
+        elif isinstance(right, BatchTensor) or not close(left, right, closely):
             return None
     return dims
+
+
+def _is_there(place: Place, left: Tensor, right: Tensor, rows: Rows, closely: bool) -> bool:
+    """Tell whether a result has its rows in a place."""
+    its = rows.at(place)
+    if not isinstance(right, BatchTensor):
+        return close(left, its.of(right, place.dim), closely)
+    is_dealt = right._layout.dim == place.dim and right._layout.rows(World.get().rank) == its
+    return is_dealt and close(left, to_local(right), closely)
 
 
 def same_value(left: Any, right: Any, depth: int = 3) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..batch.crossings import all_gather
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout
+from ..batch.layout import Layout, Place
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.versions import version
@@ -104,6 +104,7 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
         BatchError: for an output that the trial did not see.
     """
     layout = entry.layout
+    default = Place(layout.dim)
     own = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
     made: dict[int, Any] = {}  # what comes out twice is one thing
@@ -117,14 +118,13 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
 
     def batch(leaf: Tensor) -> Any:
         path = paths[id(leaf)]
-        where = dims.get(path, (layout.dim, 1))
-        if where is None:
+        place = dims.get(path, default)
+        if place is None:
             return leaf
-        dim, factor = where
         if leaf.dim() == 0 and vector:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
-        if dim < leaf.dim() and leaf.shape[dim] == own * factor:
-            return BatchTensor.from_local(leaf, layout.at(dim) if factor == 1 else layout.times(factor, dim))
+        if place.dim < leaf.dim() and leaf.shape[place.dim] == own * place.size:
+            return BatchTensor.from_local(leaf, place.of(layout))
         raise BatchError(
             f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
             f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "

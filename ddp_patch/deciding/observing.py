@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.layout import Layout
+from ..batch.layout import Layout, Place
 from ..batch.observation import Observation
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -187,7 +187,7 @@ def of_few_rows(
         before.put_back()
         why = MORE_THAN_WATCHED if guards.is_truncated else CHANGES_OUTSIDE
         return SplitDecision(instead, ". ".join(why))
-    if any(where is not None and where[1] != 1 for where in decision.dims.values()):
+    if any(where is not None and where.size != 1 for where in decision.dims.values()):
         return SplitDecision(instead, OTHER_ROWS)
     return dataclasses.replace(decision, how=How.ROWS if decision.how is How.ROWS else instead)
 
@@ -200,16 +200,16 @@ def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
         entry: of the call.
         seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
     """
-    dims: dict[str, tuple[int, int] | None] = {}
+    dims: dict[str, Place | None] = {}
     for path, leaf in leaves(result):
         if isinstance(leaf, BatchTensor):
-            dim, factor = leaf._layout.dim, leaf._layout.total // entry.layout.total
-            if factor < 1 or leaf._layout != entry.layout.times(factor, dim):
+            dims[path] = Place.among(entry.layout, leaf._layout)
+            if dims[path] is None:
                 return None
-            dims[path] = dim, factor
         elif isinstance(leaf, Tensor):
             where = dims[path] = seen.get(path)
-            if where is not None and (leaf.dim() <= where[0] or leaf.shape[where[0]] != where[1] * entry.layout.total):
+            rows = None if where is None else where.size * entry.layout.total
+            if where is not None and leaf.shape[where.dim : where.dim + 1] != (rows,):
                 return None
     return dims
 

@@ -138,6 +138,62 @@ def log_probabilities_by_time():
     return trained(Tagger(), loss)
 
 
+class Flat(nn.Module):
+    """Time first; the last layer sees time and batch in one dimension, and gives the loss as well where it is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.last = nn.GRU(2, 5), nn.Linear(5, 3)
+
+    def forward(self, x, targets=None):
+        out, _ = self.net(x)
+        logits = self.last(out.reshape(-1, 5))
+        if targets is None:
+            return logits
+        return logits.view(*x.shape[:2], 3), F.cross_entropy(logits, targets.reshape(-1))
+
+
+def steps_of(x, times):
+    return torch.stack([x[:, :2] * (t + 1) for t in range(times)])
+
+
+def a_loss_of_flattened_time_in_a_forward():
+    model = Flat()
+    optimizer, said = SGD(model.parameters(), 0.3), []
+    for epoch in range(2):
+        for x, y in data(7):
+            logits, loss = model(steps_of(x, 3), torch.stack([y, y, y]))
+            said += [descend(loss, optimizer).item(), *both(logits), *logits[1, 0].tolist()]
+    return said + everything(model)
+
+
+def lengths_that_change_by_time():
+    model = Flat()
+    optimizer, said = SGD(model.parameters(), 0.3), []
+    for epoch in range(3):
+        for times, (x, y) in enumerate(data(7), 2 + epoch):
+            logits = model(steps_of(x, times))
+            loss = F.cross_entropy(logits, y.repeat(times))
+            said += [descend(loss, optimizer).item(), *both(logits), *logits[len(x) + len(x) // 2].tolist()]
+    return said + everything(model)
+
+
+def rows_that_come_several_times():
+    """Of each row several, side by side, and all of them in turn."""
+
+    class Both(Net):
+        def forward(self, x):
+            z = torch.tanh(self.first(x))
+            return self.last(z.repeat_interleave(2, 0)), self.last(z.repeat(3, 1)), self.last(z).t()
+
+    def loss(model, x, y):
+        beside, in_turn, turned = model(x)
+        right = F.cross_entropy(beside, y.repeat_interleave(2)) + F.cross_entropy(in_turn, y.repeat(3))
+        return right + (beside[1] - in_turn[len(x)]).pow(2).sum() + turned.pow(2).mean()
+
+    return trained(Both(), loss)
+
+
 def all_predictions_of_an_epoch():
     model = mlp()
     said = trained(model, None)
