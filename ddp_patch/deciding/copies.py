@@ -35,6 +35,11 @@ def trial_copy(module: nn.Module) -> nn.Module:
     return twin
 
 
+def tracks_batch(module: nn.Module) -> bool:
+    """Tell whether there are norms in it whose statistics are those of what they are given, and rest in trials."""
+    return any(isinstance(layer, (_BatchNorm, _InstanceNorm)) for layer in module.modules())
+
+
 def _is_computed(leaf: Any) -> bool:
     return isinstance(leaf, BatchTensor) or (isinstance(leaf, Tensor) and leaf.grad_fn is not None)
 

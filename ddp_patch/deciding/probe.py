@@ -29,7 +29,7 @@ from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..structure import leaves, leaves_below
-from .copies import trial_copy, varied_alike
+from .copies import tracks_batch, trial_copy, varied_alike
 from .trial import Trial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -71,6 +71,9 @@ def decide(
         Exception: what the machine says, such as that it has no more memory.
     """
     otherwise = How.WHOLE if seen is None else How.BATCHES
+    if seen is not None and seen.is_cut and tracks_batch(module):
+        why = "its norms see parts of the batch, which may be other ones of this rank's rows, as trials cannot tell"
+        return SplitDecision(How.BATCHES, why)
     reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
     try:
         on_whole, on_rows = trial_copy(module), trial_copy(module)

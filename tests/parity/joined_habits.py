@@ -160,7 +160,7 @@ def steps_of(x, times):
 def a_loss_of_flattened_time_in_a_forward():
     model = Flat()
     optimizer, said = SGD(model.parameters(), 0.3), []
-    for epoch in range(2):
+    for _ in range(2):
         for x, y in data(7):
             logits, loss = model(steps_of(x, 3), torch.stack([y, y, y]))
             said += [descend(loss, optimizer).item(), *both(logits), *logits[1, 0].tolist()]
@@ -320,6 +320,49 @@ def statistics_of_each_half():
         return F.cross_entropy(model(torch.cat(views(x))), y.repeat(2)) + F.cross_entropy(model(x), y)
 
     return trained(Ghost(), loss, batch_size=8)
+
+
+class Ghosts(Net):
+    """Statistics of so many rows at a time, as TabNet has them: how many parts there are depends on the batch."""
+
+    def __init__(self, parts, running=True):
+        super().__init__()
+        self.parts = parts
+        self.norm = nn.BatchNorm1d(6, momentum=0.4, track_running_stats=running)
+
+    def forward(self, x):
+        z = self.first(x)
+        return self.last(torch.cat([self.norm(part) for part in self.parts(z)]))
+
+
+def by_ghosts(parts, batch_size=8, **options):
+    model = Ghosts(parts, **options)
+
+    def loss(model, x, y):
+        doubled = torch.cat(views(x))
+        again = torch.cat(model(doubled).chunk(2))
+        return F.cross_entropy(again, y.repeat(2)) + F.cross_entropy(model(x), y)
+
+    return trained(model, loss, batch_size)
+
+
+def ghosts_by_size():
+    return by_ghosts(lambda z: z.chunk(-(-len(z) // 8)))
+
+
+def ghosts_of_a_fixed_size():
+    return by_ghosts(lambda z: z.split(8))
+
+
+def ghosts_cut_by_numbers():
+    return by_ghosts(lambda z: (z[:8], z[8:]) if len(z) > 8 else (z,), running=False)
+
+
+def ghosts_in_another_dimension():
+    def parts(z):
+        return z.view(-1, 8, 6).transpose(1, 2).unbind(0) if len(z) % 8 == 0 else (z,)
+
+    return by_ghosts(lambda z: [part.t() if part.dim() == 2 and part.shape[0] == 6 else part for part in parts(z)])
 
 
 def a_mean_of_views():
