@@ -55,7 +55,6 @@ class Observation:
         """
         self.layout = layout
         self.is_sized = False  # the forward asks how large the batch is
-        self.is_cut = False  # it takes apart what was joined along the rows
         self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch
         self.mixing: str | None = None  # why the rows do not stay apart
         self._line = ""  # of the model, that ties them

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import functools
+import weakref
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,20 @@ from ..calling import module_hooks
 from ..structure import leaves, map_leaves
 
 
-def trial_copy(module: nn.Module) -> nn.Module:
-    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared."""
+class Given(NamedTuple):
+    """What a norm was given in a call: how many entries for each channel."""
+
+    layer: int
+    entries: int
+
+
+def trial_copy(module: nn.Module, given: list[Given] | None = None) -> nn.Module:
+    """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared.
+
+    Args:
+        module: to be tried.
+        given: gets what every call of a norm that tracks the batch is given.
+    """
     # A weight that a hook computes anew in every call (weight_norm, spectral_norm) has a graph, which is not copied.
     computed = {id(leaf): leaf for layer in module.modules() for leaf in vars(layer).values() if _is_computed(leaf)}
     held = {key: leaf if isinstance(leaf, BatchTensor) else leaf.detach().clone() for key, leaf in computed.items()}
@@ -26,8 +40,11 @@ def trial_copy(module: nn.Module) -> nn.Module:
     held |= {id(leaf): _varied(leaf.detach().clone()).requires_grad_(leaf.requires_grad) for leaf in plain}
     held |= {id(buffer): _varied(buffer.detach().clone()) for buffer in module.buffers()}
     twin = copy.deepcopy(module, held)
-    for layer in twin.modules():
+    for number, layer in enumerate(twin.modules()):
         module_hooks.drop_own(layer)  # the author's hooks are for real calls
+        if given is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
+            forward = vars(layer).get("forward", functools.partial(_forward, weakref.ref(layer)))
+            vars(layer)["forward"] = functools.partial(_noting, given, number, forward, layer.num_features)
         if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
             layer.eval()
         if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
@@ -35,9 +52,19 @@ def trial_copy(module: nn.Module) -> nn.Module:
     return twin
 
 
-def tracks_batch(module: nn.Module) -> bool:
-    """Tell whether there are norms in it whose statistics are those of what they are given, and rest in trials."""
-    return any(isinstance(layer, (_BatchNorm, _InstanceNorm)) for layer in module.modules())
+def _tracks(layer: _BatchNorm | _InstanceNorm) -> bool:
+    return layer.training or layer.running_mean is None
+
+
+def _forward(layer: weakref.ref[nn.Module], *args: Any, **kwargs: Any) -> Any:
+    norm: Any = layer()
+    return type(norm).forward(norm, *args, **kwargs)
+
+
+def _noting(given: list[Given], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
+    first = next((leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
+    given.append(Given(number, 0 if first is None else first.numel() // max(1, channels)))
+    return forward(*args, **kwargs)
 
 
 def _is_computed(leaf: Any) -> bool:

@@ -29,7 +29,7 @@ from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..structure import leaves, leaves_below
-from .copies import tracks_batch, trial_copy, varied_alike
+from .copies import Given, trial_copy, varied_alike
 from .trial import Trial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
@@ -71,12 +71,11 @@ def decide(
         Exception: what the machine says, such as that it has no more memory.
     """
     otherwise = How.WHOLE if seen is None else How.BATCHES
-    if seen is not None and seen.is_cut and tracks_batch(module):
-        why = "its norms see parts of the batch, which may be other ones of this rank's rows, as trials cannot tell"
-        return SplitDecision(How.BATCHES, why)
     reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
+    normed_of_all: list[Given] = []
+    normed: list[Given] = []
     try:
-        on_whole, on_rows = trial_copy(module), trial_copy(module)
+        on_whole, on_rows = trial_copy(module, normed_of_all), trial_copy(module, normed)
     except Exception as error:  # deepcopy runs the author's code; the reason is reported
         if is_of_machine(error):
             raise
@@ -122,6 +121,9 @@ def decide(
     if beside:
         why = f"its forward draws numbers that are not of the batch, and every rank would have its own, at {beside}"
         return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
+    if not _are_of_all(normed_of_all, normed, which):
+        why = "its norms see parts of the batch at a time, and other parts of this rank's rows"
+        return SplitDecision(How.BATCHES, f"{why}. Give a norm all rows where it may have them")
     if trial.looked:
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
         return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
@@ -146,6 +148,16 @@ def decide(
     if not same_state(on_rows, on_whole):
         return SplitDecision(How.BATCHES, "its forward keeps values of the batch on the module. Return them instead")
     return SplitDecision(How.ROWS, "its rows were seen to be independent", dims, is_sized=trial.is_sized and not vector)
+
+
+def _are_of_all(whole: Sequence[Given], rows: Sequence[Given], which: Rows) -> bool:
+    """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
+    return len(whole) == len(rows) and all(
+        one.layer == other.layer
+        and one.entries % which.total == 0
+        and one.entries * which.count == other.entries * which.total
+        for one, other in zip(whole, rows, strict=True)
+    )
 
 
 def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

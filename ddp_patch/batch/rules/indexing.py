@@ -161,7 +161,7 @@ def _part(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
         return None
     layout, first = found
     if (seen := World.get().observation) is not None:
-        seen.is_cut = seen.is_sized = True
+        seen.is_sized = True
     rows = to_local(batch).narrow(layout.dim, first, layout.counts[World.get().rank])
     return BatchTensor.from_local(rows, layout)
 

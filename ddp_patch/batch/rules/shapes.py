@@ -29,7 +29,6 @@ def reshaped(func: Any, batch: BatchTensor, sizes: Sequence[Any]) -> Any:
         return on_whole(func, (copied(batch), new_shape), {}) if copies else NotImplemented
     if layout.total < batch._layout.total and (seen := World.get().observation) is not None:
         seen.is_sized = True  # several rows become one: with another number of rows, some of two ranks may
-        seen.is_cut = seen.is_cut or layout.pieces != batch._layout.pieces
     own = list(new_shape)
     own[layout.dim] = own_count(batch, layout)
     return BatchTensor.from_local((reshaped_copy if copies else func)(to_local(batch), own), layout)
