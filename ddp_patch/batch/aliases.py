@@ -34,6 +34,7 @@ def _references(held: _Held) -> int:
 
 
 _OURS = _references(_Held(Tensor()))  # type: ignore[arg-type]
+MOST_UNCLEAR = 64  # batches that nobody looks at, and of which it is not known what was written last
 _kept: list[_Held] = []
 
 EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "share_memory_"}
@@ -124,6 +125,17 @@ def holders_of(rows: Tensor | None) -> list[BatchTensor]:
     found = [holder() for holder in _aliased.get(key, [])]
     # One may look elsewhere by now (x.data = value), and the memory that it left be used again, on one rank alone.
     return [batch for batch in found if batch is not None and batch._rows is not None and memory(batch._rows) == key]
+
+
+def holders_in(whole: Tensor) -> list[BatchTensor]:
+    """Batches whose wholes lie in the same memory, and that the script has memory of; those with rows."""
+    key = memory(whole)
+    found = [holder() for holders in _aliased.values() for holder in holders]
+    return [its for its in found if its is not None and its._rows is not None and _lies_in(its._whole, key)]
+
+
+def _lies_in(whole: Tensor | None, key: int) -> bool:
+    return whole is not None and memory(whole) == key
 
 
 def memory(tensor: Tensor) -> int:

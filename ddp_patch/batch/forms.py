@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import BatchError
-from .aliases import any_is_aliased, enter, enter_slice, holders_of, keep, let_go, memory, temporary
+from . import aliases
+from .aliases import any_is_aliased, holders_of, memory
 from .crossings import all_gather, shard
 from .strides import scaled
 from .transforms import outside_transforms
@@ -74,15 +75,6 @@ def full_tensor(batch: BatchTensor) -> Tensor:
     return batch._whole
 
 
-def become(batch: BatchTensor, other: BatchTensor) -> None:
-    """Give a batch the sizes of a view of it, as ``x.unsqueeze_(1)`` does."""
-    with torch._C.DisableTorchFunctionSubclass():
-        batch.data = other  # its sizes; there is no memory
-    batch._rows, batch._layout, batch._whole, batch._whole_copy = other._rows, other._layout, None, None
-    batch._lies_as_whole = batch._whole_first = False
-    agree(batch)
-
-
 def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
     """The form that all gradients of a batch come by, and whether it is the whole: the other is computed from it."""
     if batch._rows is not None and batch._whole is not None and batch._whole_first is None:
@@ -125,7 +117,7 @@ def write_back(batch: BatchTensor) -> None:
         # Whoever looks first may do so in another mode than the one that it was written in.
         is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
         # Into the same memory: other batches may be views of these rows.
-        with torch.set_grad_enabled(is_recorded):
+        with torch.inference_mode(batch._rows.is_inference()), torch.set_grad_enabled(is_recorded):
             batch._rows.copy_(shard(whole, batch._layout))
         note_write(batch._rows)
         if is_recorded:
@@ -163,22 +155,34 @@ def mark_aliased(batch: BatchTensor, given: Any = None) -> None:
     """
     if batch._whole is not None and batch._whole.is_inference() and batch._whole_copy is None:
         batch._whole_copy = batch._whole.clone()  # writes to inference tensors count no version
-    enter(batch, to_local(batch))
+    aliases.enter(batch, to_local(batch))
     if given is not None:
-        keep(batch, given)
+        aliases.keep(batch, given)
 
 
 def _catch_up(batch: BatchTensor) -> None:
     """Carry over what was written to this batch, and to those that only we still hold, which are then let go of."""
     _carry_over(batch)
-    [*map(_carry_over, temporary())]
-    let_go()
+    unclear = [other for other in aliases.temporary() if not _carry_quietly(other)]
+    del unclear[: -aliases.MOST_UNCLEAR]
+    aliases.let_go()
+
+
+def _carry_quietly(batch: BatchTensor) -> bool:
+    """Carry over what was written to a batch that nobody looks at: an error is of who looks at what shares its rows."""
+    try:
+        _carry_over(batch)
+    except BatchError:
+        return False
+    return True
 
 
 def _carry_over(batch: BatchTensor) -> None:
     """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others."""
     rows = batch._rows
     if rows is None:
+        if batch._is_slice and batch._whole is not None:  # of what views of other shapes share
+            [*map(_carry_over, aliases.holders_in(batch._whole))]
         return
     sharing = holders_of(rows)
     if not any(other is batch for other in sharing):
@@ -217,7 +221,7 @@ def _written(batch: BatchTensor) -> Tensor | None:
 def look_through(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's: writes go through it, where all of them see it."""
     batch._is_slice = True
-    enter_slice(batch)
+    aliases.enter_slice(batch)
     if batch._whole is not None and batch._whole.is_inference():
         mark_aliased(batch)
 

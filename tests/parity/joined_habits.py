@@ -434,6 +434,32 @@ def more_and_more_rows():
     return [*said, *both(kept[::3]), *kept[:, 1].tolist()]
 
 
+def writes_that_are_met_elsewhere():
+    """A view in inference mode, two views of what is not looked at again, and a slice beside a view."""
+    said = []
+    for x, _ in data(7):
+        with torch.inference_mode():
+            doubled = x * 2
+            doubled[:, None][0].mul_(3)
+        said.append(x.sum().item())
+        said.append(doubled.sum().item())
+        with torch.inference_mode():
+            plain = x * 3
+            plain[0].add_(1)
+        said.append(plain.sum().item())
+    for x, _ in data(7):
+        view, part = x[:, None], x[:3]
+        view[0].zero_()
+        part += 1
+    for x, _ in data(7):
+        said += both(x)
+        z = x * 1
+        view, part = z.view(len(z), 2, 2), z[:3]
+        view[0].mul_(30)
+        said += [part.sum().item(), z.sum().item()]
+    return said
+
+
 def pieces_of_several_types():
     said = []
     for x, y in data(7):

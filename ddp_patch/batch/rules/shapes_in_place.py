@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import become, to_local, whole_is_seen
+from ..forms import agree, to_local, whole_is_seen
 from ..names import as_rules_have_them
 from ..tensor import RULES, BatchTensor, Rule
 from ..world import World
@@ -28,8 +28,17 @@ def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if (seen := World.get().observation) is not None:
         seen.resized(batch)
-    become(batch, view)
+    _become(batch, view)
     return batch
+
+
+def _become(batch: BatchTensor, other: BatchTensor) -> None:
+    """Give a batch the sizes of a view of it, as ``x.unsqueeze_(1)`` does."""
+    with torch._C.DisableTorchFunctionSubclass():
+        batch.data = other  # its sizes; there is no memory
+    batch._rows, batch._layout, batch._whole, batch._whole_copy = other._rows, other._layout, None, None
+    batch._lies_as_whole = batch._whole_first = False
+    agree(batch)
 
 
 def rules() -> list[tuple[Any, Rule]]:
