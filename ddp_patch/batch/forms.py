@@ -162,28 +162,27 @@ def mark_aliased(batch: BatchTensor, given: Any = None) -> None:
 
 def _catch_up(batch: BatchTensor) -> None:
     """Carry over what was written to this batch, and to those that only we still hold, which are then let go of."""
-    _carry_over(batch)
-    unclear = [other for other in aliases.temporary() if not _carry_quietly(other)]
+    if not _carry_over(batch):
+        raise BatchError(
+            "A batch was written to through views of two tensors, as x[0] and x.view(8, -1)[1] are, before it was "
+            "looked at again, and it is not known which was last. Take both of one: y = x.view(8, -1); y[0]; y[1]."
+        )
+    # What is unclear of a batch that nobody looks at is an error of who looks at what shares its rows.
+    unclear = [other for other in aliases.temporary() if not _carry_over(other)]
     del unclear[: -aliases.MOST_UNCLEAR]
     aliases.let_go()
 
 
-def _carry_quietly(batch: BatchTensor) -> bool:
-    """Carry over what was written to a batch that nobody looks at: an error is of who looks at what shares its rows."""
-    try:
-        _carry_over(batch)
-    except BatchError:
-        return False
-    return True
+def _carry_over(batch: BatchTensor) -> bool:
+    """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others.
 
-
-def _carry_over(batch: BatchTensor) -> None:
-    """Carry writes through wholes over to the rows that they share, and from there to the wholes of the others."""
+    Returns:
+        False where it is not known which write was the last.
+    """
     rows = batch._rows
-    if rows is None:
-        if batch._is_slice and batch._whole is not None:  # of what views of other shapes share
-            [*map(_carry_over, aliases.holders_in(batch._whole))]
-        return
+    if rows is None:  # a slice, of what views of other shapes share
+        sliced = batch._whole if batch._is_slice else None
+        return sliced is None or all([*map(_carry_over, aliases.holders_in(sliced))])
     sharing = holders_of(rows)
     if not any(other is batch for other in sharing):
         sharing.append(batch)
@@ -192,13 +191,8 @@ def _carry_over(batch: BatchTensor) -> None:
         whole = _written(other)
         if whole is not None:
             written.setdefault(memory(whole), other)
-    if not written:
-        return
-    if len(written) > 1:
-        raise BatchError(
-            "A batch was written to through views of two tensors, as x[0] and x.view(8, -1)[1] are, before it was "
-            "looked at again, and it is not known which was last. Take both of one: y = x.view(8, -1); y[0]; y[1]."
-        )
+    if len(written) != 1:
+        return not written
     write_back(*written.values())
     for other in sharing:
         whole, own = other._whole, other._rows
@@ -206,6 +200,7 @@ def _carry_over(batch: BatchTensor) -> None:
             continue
         if version(own) != other._rows_seen:
             _write_forward(other)
+    return True
 
 
 def _written(batch: BatchTensor) -> Tensor | None:

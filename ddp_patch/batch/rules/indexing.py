@@ -150,8 +150,11 @@ def _parts(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[st
     parts = []
     for piece in cut if isinstance(cut, (list, tuple)) else [cut]:
         start = piece.storage_offset()
-        parts.append(_part(batch, start, start + piece.shape[layout.dim]))
-    return () if None in parts else tuple(parts)  # type: ignore[arg-type]
+        part = _part(batch, start, start + piece.shape[layout.dim])
+        if part is None:
+            return ()
+        parts.append(part)
+    return tuple(parts)
 
 
 def _part(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
