@@ -138,6 +138,12 @@ def _lies_in(whole: Tensor | None, key: int) -> bool:
     return whole is not None and memory(whole) == key
 
 
+def has_all(batch: BatchTensor) -> bool:
+    """Tell whether a batch's whole is all of its memory."""
+    whole = batch._whole
+    return whole is not None and whole.numel() * whole.element_size() == whole.untyped_storage().nbytes()
+
+
 def memory(tensor: Tensor) -> int:
     """Name the memory that a tensor shares with its views."""
     return tensor.untyped_storage().data_ptr()

@@ -14,6 +14,7 @@ import torch
 
 from .layout import Layout
 from .nodes import named_after
+from .versions import with_its_node
 from .world import World
 
 
@@ -92,6 +93,7 @@ _replicate: Callable[[torch.Tensor], torch.Tensor] = Replicate.apply
 
 def all_gather(rows: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Give every rank the whole batch. One all_gather."""
+    rows = with_its_node(rows)
     return named_after(rows, AllGather)(rows, layout)  # type: ignore[no-any-return]
 
 

@@ -28,6 +28,8 @@ def agree(batch: BatchTensor) -> None:
     rows, whole = batch._rows, batch._whole
     batch._rows_seen, batch._whole_seen = 0 if rows is None else version(rows), 0 if whole is None else version(whole)
     batch._nodes = node_of(rows), node_of(whole)
+    if whole is not None and batch._whole_copy is not None:
+        batch._whole_copy = whole.detach().clone()
 
 
 def to_local(batch: BatchTensor) -> Tensor:
@@ -43,7 +45,8 @@ def to_local(batch: BatchTensor) -> Tensor:
         with torch.inference_mode(whole.is_inference()), torch.set_grad_enabled(whole.requires_grad):
             rows = shard(whole, batch._layout)
             # A view would share the whole's version counter, and the two forms could no longer be told apart.
-            batch._rows = rows.clone() if rows._is_view() else rows
+            is_view = memory(rows) == memory(whole) if rows.is_inference() else rows._is_view()
+            batch._rows = rows.clone() if is_view else rows
         agree(batch)
     return batch._rows
 
@@ -109,24 +112,28 @@ def forget_whole(batch: BatchTensor) -> None:
         batch._whole = None
 
 
-def write_back(batch: BatchTensor) -> None:
-    """Carry a write to the whole over to the rows."""
+def write_back(batch: BatchTensor, is_there: bool = False) -> None:
+    """Carry a write to the whole over to the rows.
+
+    Args:
+        batch: whose whole was written to.
+        is_there: its rows are a view of what it was carried to already.
+    """
     whole = batch._whole
     assert whole is not None
     if batch._rows is not None:
         # Whoever looks first may do so in another mode than the one that it was written in.
         is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
-        # Into the same memory: other batches may be views of these rows.
-        with torch.inference_mode(batch._rows.is_inference()), torch.set_grad_enabled(is_recorded):
-            batch._rows.copy_(shard(whole, batch._layout))
-        note_write(batch._rows)
+        if not is_there:
+            # Into the same memory: other batches may be views of these rows.
+            with torch.inference_mode(batch._rows.is_inference()), torch.set_grad_enabled(is_recorded):
+                batch._rows.copy_(shard(whole, batch._layout))
+            note_write(batch._rows)
         if is_recorded:
             batch._whole_first = True
             if batch._rows.retains_grad:
                 whole.retain_grad()
     agree(batch)
-    if batch._whole_copy is not None:
-        batch._whole_copy = whole.detach().clone()
 
 
 def _write_forward(batch: BatchTensor) -> None:
@@ -136,14 +143,11 @@ def _write_forward(batch: BatchTensor) -> None:
     assert rows is not None
     is_recorded = rows.requires_grad and node_of(rows) != batch._nodes[0]
     with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
-        # torch refuses to tell the node of a view made in no_grad() whose base was written to.
-        whole.copy_(all_gather(rows if is_recorded else rows.detach(), batch._layout))
+        whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
         if is_recorded:
             batch._whole_first = False
     agree(batch)
-    if batch._whole_copy is not None:
-        batch._whole_copy = whole.detach().clone()
 
 
 def mark_aliased(batch: BatchTensor, given: Any = None) -> None:
@@ -179,26 +183,33 @@ def _carry_over(batch: BatchTensor) -> bool:
     Returns:
         False where it is not known which write was the last.
     """
-    rows = batch._rows
-    if rows is None:  # a slice, of what views of other shapes share
-        sliced = batch._whole if batch._is_slice else None
-        return sliced is None or all([*map(_carry_over, aliases.holders_in(sliced))])
+    sliced = batch._whole if batch._is_slice else None  # of what views of other shapes share
+    each = [*([] if sliced is None else aliases.holders_in(sliced)), batch]
+    is_clear = [_carry_over_rows(other, other._rows) for other in each if other._rows is not None]
+    return all(is_clear)
+
+
+def _carry_over_rows(batch: BatchTensor, rows: Tensor) -> bool:
     sharing = holders_of(rows)
     if not any(other is batch for other in sharing):
         sharing.append(batch)
-    written: dict[int, BatchTensor] = {}  # of those whose wholes are one memory, one that has all of it
+    written: dict[int, list[BatchTensor]] = {}  # by the memory of their wholes, the largest first
     for other in sorted(sharing, key=lambda other: other.forms[0].numel(), reverse=True):
         whole = _written(other)
         if whole is not None:
-            written.setdefault(memory(whole), other)
+            written.setdefault(memory(whole), []).append(other)
     if len(written) != 1:
         return not written
-    write_back(*written.values())
+    ((written_to, several),) = written.items()
+    for other in several:
+        write_back(other, is_there=other is not several[0] and aliases.has_all(several[0]))
     for other in sharing:
         whole, own = other._whole, other._rows
-        if whole is None or own is None or memory(whole) in written:
+        if whole is None or own is None or version(own) == other._rows_seen:
             continue
-        if version(own) != other._rows_seen:
+        if memory(whole) == written_to:
+            agree(other)
+        else:
             _write_forward(other)
     return True
 

@@ -121,12 +121,12 @@ def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTen
     shape[layout.dim] = layout.total
     # Registered as a wrapper: it owns no memory, so that anything that bypasses the rules fails instead of computing.
     batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=held.dtype, device=held.device)
+    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
     batch._rows, batch._whole, batch._layout = rows, whole, layout
     if rows is not None and whole is not None:
         agree(batch)
     else:
         batch._rows_seen, batch._whole_seen = (version(held), 0) if whole is None else (0, version(held))
-    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
     batch._lies_as_whole = batch._whole_first = rows is None
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)

@@ -20,6 +20,15 @@ def node_of(form: Tensor | None) -> int:
     return -1 if base is None or base.grad_fn is None else base.grad_fn._sequence_nr()
 
 
+def with_its_node(tensor: Tensor) -> Tensor:
+    """Give a tensor without the graph that torch refuses to tell of: a view made in no_grad(), its base written to."""
+    try:
+        tensor.grad_fn  # noqa: B018
+    except RuntimeError:
+        return tensor.detach()
+    return tensor
+
+
 def note_write(tensor: Tensor) -> None:
     """Count a write to an inference tensor, on the storage that it shares with its views."""
     if tensor.is_inference():

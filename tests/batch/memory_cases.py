@@ -52,7 +52,7 @@ def copies_or_views(r):
 def writes_in_inference(r):
     """Inference tensors count no writes, yet views of one and the tensor itself show each other's."""
     x, dim = batch(r, dims=2, dim=r.randrange(2))
-    b, form, looks, late = x.shape[dim], r.randrange(10), r.randrange(4), r.random() < 0.5
+    b, form, looks, late = x.shape[dim], r.randrange(11), r.randrange(4), r.random() < 0.5
 
     def function(x):
         with torch.inference_mode():
@@ -77,6 +77,10 @@ def writes_in_inference(r):
                 F.relu(view, inplace=True)
             elif form == 7:
                 (z[: b - 1] if dim == 0 else z[:, : b - 1]).zero_()
+            elif form == 10:
+                cut = z[1:]
+                seen.append(cut.unsqueeze(0) * 1)
+                cut[:1] = 7.0
             else:
                 column[0] = 7.0
             if late:
@@ -185,7 +189,7 @@ def writes_that_are_met_later(r):
 def writes_through_views_that_nobody_keeps(r):
     """``x.t()[0, 0].add_(1)``: the view is gone when the batch is looked at again."""
     x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 7))
-    form, way, is_seen, recorded = r.randrange(7), r.randrange(3), r.random() < 0.5, r.random() < 0.5
+    form, way, is_seen, recorded = r.randrange(11), r.randrange(3), r.random() < 0.5, r.random() < 0.5
 
     def write(plain):
         if way == 0:
@@ -218,6 +222,31 @@ def writes_through_views_that_nobody_keeps(r):
             elif form == 5:
                 write(z.t().t()[-1])
                 z.mul_(2)
+            elif form == 6:  # the whole of a view of a view is a view: what was written to one is not written again
+                kept = z[:, None]
+                write(kept[2])
+                under = kept[:, 0]
+                write(under[2])
+                write(under[2])
+                z.mul_(40)
+            elif form == 7:
+                kept = z.view(-1, 1, x.shape[1])[..., :1]
+                write(z[1])
+                z[:, 0].add_(1)
+                write(z.squeeze(-1)[1])
+                kept[:, 0].mul_(2)
+            elif form == 8:  # two parts of a view, of which neither has all
+                kept = z[:, None]
+                left, right = kept[..., :1], kept[..., 1:]
+                write(kept[0])
+                write(left[1])
+                write(right[2])
+                seen.append(z.sum().detach())
+            elif form == 9:  # a slice of a view, whose rows were asked for as well
+                kept = z[:, None].chunk(2)[0]
+                seen.append(kept.detach() * 1)
+                write(z[1])
+                seen.append(kept.detach() * 1)
             else:
                 array = z.view(*z.shape).detach().numpy()
                 array[1, 0] = 9.0
