@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import MethodType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 # Not by attribute, later: the door for the scripts' own functions is guarded.
-_apply = torch.autograd.Function.__dict__["apply"].__func__
+_apply = torch.autograd.Function.__dict__["apply"]  # a method of a class; of C from torch 2.14
 _MEANS: dict[str | None, str] = {"SumBackward0": "MeanBackward0", "SumBackward1": "MeanBackward1"}
 
 
@@ -87,7 +86,7 @@ def named(function: type[torch.autograd.Function], name: str | None) -> Callable
         name: of the class of its node, as ``AddmmBackward0``; None if there will be none.
     """
     if name is None:
-        return MethodType(_apply, function)
+        return _apply.__get__(None, function)  # type: ignore[no-any-return]
     again = type(function.__name__, (function,), {"__module__": function.__module__, "__doc__": function.__doc__})
     again._backward_cls.__name__ = name  # type: ignore[attr-defined]  # torch 2.13; the tests tell
-    return MethodType(_apply, again)
+    return _apply.__get__(None, again)  # type: ignore[no-any-return]
