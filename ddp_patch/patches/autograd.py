@@ -15,7 +15,7 @@ from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import has_tie, untied
 from ..batch.pending_tensor import reduction_of, root_of
-from ..batch.rules.autograd_calls import as_list
+from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
 from ..calling.compiled import is_traced
@@ -150,7 +150,9 @@ def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
     if session.replicas.backwards.has_trained(source):
         return True
-    if isinstance(source, BatchTensor) or getattr(source, "grad_fn", None) is None or has_tie(source):
+    if isinstance(source, BatchTensor) or is_of_batch(source) or has_tie(source):
+        return False
+    if getattr(source, "grad_fn", None) is None:
         return False
     return comes_from(source, session.replicas.backwards.has_trained, _MOST_NODES)
 

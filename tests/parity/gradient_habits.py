@@ -1876,3 +1876,33 @@ def gradients_of_inputs_that_are_deleted():
         return loss
 
     return loop(model, step, optimizer) + seen
+
+
+def gradients_of_what_parts_of_a_trained_model_compute():
+    """Grad-CAM and feature penalties: a part of the model is called, and a plain value is of some or of all rows."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    kept, seen = [], []
+
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y)
+        if len(seen) >= 40:
+            z = model[0](x)
+            alike = -(F.log_softmax(z @ z.t(), 1).diagonal()).mean()
+            (of_features,) = torch.autograd.grad(alike, z, create_graph=True)
+            loss = loss + 0.1 * of_features.pow(2).sum(1).mean()
+        descend(loss, optimizer)
+        features = model[0](x)
+        out = model[2](model[1](features))
+        for value in (out[0, 0], out.mean(), (out @ out.t()).trace(), out[:, 0].sort()[0][-1], torch.cdist(out, out).max()):
+            (of_features,) = torch.autograd.grad(value, features, retain_graph=True)
+            seen.extend(both(of_features))
+        hook = model[0].register_forward_hook(lambda module, given, got: kept.append(got))
+        out = model(x)
+        hook.remove()
+        for value in (out[0, 0], out[:, 0].sum(), out.topk(2)[0].sum()):
+            of_kept, of_weight = torch.autograd.grad(value, [kept[-1], model[2].weight], retain_graph=True)
+            seen.extend([*of_kept.flatten().tolist()[:6], *both(of_kept), *both(of_weight)])
+        return loss
+
+    return loop(model, step, optimizer) + seen

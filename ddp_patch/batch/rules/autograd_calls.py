@@ -17,7 +17,13 @@ from ..tensor import BatchTensor, Rule
 from ..world import World
 from .autograd import returned
 
+_asked: list[Tensor] = []
 _NOT_SCALAR = "grad can be implicitly created only for scalar outputs"  # torch's own words
+
+
+def is_of_batch(source: Any) -> bool:
+    """Tell whether a gradient is asked for of a form of a batch: each rank has its own rows of it, and not a share."""
+    return any(source is form for form in _asked)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -56,8 +62,14 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
     ]
     sources = [source_of(source) if isinstance(source, BatchTensor) else (source, True) for source in inputs]
-    with _unseen(False):
-        grads = func(roots, [untied(source) for source, _ in sources], grad_outputs=root_weights, **kwargs)
+    forms = [untied(source) for source, _ in sources]
+    before = len(_asked)
+    _asked.extend(form for form, source in zip(forms, inputs, strict=True) if isinstance(source, BatchTensor))
+    try:
+        with _unseen(False):
+            grads = func(roots, forms, grad_outputs=root_weights, **kwargs)
+    finally:
+        del _asked[before:]
     return tuple(
         returned(value, source, is_whole) for value, source, (_, is_whole) in zip(grads, inputs, sources, strict=True)
     )
