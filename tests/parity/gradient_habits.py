@@ -1883,18 +1883,13 @@ def gradients_of_what_parts_of_a_trained_model_compute():
     model = mlp()
     optimizer = SGD(model.parameters(), 0.1)
     kept, seen = [], []
+    before = loop(model, lambda x, y: descend(F.cross_entropy(model(x), y), optimizer), optimizer)
 
     def step(x, y):
-        loss = F.cross_entropy(model(x), y)
-        if len(seen) >= 40:
-            z = model[0](x)
-            alike = -(F.log_softmax(z @ z.t(), 1).diagonal()).mean()
-            (of_features,) = torch.autograd.grad(alike, z, create_graph=True)
-            loss = loss + 0.1 * of_features.pow(2).sum(1).mean()
-        descend(loss, optimizer)
         features = model[0](x)
         out = model[2](model[1](features))
-        for value in (out[0, 0], out.mean(), (out @ out.t()).trace(), out[:, 0].sort()[0][-1], torch.cdist(out, out).max()):
+        alike = -(F.log_softmax(features @ features.t(), 1).diagonal()).mean()
+        for value in (alike, out[0, 0], out.mean(), out[:, 0].sort()[0][-1], torch.cdist(out, out).max()):
             (of_features,) = torch.autograd.grad(value, features, retain_graph=True)
             seen.extend(both(of_features))
         hook = model[0].register_forward_hook(lambda module, given, got: kept.append(got))
@@ -1903,6 +1898,7 @@ def gradients_of_what_parts_of_a_trained_model_compute():
         for value in (out[0, 0], out[:, 0].sum(), out.topk(2)[0].sum()):
             of_kept, of_weight = torch.autograd.grad(value, [kept[-1], model[2].weight], retain_graph=True)
             seen.extend([*of_kept.flatten().tolist()[:6], *both(of_kept), *both(of_weight)])
-        return loss
+        (of_features,) = torch.autograd.grad(alike, features, create_graph=True)
+        return descend(F.cross_entropy(out, y) + 0.1 * of_features.pow(2).sum(1).mean(), optimizer)
 
-    return loop(model, step, optimizer) + seen
+    return before + loop(model, step, optimizer) + seen
