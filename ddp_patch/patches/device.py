@@ -99,8 +99,8 @@ PATCHES = (
     *(Patch("torch", f"Tensor.{name}", _with_device, HERE) for name in _NEW),
     Patch("torch", "set_default_device", where_named, HERE),
     Patch("torch.utils._device", "DeviceContext.__init__", where_named, HERE),
-    # The class stays in its place, for annotations and isinstance (its metaclass is a Python class in torch 2.13).
-    Patch("torch._opaque_base", "OpaqueBaseMeta.__call__", _generator, HERE),
+    # The class stays in its place, for annotations and isinstance (its metaclass is a Python class from torch 2.13 on).
+    Patch("torch", "Generator.__class__.__call__", _generator, HERE),
     Patch("torch.jit", "load", _load, HERE),
     *(
         Patch(module, "device_count", _count, 'with `batch="per_device"`, one, where the script asks')

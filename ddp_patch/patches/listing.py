@@ -12,7 +12,7 @@ from ..gradients import zeroing
 from ..patch import Patch
 from ..replica import discovery
 
-_PRIVATE = ("_C", "_opaque_base", "_hl")
+_PRIVATE = ("_C", "_hl")
 _CUDA = {"on_accelerators": "on a host with CUDA", "without_cuda": "on a host without CUDA"}
 
 
