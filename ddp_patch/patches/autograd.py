@@ -68,6 +68,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
     is_scripts = not instance.__module__.startswith("torch.")
     if is_scripts and session.replicas.forwards.running:
         session.world.may_assume = False  # its backward may clamp or normalise
