@@ -111,6 +111,7 @@ def main(argv: Sequence[str]) -> None:
         # As variables, so that an enable() inside the script resolves to the same options.
         os.environ.update({variable(name): format_value(value) for name, value in command.options.items()})
         api.enable(**command.options)
+        State.by_command = True
     except DdpPatchError as error:
         _refuse(str(error))
     _say_misplaced(command)

@@ -92,14 +92,21 @@ def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
     if State.options is not None:
         if resolved.nproc is None:  # any number will do
             resolved = dataclasses.replace(resolved, nproc=State.options.nproc)
-        if State.options != resolved:
+        by_command, State.by_command = State.by_command, False
+        if State.options == resolved:
+            if State.session is not None:
+                State.session.console.debugger.resume()
+            return Enabled(dict(options), owns=False)
+        if not by_command or State.options.contradict(options):
             raise OptionError(
                 f"ddp_patch is enabled with {State.options.unlike(resolved)}, and cannot change to "
                 f"{resolved.unlike(State.options)} half-way. "
-                "Call ddp_patch.disable() before, or keep one of the two enable() lines."
+                "Call ddp_patch.disable() before, or keep one of the two, which may stand in enable() lines or in the "
+                "command line."
             )
-        if State.session is not None:
-            State.session.console.debugger.resume()
+        disable()  # the command's session, of which the script asks for more
+        State.options = resolved
+        starting.start(resolved, _stopped, lambda: str(report()))
         return Enabled(dict(options), owns=False)
     # A worker that multiprocessing started belongs to the rank that started it; nothing is to be done in it.
     # Not imported for the question: a child that it started has it already.

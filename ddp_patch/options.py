@@ -142,6 +142,11 @@ class Options:
         pairs = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return ", ".join(f"{name}={value!r}" for name, value in pairs.items() if value != getattr(other, name))
 
+    def contradict(self, given: Mapping[str, Any]) -> bool:
+        """Tell whether an option that is not at its default has another value here."""
+        own = {name: getattr(self, name) for name in given}
+        return any(own[name] not in (value, getattr(type(self)(), name)) for name, value in given.items())
+
     def as_variables(self) -> dict[str, str]:
         """Give the variables that resolve to these options."""
         chosen = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -27,6 +27,7 @@ class State:
     session: Session | None = None  # None on a single process
     last_report: Report | None = None
     joined: Job | None = None  # kept over disable(): the ranks stay joined
+    by_command = False  # ``python -m ddp_patch`` enabled it, and the script has not said what it wants
     script: str | None = None  # that ``python -m ddp_patch`` is about to run
     folder = _folder()  # of this process when the package was imported, often before the script left it
     search = tuple(sys.path)  # and where it looked for modules

@@ -593,3 +593,25 @@ def test_a_line_is_the_scripts_also_where_a_library_generated_code(tmp_path, mon
     line = sys._getframe().f_lineno + 1
     assert Settings().line == f"test_api.py:{line}"
     assert eval(compile("Settings().line", "<string>", "eval"), {"Settings": Settings}) == "<string>:1"
+
+
+ASKS = "import json, ddp_patch\nddp_patch.enable({given})\n{again}print(json.dumps(ddp_patch.api.State.options.batch_dims))\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--tail", "exact"]])
+def test_a_script_asks_for_more_than_its_command_line(ranks, tmp_path, options):
+    source = ASKS.format(given="batch_dims={'obs': 0}", again="ddp_patch.enable(batch_dims={'obs': 0})\n")
+    assert ranks.script(write(tmp_path, source), 2, options=options).ok().stdout == ['{"obs": 0}\n', ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "again"),
+    [
+        (["--batch-dims", "obs=1"], "batch_dims={'obs': 0}", ""),  # the command line says something else
+        ([], "batch_dims={'obs': 0}", "ddp_patch.enable(batch_dims={'obs': 1})\n"),
+    ],
+)
+def test_two_values_of_an_option_are_refused(ranks, tmp_path, options, given, again):
+    outcome = ranks.script(write(tmp_path, ASKS.format(given=given, again=again)), 2, options=options)
+    assert outcome.codes == [1, 1]
+    assert "half-way. Call ddp_patch.disable() before, or keep one of the two" in outcome.stderr[0]
