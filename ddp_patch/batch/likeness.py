@@ -16,6 +16,11 @@ class LikeTensor(type(Tensor)):  # type: ignore[misc]  # torch's metaclass has n
     Torch and ``functools`` look for the classes themselves. ``is`` tells them apart everywhere.
     """
 
+    def __init__(cls, *args: Any) -> None:
+        """Say that the class is torch's, by which libraries find what computes with it (opt_einsum does)."""
+        super().__init__(*args)
+        cls.__module__ = Tensor.__module__
+
     def __eq__(cls, other: object) -> bool:
         """Answer ``type(x) == torch.Tensor`` and ``type(x) in (torch.Tensor, list)``."""
         if cls is other:

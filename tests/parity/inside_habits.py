@@ -892,6 +892,8 @@ def classes_that_are_compared():
     for x, y in DataLoader(TensorDataset(torch.randn(22, 4), torch.randint(0, 3, (22,))), 8):
         logits, *parts = model(x)
         loss = F.cross_entropy(logits, y) + sum(weighed(part) for part in parts)
+        # by which libraries look up what computes with it: opt_einsum, autoray
+        said += [float(type(part).__module__ == "torch") for part in (x, logits, loss)]
         said += [
             str(type(loss)) == "<class 'torch.Tensor'>",
             type(x).__name__ == "Tensor",
