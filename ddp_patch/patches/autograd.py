@@ -69,10 +69,10 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     instance = wrapped.__self__ if instance is None else instance  # wrapt does not know methods of a class from C
-    is_scripts = not instance.__module__.startswith("torch.")
-    if is_scripts and session.replicas.forwards.running:
+    of_script = is_scripts(instance)
+    if of_script and session.replicas.forwards.running:
         session.world.may_assume = False  # its backward may clamp or normalise
-    if is_scripts and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
+    if of_script and session.replicas.forwards.computes_rows and not session.world.sees_gradients:
         result = wrapped(*args, **kwargs)
         for node in {leaf.grad_fn: None for _, leaf in leaves(result) if _is_of_function(leaf)}:
             # Rows carry N times the true gradient, which a backward that clamps or normalises would tell.
@@ -86,8 +86,13 @@ def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
         with seen.paused():
             result = _on_whole(session, wrapped, instance, args, kwargs)
             # So that what is computed of it is seen as well; torch's have hooks, on what one process has.
-            return _dealt(result, layouts, args) if is_scripts else result
+            return _dealt(result, layouts, args) if of_script else result
     return _on_whole(session, wrapped, instance, args, kwargs)
+
+
+def is_scripts(function: type) -> bool:
+    """Tell whether a function is not one of torch's."""
+    return not function.__module__.startswith("torch.")
 
 
 def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -95,6 +100,7 @@ def _on_whole(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     with ExitStack() as around:
         if given:
             around.enter_context(session.world.working_on_whole(f"{instance.__name__}.apply"))
+        if given or is_scripts(instance):
             around.enter_context(session.replicas.forwards.closed())  # so do the modules that its forward calls
         whole = map_leaves(lambda leaf: full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf, args)
         result = wrapped(*whole, **kwargs)

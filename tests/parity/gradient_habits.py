@@ -1902,3 +1902,31 @@ def gradients_of_what_parts_of_a_trained_model_compute():
         return descend(F.cross_entropy(out, y) + 0.1 * of_features.pow(2).sum(1).mean(), optimizer)
 
     return before + loop(model, step, optimizer) + seen
+
+
+def an_adjoint_that_calls_a_model_with_a_plain_tensor():
+    """As torchsde's ``sdeint_adjoint`` does, without a loader: the model is called inside, first without a graph."""
+
+    class Adjoint(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, function, x, *parameters):
+            ctx.function = function
+            ctx.save_for_backward(x, *parameters)
+            with torch.no_grad():
+                return function(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, *parameters = ctx.saved_tensors
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                grads = torch.autograd.grad(ctx.function(x), (x, *parameters), grad)
+            return (None, *grads)
+
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(4):
+        out = Adjoint.apply(model, torch.randn(7, 4), *model.parameters())
+        said.append(descend(out.pow(2).mean(), optimizer).item())
+    return said + everything(model, optimizer)
