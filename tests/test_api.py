@@ -502,6 +502,7 @@ print(train()[1])
 def test_enabling_ranks_with_other_options_half_way_is_refused(ranks, tmp_path):
     source = """
 import ddp_patch, os, sys
+ddp_patch.enable()
 try:
     ddp_patch.enable(sync_batchnorm=False)
 except ddp_patch.OptionError as error:
