@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -769,3 +770,35 @@ def checkpointing_by_hand() -> Iterator[float]:
             return self.last(Recomputed.apply(self.block, torch.relu(self.first(x)), *self.block.parameters()))
 
     return classify(Blocks(), loader(16))
+
+
+@kind
+def actor_and_critic() -> Iterator[float]:
+    """No loader: a policy that acts in three environments, one step at a time, and then learns from a minibatch."""
+
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 64), nn.Tanh())
+            self.actor, self.critic = nn.Linear(64, 4), nn.Linear(64, 1)
+
+        def of(self, seen: Tensor) -> tuple[Categorical, Tensor]:
+            hidden = self.body(seen)
+            return Categorical(logits=self.actor(hidden)), self.critic(hidden).flatten()
+
+        def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+            """Draw what to do, and say what is expected of it."""
+            actions, value = self.of(seen)
+            return actions.sample(), value
+
+    policy = Policy()
+    optimizer = torch.optim.Adam(policy.parameters())
+    with torch.no_grad():
+        for _ in range(5):
+            policy(torch.randn(3, 6))
+    for _ in range(STEPS):
+        seen, done, gained = torch.randn(BATCH, 6), torch.randint(4, (BATCH,)), torch.randn(BATCH)
+        actions, value = policy.of(seen)
+        better = (gained - value).detach()
+        loss = -(actions.log_prob(done) * better).mean() + (value - gained).pow(2).mean()
+        yield stepped(optimizer, loss - 0.01 * actions.entropy().mean())

@@ -20,14 +20,15 @@ _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is b
 
 
 class Work(TorchDispatchMode):
-    """Counts the numbers that a call computes on this rank."""
+    """Counts the numbers that a call computes on this rank, without the bytes by which ranks tell each other things."""
 
     done = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute, and count."""
         result = func(*args, **(kwargs or {}))
-        self.done += sum(leaf.numel() for _, leaf in leaves(result) if isinstance(leaf, Tensor))
+        found = [leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)]
+        self.done += sum(leaf.numel() for leaf in found if leaf.is_floating_point() or leaf.is_complex())
         return result
 
 
