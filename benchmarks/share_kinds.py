@@ -802,3 +802,17 @@ def actor_and_critic() -> Iterator[float]:
         better = (gained - value).detach()
         loss = -(actions.log_prob(done) * better).mean() + (value - gained).pow(2).mean()
         yield stepped(optimizer, loss - 0.01 * actions.entropy().mean())
+
+
+@kind
+def trained_without_an_optimizer() -> Iterator[float]:
+    """Neither a loader nor an optimizer, as in torch's example of a language model."""
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4))
+    for _ in range(STEPS):
+        loss = F.cross_entropy(model(torch.randn(BATCH, 6)), torch.randint(4, (BATCH,)))
+        model.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+        yield loss.item()

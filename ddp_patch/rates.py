@@ -53,7 +53,16 @@ class Rates:
         return math.sqrt(self._size) if self._rule == "sqrt" or is_adaptive(optimizer) else float(self._size)
 
     def meets(self, optimizer: Any) -> None:
-        """An optimizer was made: its warmup begins where the loader in use is."""
+        """An optimizer was made: its warmup begins where the loader in use is.
+
+        Raises:
+            OptionError: when it stands for a script that has none, whose rate is a number like any other.
+        """
+        if self.are_scaled and not hasattr(optimizer, "step"):
+            raise OptionError(
+                f"lr_scale={self._rule!r} scales the learning rates of optimizers, and the script has none: it changes "
+                "its parameters by itself. Use torch.optim.SGD, or leave lr_scale out and scale the rate yourself."
+            )
         self._seen.setdefault(optimizer, {self._ledger.loader: self._ledger.epochs or 0.0})
 
     def before(self, optimizer: Any, around: Sequence[Any] = ()) -> None:

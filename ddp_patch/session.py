@@ -34,6 +34,7 @@ from .options import Options
 from .patch import Patch
 from .patcher import Patcher
 from .rates import Rates
+from .replica.by_hand import ByHand
 from .replica.discovery import Discovery
 from .replica.forwards import ON_WHOLE
 from .replica.functions import Functions
@@ -65,12 +66,12 @@ class Session(Once):
         self.stepping = Stepping()
         every = options.check_every
         self.drift = None if every is None else Drift(self.world, every, self._models)
+        self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
         self._patcher = Patcher(self)
         self._make_view()
         self.unsettled.first = functools.partial(self.plant, zeroing.PATCHES)
         super().__init__(self.world, job)
         self.system_random = self._make_random()
-        self._greeting = Greeting(self.ledger, is_spoken=not options.quiet and job.placement.rank == 0)
 
     def _make_view(self) -> None:
         """Make what the script sees of loaders and models: whole batches."""
@@ -90,7 +91,14 @@ class Session(Once):
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)
         self.discovery = Discovery(self.replicas, self._patcher)
         self.scalars = Scalars(self.replicas, world)
+        self.by_hand = self._by_hand(self.replicas, of_own_rows=False)
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
+
+    def _by_hand(self, models: Any, *, of_own_rows: bool) -> ByHand:
+        in_lockstep = lambda: self.rank_zero.in_lockstep()  # noqa: E731 — made later
+        return ByHand(
+            self.world, models, self.discovery, in_lockstep, self.adopt, self._greeting.stepped, of_own_rows=of_own_rows
+        )
 
     def _models(self) -> list[torch.nn.Module]:
         """Give what is trained on all ranks."""

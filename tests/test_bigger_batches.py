@@ -430,6 +430,24 @@ def test_batches_that_the_dataset_makes_cannot_grow(ranks):
         assert "batch='per_device' cannot let batches grow that the dataset makes" in said
 
 
+def down_by_hand():
+    model = nn.Linear(5, 1)
+    try:
+        for (x,) in DataLoader(TensorDataset(torch.ones(24, 5)), 4):
+            model(x).mean().backward()
+            for p in model.parameters():
+                p.data -= 0.1 * p.grad
+    except OptionError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("view", ["global", "local"])
+def test_a_rate_that_no_optimizer_has_cannot_be_scaled(ranks, view):
+    options = {"batch": "per_device", "lr_scale": "linear", "view": view}
+    for said in ranks.call(down_by_hand, 2, enable=options).ok().results:
+        assert said.startswith("lr_scale='linear' scales the learning rates of optimizers, and the script has none")
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         while True:

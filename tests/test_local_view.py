@@ -44,6 +44,8 @@ CASES = [
     "loaders_made_anew",
     "seeded_between_trainings",
     "gradient_penalty",
+    "without_an_optimizer",
+    "gradients_that_are_asked_for",
 ]
 OPTIONS = {name: {"sync_batchnorm": False} for name in ("batch_norm_of_a_rank", "validated_with_batch_norm_of_a_rank")}
 

@@ -32,8 +32,10 @@ class Greeting:
         self._say(f"{size} ranks on {device}, started by {launcher}.")
 
     def stepped(self) -> None:
-        """An optimizer has stepped: what it trains has been called."""
+        """An optimizer has stepped, or the script by hand: what is trained has been called."""
         models = list(self._ledger.replicas)
+        if self.said == len(models):
+            return
         for name in models[max(self.said, 0) :]:
             self._say(f"{name} is the model; {self._how(name)}.")
         if not models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -40,3 +40,22 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int) -> bool
         if len(seen) > most:
             return False
     return True
+
+
+def leaves_of(roots: Any) -> Iterator[Tensor]:
+    """Give the tensors in whose ``.grad`` a backward accumulates, as it comes to them.
+
+    Args:
+        roots: a tensor, or several.
+    """
+    roots = roots if isinstance(roots, (list, tuple)) else [roots]
+    stack = [node for node in (getattr(root, "grad_fn", None) for root in reversed(roots)) if node is not None]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for child, _ in reversed(node.next_functions):
+            if child is not None and child not in seen:
+                seen.add(child)
+                stack.append(child)

@@ -75,7 +75,7 @@ class LocalLoaders:
         counts = self._world.comes_to("an epoch of a loader")
         try:
             self._on_epoch()
-            if self._models.are_trained():
+            if self._models.trained.ids():
                 self._streams.part()
             self._models.renew()
             described = _described(loader)

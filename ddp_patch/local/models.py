@@ -52,8 +52,8 @@ class Models:
         self._synced: dict[int, Synced] = {}
         self._conversions = Conversions(self._converted)
         self._redirects = Redirects(self._called)
-        self._trained = Trained()
-        self.statistics = Statistics(self._trained, self.modules)
+        self.trained = Trained()
+        self.statistics = Statistics(self.trained, self.modules)
         self._beside = Beside(world)
         self.tuning = Tuning(options, world, compiled.is_used)
         self._maker = Maker(options, job, world, self.tuning)
@@ -62,13 +62,9 @@ class Models:
 
     def optimizes(self, optimizer: Any) -> None:
         """Remember an optimizer: what it trains is what has to be found."""
-        self.optimizers += not self._trained.knows(optimizer)
-        self._trained.add(optimizer)
+        self.optimizers += not self.trained.knows(optimizer)
+        self.trained.add(optimizer)
         self._beside.parameters = None
-
-    def rates(self) -> list[float]:
-        """Give the learning rates of every optimizer's groups."""
-        return self._trained.rates()
 
     def before_step(self, optimizer: Any, is_outermost: bool) -> None:
         """An optimizer is about to step: what it reads must be of all ranks. What others read may go on waiting.
@@ -90,9 +86,13 @@ class Models:
         if self._beside.pending and (read is None or not read.isdisjoint(self._beside.ids)):
             self.unsettled.settle(self._beside)
 
-    def are_trained(self) -> bool:
-        """Tell whether there is an optimizer."""
-        return bool(self._trained.ids())
+    def is_at_work(self) -> bool:
+        """Tell whether a forward under DDP or a backward is on its way."""
+        return self.inside or self.in_backward
+
+    def averages(self, tensor: Any) -> bool:
+        """Tell whether its gradients are those of all ranks."""
+        return id(tensor) in self.ids or id(tensor) in self.trained.ids()
 
     def after_step(self, optimizer: Any) -> None:
         """A step ended; the backwards of its closure were each looked at."""
@@ -106,7 +106,7 @@ class Models:
         return [synced.module for synced in self._synced.values()]
 
     def _everything_found(self) -> bool:
-        return bool(optimized := self._trained.ids()) and optimized <= self._held
+        return bool(optimized := self.trained.ids()) and optimized <= self._held
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Models:
         if self.inside or self.in_backward or id(call.module) in self._synced or is_tracing():
             return False
         wanted = {id(parameter) for parameter in call.module.parameters() if parameter.requires_grad}
-        if self._trained.ids().isdisjoint(wanted) or is_of_one_rank(self._world, call.module):
+        if self.trained.ids().isdisjoint(wanted) or is_of_one_rank(self._world, call.module):
             return False
         # A method of a model beside its forward calls parts of it.
         return not wanted <= self.ids or any(id(child) in self._synced for child in call.module.modules())
@@ -171,7 +171,7 @@ class Models:
         """Let go of what no optimizer trains any more, on no rank: models of folds and trials that are over."""
         if not self._synced:
             return
-        trained = self._trained.of_living()
+        trained = self.trained.of_living()
         own = [synced.ids.isdisjoint(trained) for synced in self._synced.values()]
         # An optimizer in a cycle goes when the garbage collector of a rank comes by.
         of_ranks = [given[0] for given in self._world.share([own])]
@@ -192,7 +192,7 @@ class Models:
             if any(parameter.requires_grad for parameter in synced.module.parameters()):
                 self._make(synced.module)
         self._maker.send_buffers(self._synced.values())
-        if self._synced and not (self._everything_found() or self._beside.is_rest(self._trained, self._held)):
+        if self._synced and not (self._everything_found() or self._beside.is_rest(self.trained, self._held)):
             self.watch()
         elif self.watching and self._synced:
             self.rest()
@@ -219,7 +219,7 @@ class Models:
             if synced.pending or self.unsettled.waiting:
                 self.unsettled.note(synced)
         beside = self._beside
-        if (beside.parameters != [] or beside.pending) and beside.ended(self._trained, self.ids):
+        if (beside.parameters != [] or beside.pending) and beside.ended(self.trained, self.ids):
             self.unsettled.note(beside)
         if self.tuning.is_on:
             self.tuning.end()

@@ -28,7 +28,7 @@ class LocalSession(Session):
         placement = self.job.placement
         self.stream: Streams = Streams(placement.rank, self.job.device)
         self.models = Models(self.options, self.job, self.world)
-        self.told = Told(self.world, self.models.rates)
+        self.told = Told(self.world, self.models.trained.rates)
         self.unsettled = self.models.unsettled
         self._own_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
@@ -36,6 +36,7 @@ class LocalSession(Session):
             self.options, self.world, self.models, self.stream, per_host, self.told.compare
         )
         self.discovery = Discovery(self.models, self._patcher)
+        self.by_hand = self._by_hand(self.models, of_own_rows=True)
 
     def begin(
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()

@@ -22,7 +22,7 @@ from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
 from ..gradients.averages import average
-from ..gradients.graphs import comes_from
+from ..gradients.graphs import comes_from, leaves_of
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from ..structure import leaves, map_leaves
@@ -63,6 +63,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     scale = session.replicas.backwards.loss_scale
     if scale.active and not recorded and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
+    session.by_hand.comes_to(leaves_of(roots))
     with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
         wrapped(roots, **given)
 
@@ -135,6 +136,7 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if type(inputs) is dict:
         return dict(zip(inputs, torch.autograd.grad(**given | {"inputs": list(inputs.values())}), strict=True))
     sources = given["inputs"] = as_list(inputs)
+    session.by_hand.comes_to(source for source in sources if source.is_leaf)
     if given.get("is_grads_batched"):
         return one_by_one(given)
     if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(given["outputs"])):  # which no rule of a batch sees

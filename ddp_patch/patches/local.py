@@ -18,6 +18,7 @@ from ..batch.rules.autograd_calls import as_list
 from ..calling.batch_norm import over_all_rows
 from ..errors import BatchError
 from ..gradients.averages import average
+from ..gradients.graphs import leaves_of
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from ..local.session import LocalSession
@@ -82,8 +83,10 @@ def count_steps(session: Session) -> list[Callable[[], None]]:
 def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     if has_torch_function_unary(None) and is_heard(instance, args, kwargs, 1):  # as below_modes, in no call more
         wrapped(*args, **kwargs)
-    else:
-        session.models.backward(wrapped, args, kwargs)
+        return
+    if not session.models.trained.has_optimizers:
+        session.by_hand.comes_to(leaves_of(args[0] if args else kwargs.get("tensors", ())))
+    session.models.backward(wrapped, args, kwargs)
 
 
 def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -91,7 +94,8 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
         if type(inputs) is dict:
             return dict(zip(inputs, bind(outputs, list(inputs.values()), *rest, **options), strict=True))
         sources = as_list(inputs)
-        trained = [index for index, source in enumerate(sources) if id(source) in session.models.ids]
+        session.by_hand.comes_to(source for source in sources if source.is_leaf)
+        trained = [index for index, source in enumerate(sources) if session.models.averages(source)]
         if not trained or session.models.in_backward:
             return wrapped(outputs, sources, *rest, **options)
         weights = session.models.weights
@@ -138,10 +142,8 @@ def _update_bn(session: LocalSession, wrapped: Any, instance: Any, args: Args, k
 
 def _parallel(session: LocalSession, wrapped: Any, instance: DataParallel[Any], args: Args, kwargs: Kwargs) -> None:
     def build(module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
-        if session.job.device.type == "cpu":
-            wrapped(module, device_ids, output_device, dim)
-        else:
-            wrapped(module, [session.job.device], session.job.device, dim)
+        own = session.job.device
+        wrapped(module, *((device_ids, output_device) if own.type == "cpu" else ([own], own)), dim)
 
     build(*args, **kwargs)
 
@@ -184,9 +186,7 @@ def _shown(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwarg
 
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
     result: bool = wrapped(*args, **kwargs)
-    models = session.models
-    is_scripts = not models.inside and not models.in_backward and session.rank_zero.in_lockstep()
-    if is_scripts and session.owners.caller() == "script":
+    if not session.models.is_at_work() and session.rank_zero.in_lockstep() and session.owners.caller() == "script":
         session.told.lets_out("branched on", str(result))
     return result
 

@@ -30,6 +30,7 @@ class Discovery:
 
     def __init__(self, models: Models, patcher: Patcher) -> None:
         """Start idle: there is nothing to find before an optimizer exists."""
+        self.at_call: Callable[[], None] | None = None  # told of every call, while there is somebody
         self._models = models
         self._patcher = patcher
         self._planted: tuple[Patch, ...] = ()  # while module calls are watched
@@ -47,6 +48,8 @@ class Discovery:
 
     def taken(self, call: Call) -> Any:
         """Have a call carried out by whoever should."""
+        if self.at_call is not None:
+            self.at_call()
         return self._models.call(call) if self._models.found(call) else call.as_written()
 
     def _of_turn(self, turn: object) -> Wrapper:

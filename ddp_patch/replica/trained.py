@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..gradients.watch import grad_of
+from .by_hand import ByHand
 
 
 class Trained:
@@ -18,6 +19,7 @@ class Trained:
         # By identity, in turn: sets have another order on every rank.
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._ids: set[int] | None = None
+        self.has_optimizers = False  # of the script's, or had some
         self._alone: Any = WeakIdKeyDictionary()  # what has gradients, though no module that was called owns it
 
     def knows(self, optimizer: Any) -> bool:
@@ -28,6 +30,7 @@ class Trained:
         """Remember an optimizer, or look at its groups anew."""
         self._optimizers[id(optimizer)] = optimizer
         self._ids = None
+        self.has_optimizers = self.has_optimizers or not isinstance(optimizer, ByHand)
 
     def parameters(self) -> list[Any]:
         """The parameters, in their order and that of the optimizers."""

@@ -717,3 +717,102 @@ def states_in_one_piece():
         return descend(F.cross_entropy(model(x.t().unsqueeze(2), zeros), y), optimizer)
 
     return loop(model, step, optimizer)
+
+
+# --- trained without an optimizer -------------------------------------------------------------------------------------
+
+
+def small():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def down_by_hand():
+    """As torch's tutorials write it: p -= rate * p.grad, with momentum and a learning rate that shrinks."""
+    model, said = small(), []
+    moved = [torch.zeros_like(p) for p in model.parameters()]
+    for epoch in range(3):
+        for x, y in data(5):
+            loss = F.cross_entropy(model(x), y)
+            model.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for p, m in zip(model.parameters(), moved, strict=True):
+                    m.mul_(0.9).add_(p.grad + 0.01 * p)
+                    p -= 0.1 / (epoch + 1) * m
+            said.append(loss.item())
+        with torch.no_grad():
+            said += [F.cross_entropy(model(x), y).item() for x, y in data(7)]
+    return said + [v for p in model.parameters() for v in (p.sum().item(), p.grad.norm().item())]
+
+
+def down_by_hand_without_a_loader():
+    """As torch's example of a language model: clipped, and written to .data."""
+    model, said = small(), []
+    for step in range(6):
+        x, y = torch.randn(7 - step % 3, 4), torch.randint(3, (7 - step % 3,))
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        said += [loss.item(), nn.utils.clip_grad_norm_(model.parameters(), 0.25).item()]
+        for p in model.parameters():
+            p.data.add_(p.grad, alpha=-0.5)
+    return said + [p.sum().item() for p in model.parameters()]
+
+
+def two_models_down_by_hand():
+    """Adversaries, and a plain tensor beside them; gradients of two steps are kept."""
+    makes, tells, scale = small(), small(), torch.ones(3, requires_grad=True)
+    said = []
+    for step, (x, y) in enumerate((x, y) for _ in range(3) for x, y in data(6)):
+        for net, sign in ((tells, 1), (makes, -1)):
+            made = makes(x) * scale
+            loss = sign * F.cross_entropy(tells(torch.cat([made, made[:, :1]], 1)), y) + made.square().mean()
+            loss.backward()
+            said.append(loss.item())
+            if step % 2:
+                held = [*net.parameters(), scale]
+                for p in held:
+                    p.data = p.data - 0.05 * p.grad
+                    p.grad = None
+    return said + [t.sum().item() for t in (*makes.parameters(), *tells.parameters(), scale)]
+
+
+def down_by_gradients_that_are_asked_for():
+    """torch.autograd.grad, the sum of squares of which is a penalty."""
+    model, said = small(), []
+    for x, y in (batch for _ in range(3) for batch in data(6)):
+        loss = F.cross_entropy(model(x), y)
+        weights = list(model.parameters())
+        first = torch.autograd.grad(loss, weights, create_graph=True)
+        penalty = sum(g.square().sum() for g in first)
+        grads = torch.autograd.grad(loss + 0.1 * penalty, weights)
+        with torch.no_grad():
+            for p, g in zip(weights, grads, strict=True):
+                p.sub_(g, alpha=0.2)
+        said += [loss.item(), penalty.item()]
+    return said + [p.sum().item() for p in model.parameters()]
+
+
+def explained_and_then_trained():
+    """Gradients of inputs, from a model that nobody trains yet; one that steps by hand; and one with an optimizer."""
+    model, said = small(), []
+    for x, _ in data(6):
+        x.requires_grad_()
+        model(x)[:, 0].sum().backward()
+        said.append(x.grad.abs().sum().item())
+    said += [p.grad.sum().item() for p in model.parameters()]
+    for x, y in data(6):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in data(6):
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        said.append(loss.item())
+    return said + [p.sum().item() for p in model.parameters()]
