@@ -294,6 +294,23 @@ def test_a_step_is_what_all_optimizers_do(ranks, optimizers):
         assert "nothing to change" not in text
 
 
+def time_first():
+    """Of ``[T, B]`` no function keeps time apart, and rows it does."""
+    model = torch.nn.LSTM(4, 5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        model(torch.randn(3, 8, 4))[0].square().mean().backward()
+        optimizer.step()
+    return str(ddp_patch.report())
+
+
+def test_a_dimension_that_was_tried_first_stands_in_nobodys_way(ranks):
+    for text in ranks.call(time_first, 2, enable={"report": True}).ok().results:
+        assert "nothing to change" in text
+        assert "dealt along dimension 1" in text
+        assert "On batches" not in text
+
+
 def test_what_costs_little_is_not_called_nothing(said):
     text = said()["Annealed"][0]
     assert "\n    nothing that costs much: of Annealed (42 parameters) only small parts run on batches" in text

@@ -186,18 +186,18 @@ class SplitDecisions:
             assert known is not None
             decision = known.decision
         decision = agreed(self._world, told_by(told, entry, decision, seen))
-        if entry.is_scripts_own and call.dim is None:
-            numbers = sum(
-                leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
-            )
-            by_number = work.done / max(1, numbers)
-            self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         if decision.how is not How.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(may for _, may in every):
             forms.rebound.add(form)
         else:
             self._settle(call, form, decision, entry, seen.is_sized)
+        if entry.is_scripts_own and call.dim is None:
+            numbers = sum(
+                leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
+            )
+            by_number = work.done / max(1, numbers)
+            self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         return First(True, result, entry, decision)
 
     def _tried(self, call: Call, entry: Entry, rows: int | None, other: How = How.BATCHES, before: Any = None) -> First:

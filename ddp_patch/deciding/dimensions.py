@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.world import World
+from ..calling.calls import described
 from ..calling.entry import Entry
 from ..calling.how import How
 from ..calling.swap import original_class
@@ -41,6 +42,8 @@ class Dimensions:
         self._chosen: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._work: weakref.WeakKeyDictionary[nn.Module, float] = weakref.WeakKeyDictionary()  # along the first
         self._settled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # What stood in the way along the first, by the name of the module in question.
+        self._reasons: weakref.WeakKeyDictionary[nn.Module, dict[str, str]] = weakref.WeakKeyDictionary()
 
     def of(self, module: nn.Module) -> int | None:
         """Give the dimension, unless it is the first."""
@@ -65,13 +68,16 @@ class Dimensions:
         if dim == 0:
             self._chosen[module], self._work[module] = 1, work
             entered = again()
-            if entered is not None and entered.is_scripts_own:
-                return  # to be seen in the next call
+            if entered is not None and entered.is_scripts_own:  # to be seen in the next call
+                inner, told = {described(part) for part in module.modules()}, self._world.ledger.on_batches
+                self._reasons[module] = {part: told.pop(part) for part in list(told) if part in inner}
+                return
             better = False
         else:
             better = self._world.share([work < _ENOUGH * self._work[module]])[0][0]  # as rank 0 has it
         if not better:
             del self._chosen[module]
+            self._world.ledger.on_batches.update(self._reasons.pop(module, {}))
         self._settled.add(module)
         self._world.ledger.note(
             f"{name}: plain tensors of the script were dealt along dimension {int(better)}, and not all of it keeps "
@@ -83,3 +89,4 @@ class Dimensions:
         self._chosen.clear()
         self._work.clear()
         self._settled.clear()
+        self._reasons.clear()
