@@ -616,3 +616,14 @@ def test_two_values_of_an_option_are_refused(ranks, tmp_path, options, given, ag
     outcome = ranks.script(write(tmp_path, ASKS.format(given=given, again=again)), 2, options=options)
     assert outcome.codes == [1, 1]
     assert "half-way. Call ddp_patch.disable() before, or keep one of the two" in outcome.stderr[0]
+
+
+def test_the_report_says_that_batches_without_a_model_are_on_rows(ranks, tmp_path):
+    source = """
+import os, ddp_patch, torch
+from torch.utils.data import DataLoader, TensorDataset
+sum(x.square().sum() for (x,) in DataLoader(TensorDataset(torch.ones(8, 2)), 4)).item()
+os.write(2, str(ddp_patch.report()).encode())
+"""
+    outcome = ranks.script(write(tmp_path, source), 2).ok()
+    assert "no model is split: no batch reached a module that is trained; what else your script" in outcome.stderr[0]

@@ -24,7 +24,7 @@ class Report:
             _block("In short", _summary(ledger, self.world_size, self.device)),
             _block(
                 "Replicas",
-                [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_NOTHING],
+                [f"{name}: {why}" for name, why in ledger.replicas.items()] or [_nothing(ledger)],
             ),
             _block(
                 "On batches: function by function, and on rows where these and the modules inside keep rows apart",
@@ -53,7 +53,13 @@ class Report:
         return list(self.ledger.patched)
 
 
-_NOTHING = "none: no batch reached a model, so every rank computed everything; right, but not faster"
+def _nothing(ledger: Ledger) -> str:
+    if any(_DEALT in how for how in ledger.loaders.values()):
+        return (
+            "none: no batch reached a module that is trained; what else your script computes of a loader's batches is "
+            "on rows where its functions keep these apart"
+        )
+    return "none: no batch reached a model, so every rank computed everything; right, but not faster"
 
 
 def _block(title: str, lines: list[str]) -> str:
@@ -70,7 +76,7 @@ _DEALT, _NO_WORKERS = "each rank loads its own", "num_workers=0"
 def _summary(ledger: Ledger, size: int, device: str) -> list[str]:
     """What is split, and what to change, most first."""
     if not ledger.replicas:
-        return [f"nothing is split: {_NOTHING.partition(': ')[2]}"]
+        return [f"no model is split: {_nothing(ledger).partition(': ')[2]}"]
     lines = [
         f"{name}: at most {_times(part, size):.2f} times as fast as one process" for name, part in ledger.work.items()
     ]
