@@ -15,6 +15,7 @@ from .averages import align
 from .conversions import Conversions
 from .gradients import GradientSync
 from .loss_scale import LossScale
+from .nested import Nested
 from .parameter_hooks import ParameterHooks
 from .tuning import Tuning
 from .unsettled import Unsettled
@@ -35,15 +36,16 @@ class Backwards:
         self._world = world
         self._group = group
         self.loss_scale = LossScale(world.ledger)
-        self.hooks = ParameterHooks(lambda: self._running, self._shares, world, self.loss_scale)
+        self.hooks = ParameterHooks(lambda: self.running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
+        self.nested = Nested(world, self._syncs)
         self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
         self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)
         self.unsettled = Unsettled()
         self.when_stepped: Callable[[Any], None] = lambda optimizer: None
-        self._running = False
+        self.running = False
         self._stepping: Any = None  # the optimizer that is
         self._count = 0  # backwards so far, the same number on every rank
         self._optimized: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
@@ -70,7 +72,7 @@ class Backwards:
             self._conversions.stop()
 
     def _outlived(self, sync: GradientSync) -> None:
-        if self._running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
+        if self.running and not any(sync is other for other in self._late):  # not for torch.autograd.grad
             self._late.append(sync)
 
     def _converted(self, parameter: Any) -> None:
@@ -94,7 +96,7 @@ class Backwards:
     @property
     def is_busy(self) -> bool:
         """Whether autograd is at work for the script."""
-        return self._running or self.hooks.passing
+        return self.running or self.hooks.passing
 
     # --- backwards --------------------------------------------------------------------------------------------------
 
@@ -102,16 +104,13 @@ class Backwards:
     def backward(
         self, everywhere: bool, recorded: bool, reduction: PendingReduction | Derived | None = None
     ) -> Iterator[None]:
-        """Surround a backward of the script; one inside another belongs to it.
+        """Surround a backward of the script.
 
         Args:
             everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
             recorded: with ``create_graph``.
             reduction: the loss that it starts from, if that was not summed yet.
         """
-        if self._running:
-            yield
-            return
         self.tuning.begin()
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.all)
@@ -126,7 +125,7 @@ class Backwards:
             meet(reduction.reductions)  # each would be waited for, one by one
         assumed = self._assumption.begin(self._syncs, counted) if counted is not None and everywhere else None
         source = None if reduction is None else reduction.source
-        self._running, failed = True, True
+        self.running, failed = True, True
         self._count += 1
         begun = self._collectives()
         try:
@@ -145,7 +144,7 @@ class Backwards:
             self._world.compare_failures(error, f"backward {self._count} (after {buckets} buckets of gradients)")
             raise
         finally:
-            self._running = False
+            self.running = False
             if self.loss_scale.active:
                 self.loss_scale.end()
             self._end(failed, recorded)
@@ -181,6 +180,7 @@ class Backwards:
         late, self._late = self._late, []
         for sync in self._syncs:
             sync.end(failed, recorded)
+            self.nested.give(sync, failed)
             self.unsettled.note(sync)
         for sync in () if failed else late:
             sync.pending = True

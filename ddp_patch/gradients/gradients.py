@@ -72,7 +72,7 @@ class GradientSync:
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world = world
         self._flags = Flags(parameters, world) if flags is None else flags
-        self._may_arm = self._armed = self._reached = self._reduced = False
+        self._may_arm = self.armed = self._reached = self._reduced = False
         self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
         self._loss: PendingReduction | Derived | None = None
@@ -124,7 +124,7 @@ class GradientSync:
         self._loss = reduction if reduction is not None and getattr(reduction.source, "sync", None) is self else None
         self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
         self._must_reduce = must_reduce
-        self._armed = self._reached = self._reduced = False
+        self.armed = self._reached = self._reduced = False
         self._before = self._signature()
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
@@ -145,7 +145,7 @@ class GradientSync:
     @property
     def was_reduced(self) -> bool:
         """Whether DDP reduced the gradients of the last backward."""
-        return self._armed and self._reduced
+        return self.armed and self._reduced
 
     @property
     def in_backward(self) -> bool:
@@ -166,7 +166,7 @@ class GradientSync:
         if self._may_wait and not (wanted or self._must_reduce):
             self._world.ledger.deferred += 1
             return
-        self._armed = True
+        self.armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
         ddp.reducer.prepare_for_backward([anchor])
@@ -175,7 +175,7 @@ class GradientSync:
     def end(self, failed: bool, recorded: bool) -> None:
         """The backward ended. What it did is the same on every rank, since they run the same script."""
         if failed:
-            self.broken = self.broken or self._armed
+            self.broken = self.broken or self.armed
             self.pending = self.pending or self._reached
         elif self.was_reduced:
             self._finish_reduction()
@@ -186,7 +186,7 @@ class GradientSync:
             elif not self._may_wait:
                 self.settle()
         self._before, self._loss = _IDLE, None
-        self._may_arm = self._armed = False
+        self._may_arm = self.armed = False
 
     def _reduce(self) -> None:
         """Let DDP send its last bucket, and wait: every parameter was visited."""

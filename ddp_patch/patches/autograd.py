@@ -63,6 +63,9 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     scale = session.replicas.backwards.loss_scale
     if scale.active and not recorded and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
+    if session.replicas.backwards.running:
+        session.replicas.backwards.nested.run(wrapped, roots, given)
+        return
     session.by_hand.comes_to(leaves_of(roots))
     with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
         wrapped(roots, **given)

@@ -1930,3 +1930,79 @@ def an_adjoint_that_calls_a_model_with_a_plain_tensor():
         out = Adjoint.apply(model, torch.randn(7, 4), *model.parameters())
         said.append(descend(out.pow(2).mean(), optimizer).item())
     return said + everything(model, optimizer)
+
+
+class Coupled(torch.autograd.Function):
+    """Keeps outputs alone, from which its backward computes the inputs again, and runs a backward for its parts."""
+
+    @staticmethod
+    def forward(ctx, x, blocks, scale):
+        ctx.blocks, ctx.scale = blocks, scale
+        with torch.no_grad():
+            for f, g in blocks:
+                first, second = x.chunk(2, 1)
+                first = first + scale * f(second)
+                x = torch.cat([first, second + g(first)], 1)
+        ctx.out = x.detach()
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (first, second), (to_first, to_second) = ctx.out.chunk(2, 1), grad.chunk(2, 1)
+        for f, g in reversed(ctx.blocks):
+            with torch.enable_grad():
+                first = first.detach().requires_grad_()
+                made = g(first)
+                torch.autograd.backward(made, to_second)
+            with torch.no_grad():
+                second, to_first = second - made, to_first + first.grad
+            with torch.enable_grad():
+                second = second.detach().requires_grad_()
+                made = ctx.scale * f(second)
+                made.backward(to_first)
+            with torch.no_grad():
+                first, to_second = first - made, to_second + second.grad
+        return torch.cat([to_first, to_second], 1), None, None
+
+
+def reversible(frozen=False):
+    class Reversible(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+            self.blocks = nn.ModuleList(
+                nn.ModuleList(nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(2)) for _ in range(2)
+            )
+            self.scale = nn.Parameter(torch.ones(3), requires_grad=not frozen)
+
+        def forward(self, x):
+            return self.last(Coupled.apply(self.first(x), self.blocks, self.scale))
+
+    return Reversible()
+
+
+def reversible_blocks():
+    model = reversible()
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.5)
+    return loop(model, lambda x, y: descend(F.cross_entropy(model(x), y), optimizer), optimizer)
+
+
+def reversible_blocks_that_accumulate():
+    """With a scale that no optimizer knows, and clipping."""
+    model = reversible(frozen=True)
+    model.scale = nn.Parameter(torch.full((3,), 0.5))
+    optimizer = SGD([p for p in model.parameters() if p is not model.scale], 0.1)
+    steps = 0
+
+    def step(x, y):
+        nonlocal steps
+        loss = F.cross_entropy(model(x), y) / 2
+        loss.backward()
+        steps += 1
+        if steps % 2 == 0:
+            clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            model.zero_grad()
+        return loss
+
+    return loop(model, step, optimizer, batch_size=5)
