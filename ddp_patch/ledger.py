@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from .installed import is_installed
 from .pace import Pace
 
 logger = logging.getLogger(__name__)
+
+_SAID = 80  # characters of an error, as a reason
 
 _LIBRARIES = (str(Path(__file__).parent), str(Path(os.__file__).parent))  # this one, and Python's own
 
@@ -113,6 +116,14 @@ def is_of_script(frame: FrameType) -> bool:
 def model_line() -> str:
     """Name the line of a model that is running: the innermost frame outside torch, this package and Python's own."""
     return _line(sys._getframe(1), is_of_model)
+
+
+def raised(error: Exception) -> str:
+    """Name an error, with the beginning of what it says and the innermost line of a model that it came by."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_of_model(_place_of(frame))]
+    at = f", at {_shown(frames[-1][0].f_code.co_filename, frames[-1][1])}" if frames else ""
+    said = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__} ({said[:_SAID]}){at}" if said else f"{type(error).__name__}{at}"
 
 
 def is_of_model(place: str) -> bool:

@@ -28,6 +28,7 @@ from ..calling.containers import Containers
 from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
+from ..ledger import raised
 from ..structure import leaves, leaves_below
 from .copies import Given, trial_copy, varied_alike
 from .trial import Trial
@@ -91,7 +92,7 @@ def decide(
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
-        why = str(error) if isinstance(error, Refused) else f"the trial raised {type(error).__name__}"
+        why = str(error) if isinstance(error, Refused) else f"the trial raised {raised(error)}"
         return SplitDecision(otherwise, f"it cannot be tried on rows, since {why}")
     args, kwargs = detached(rows)
     stood, own = states(), [state_of(generator) for generator in generators]
@@ -104,7 +105,7 @@ def decide(
     except Exception as error:  # it works on the whole and not on rows: it needs the whole
         if is_of_machine(error):
             raise
-        why = str(error) if isinstance(error, Refused) else f"on rows it raises {type(error).__name__}"
+        why = str(error) if isinstance(error, Refused) else f"on rows it raises {raised(error)}"
         return SplitDecision(How.BATCHES, why)
     if of_rows != of_whole:
         why = "its forward writes, prints or logs what it sees of the batch"

@@ -26,6 +26,7 @@ from ..calling.rows import as_batches, leave, whole_arguments, writing_back
 from ..deciding.probe import SplitDecision
 from ..errors import BatchError, DdpPatchError
 from ..gradients.graphs import comes_from
+from ..ledger import raised
 from ..structure import leaves
 from .replica import Replica
 
@@ -184,7 +185,7 @@ class Forwards:
                 return containers.returned(containers.told(call.run(*args, **kwargs)))
             except Exception as error:
                 if is_first:  # which is why neither batches nor rows would do
-                    self._world.ledger.on_whole[described(call.module)] = f"its forward raises {type(error).__name__}"
+                    self._world.ledger.on_whole[described(call.module)] = f"its forward raises {raised(error)}"
                 raise
 
     def unclear(self, call: Call, why: str) -> Any:
