@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_patch.measure import runs
-from ddp_patch.measure.parts import as_run, backwards_of, by_device, kept, parts, rows_of
+from ddp_patch.measure.parts import as_run, backwards_of, by_device, full, kept, parts, rows_of
 from ddp_patch.measure.runs import Spec, noted_of, perform
 from ddp_patch.measure.told import apart
 from ddp_patch.pace import KINDS
@@ -225,6 +225,22 @@ def test_a_step_has_the_rows_and_the_number_of_all_batches_that_it_went_backward
 
 
 # --- accelerators -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "usual", "count"),
+    [
+        ([413, 1024] * 5, 1024, 5),  # epochs of two batches, beginning anywhere
+        ([1024, 413] * 5, 1024, 5),
+        ([512, 512, 413] * 4, 512, 8),
+        ([0] * 7, 1, 7),  # nobody knows
+        ([30, 50, 41, 39], 40, 4),  # as many as there is room for
+        ([7], 7, 1),
+    ],
+)
+def test_the_last_batch_of_an_epoch_is_no_full_step(rows, usual, count):
+    steps = [{"rows": float(each)} for each in rows]
+    assert (rows_of(steps), len(full(steps))) == (usual, count)
 
 
 def test_on_accelerators_nobody_knows_what_a_backward_takes_as_the_host_only_queues_its_kernels():

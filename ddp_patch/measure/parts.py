@@ -12,10 +12,20 @@ from ..plan.scaling import rows_of_a_rank
 from .network import link
 from .runs import Measured, noted_of
 
+_USUAL = 3  # one in so many steps
+
 
 def rows_of(steps: Sequence[dict[str, float]]) -> float:
-    """Rows of most steps; the last batch of an epoch may have fewer. A step whose rows nobody knows counts as one."""
-    return statistics.mode(step["rows"] for step in steps) or 1.0
+    """Rows of a full step, as ``full`` tells them, or their mean. A step whose rows nobody knows counts as one."""
+    rows = [step["rows"] for step in full(steps)]
+    return statistics.mean(rows) or 1.0
+
+
+def full(steps: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """Leave out the steps with fewer rows, as the last batch of each epoch has: all where no number is usual."""
+    usual = max(statistics.multimode(step["rows"] for step in steps))  # of two, as epochs of two batches have
+    found = [step for step in steps if step["rows"] == usual]
+    return found if _USUAL * len(found) >= len(steps) else list(steps)
 
 
 def backwards_of(steps: Sequence[dict[str, float]]) -> int:

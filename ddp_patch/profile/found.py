@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..measure.facts import on_accelerator
-from ..measure.parts import backwards_of, by_device, kept, parts, rows_of
+from ..measure.parts import backwards_of, by_device, full, kept, parts, rows_of
 from ..measure.runs import Measured, noted_of
 from .timeline import Collective, Timeline
 
@@ -95,7 +95,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
 
 
 def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int, of_device: bool) -> Rank:
-    steps = noted_of(noted, "took")
+    steps = full(noted_of(noted, "took"))
     median = statistics.median(step["total"] for step in steps)
     python = noted_of(noted, "python")
     lines: dict[tuple[str, str], float] = defaultdict(float)

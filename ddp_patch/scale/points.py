@@ -11,7 +11,7 @@ from typing import Any
 
 from ..measure import told
 from ..measure.facts import on_accelerator
-from ..measure.parts import as_run, backwards_of, by_device, kept, parts, profile, rows_of
+from ..measure.parts import as_run, backwards_of, by_device, full, kept, parts, profile, rows_of
 from ..measure.runs import Measured, Spec, noted_of
 
 _TURNED = {
@@ -91,17 +91,18 @@ def _rows(every: Sequence[dict[str, float]], spec: Spec, base: Point | None) -> 
     if base is None:
         return rows_of(every), False
     meant = base.rows * (spec.ranks if spec.grows else 1)
-    counted = statistics.mode(step["rows"] for step in every)
-    if not counted:
+    if not any(step["rows"] for step in every):
         return meant, spec.grows
+    counted = rows_of(every)
     return counted, counted > base.rows * math.sqrt(spec.ranks)
 
 
 def _point(runs: Sequence[Measured], base: Point | None) -> Point:
     """Make a point of runs of one kind; ``base`` is that of one rank."""
     spec = runs[0].spec
-    medians = [statistics.median(step["total"] for step in its.steps) for its in runs]
-    every = [step for its in runs for step in its.steps]
+    of_runs = [full(its.steps) for its in runs]
+    medians = [statistics.median(step["total"] for step in steps) for steps in of_runs]
+    every = [step for steps in of_runs for step in steps]
     quarters = statistics.quantiles([step["total"] for step in every], n=4, method="inclusive")
     several = len(runs) > 1
     median = statistics.median(medians)
