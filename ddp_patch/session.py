@@ -91,14 +91,12 @@ class Session(Once):
         self.loaders = Loaders(self.replicas, self.job, world, self.options.timeout, grow=grow)
         self.discovery = Discovery(self.replicas, self._patcher)
         self.scalars = Scalars(self.replicas, world)
-        self.by_hand = self._by_hand(self.replicas, of_own_rows=False)
+        self.by_hand = self._by_hand(self.replicas, self.adopt)
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
 
-    def _by_hand(self, models: Any, *, of_own_rows: bool) -> ByHand:
+    def _by_hand(self, models: Any, adopt: Callable[[Any], None] | None) -> ByHand:
         in_lockstep = lambda: self.rank_zero.in_lockstep()  # noqa: E731 — made later
-        return ByHand(
-            self.world, models, self.discovery, in_lockstep, self.adopt, self._greeting.stepped, of_own_rows=of_own_rows
-        )
+        return ByHand(self.world, models, self.discovery, in_lockstep, adopt, self._greeting.stepped)
 
     def _models(self) -> list[torch.nn.Module]:
         """Give what is trained on all ranks."""

@@ -441,9 +441,8 @@ def down_by_hand():
         return str(error)
 
 
-@pytest.mark.parametrize("view", ["global", "local"])
-def test_a_rate_that_no_optimizer_has_cannot_be_scaled(ranks, view):
-    options = {"batch": "per_device", "lr_scale": "linear", "view": view}
+def test_a_rate_that_no_optimizer_has_cannot_be_scaled(ranks):
+    options = {"batch": "per_device", "lr_scale": "linear"}
     for said in ranks.call(down_by_hand, 2, enable=options).ok().results:
         assert said.startswith("lr_scale='linear' scales the learning rates of optimizers, and the script has none")
 

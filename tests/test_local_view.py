@@ -44,7 +44,6 @@ CASES = [
     "loaders_made_anew",
     "seeded_between_trainings",
     "gradient_penalty",
-    "without_an_optimizer",
     "gradients_that_are_asked_for",
 ]
 OPTIONS = {name: {"sync_batchnorm": False} for name in ("batch_norm_of_a_rank", "validated_with_batch_norm_of_a_rank")}
@@ -999,3 +998,37 @@ def test_nothing_stays_behind_and_ranks_draw_alike_again(ranks):
     first, second = outcome.results
     assert first == second
     assert first[0] is False
+
+
+def down_by_hand(how):
+    """Train without an optimizer, and say what it is told; or look at gradients of what is not trained."""
+    model, delta, said = habits.mlp(), [], None
+    try:
+        for x, y in (batch for _ in range(2) for batch in DataLoader(habits.rows(48), 12)):
+            noise = torch.zeros_like(x, requires_grad=True)
+            loss = F.cross_entropy(model(x + noise), y)
+            if how == "asks":
+                grads = torch.autograd.grad(loss, [*model.parameters()])
+            else:
+                model.zero_grad()
+                loss.backward()
+                grads = [p.grad for p in model.parameters()]
+                delta.append(noise.grad.abs().sum().item())
+            with torch.no_grad():
+                for p, grad in zip(model.parameters(), grads, strict=True):
+                    if how == "data":
+                        p.data = p.data - 0.1 * grad
+                    elif how != "explains" and p is model[0].weight:
+                        p -= 0.1 * grad
+    except ddp_patch.GradientError as error:
+        said = str(error)
+    return said, delta
+
+
+@pytest.mark.parametrize("how", ["in place", "data", "asks", "explains"])
+def test_a_training_without_an_optimizer_is_refused(ranks, how):
+    found = ranks.call(down_by_hand, 2, how, enable={"view": "local"}).ok().results
+    for said, _ in found:
+        assert said is None if how == "explains" else "Write torch.optim.SGD(model.parameters(), lr), or" in said
+    if how == "explains":  # each rank's own rows
+        assert found[0][1] != found[1][1]

@@ -633,3 +633,37 @@ def test_operations_are_counted_once_for_the_report(ranks):
     for found in ranks.call(steps_in_which_operations_are_counted, 2, enable={"report": True}).ok().results:
         assert all([found[1], found[9]])
         assert not any([*found[3:8], *found[11:]]), found
+
+
+def by_hand(kind):
+    """Train without an optimizer, in three ways; give how many models ddp_patch has found."""
+    torch.manual_seed(0)
+    first, last = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)), nn.Linear(4, 1)
+    for x in torch.randn(4, 8, 4):
+        if kind == "a part":
+            last(first(x)).square().mean().backward()
+            trained = [last]
+        elif kind == "a bias that has no gradient":  # Wasserstein's
+            (last(first(x)).mean() - last(x).mean()).backward()
+            trained = [first, last]
+        else:  # two forwards before the first backward
+            made, judged = first(x), last(x)
+            made.square().mean().backward()
+            down(first)
+            judged.square().mean().backward()
+            trained = [last]
+        for model in trained:
+            down(model)
+    return len(ddp_patch.report().ledger.replicas)
+
+
+def down(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+
+
+@pytest.mark.parametrize("kind", ["a part", "a bias that has no gradient", "two forwards first"])
+def test_what_a_script_trains_by_hand_is_found(ranks, kind):
+    assert ranks.call(by_hand, 2, kind).ok().results == [2, 2]

@@ -36,7 +36,7 @@ class LocalSession(Session):
             self.options, self.world, self.models, self.stream, per_host, self.told.compare
         )
         self.discovery = Discovery(self.models, self._patcher)
-        self.by_hand = self._by_hand(self.models, of_own_rows=True)
+        self.by_hand = self._by_hand(self.models, None)
 
     def begin(
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()

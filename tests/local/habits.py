@@ -491,32 +491,20 @@ def gradient_penalty(hand):
     return {"losses": losses, "weights": weights(tells)}
 
 
-def without_an_optimizer(hand, asks=False):
-    """p -= rate * p.grad, of a model and of a tensor beside it; ``x`` has gradients too, of its rows."""
-    model, scale, found = mlp(), torch.ones(2, dtype=torch.float64, requires_grad=True), []
-    model = model if asks else hand.model(model)  # DDP hears of no such gradients
-    held = [*model.parameters(), scale]
-    loader = hand.loader(rows(48), 12)
-    for epoch in range(3):
-        for x, y in hand.epoch(loader, epoch):
-            loss = F.cross_entropy(model(x.requires_grad_()) * scale, y)
-            if asks:
-                grads = hand.means(torch.autograd.grad(loss, held))
-            else:
-                for p in held:
-                    p.grad = None
-                loss.backward()
-                hand.means([scale.grad])
-                found.append(x.grad.abs().sum().item())
-                grads = [p.grad for p in held]
-            for p, grad in zip(held, grads, strict=True):
-                p.data.add_(grad, alpha=-0.1)
-            found.append(loss.item())
-    return {"found": found, "weights": weights(model), "scale": scale.tolist()}
-
-
 def gradients_that_are_asked_for(hand):
-    return without_an_optimizer(hand, asks=True)
+    """By torch.autograd.grad, of a model and of a tensor beside it, both of which an optimizer trains."""
+    model, scale, found = mlp(), torch.ones(2, dtype=torch.float64, requires_grad=True), []  # DDP hears of no such
+    held = [*model.parameters(), scale]
+    optimizer = torch.optim.SGD(held, 0.1)
+    for epoch in range(3):
+        for x, y in hand.epoch(hand.loader(rows(48), 12), epoch):
+            loss = F.cross_entropy(model(x.requires_grad_()) * scale, y)
+            *grads, of_rows = torch.autograd.grad(loss, [*held, x])
+            for p, grad in zip(held, hand.means(grads), strict=True):
+                p.grad = grad
+            optimizer.step()
+            found += [loss.item(), of_rows.abs().sum().item()]
+    return {"found": found, "weights": weights(model), "scale": scale.tolist()}
 
 
 def seeded_between_trainings(hand):
