@@ -39,7 +39,7 @@ class Backwards:
         self.hooks = ParameterHooks(lambda: self.running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
-        self.nested = Nested(world, self._syncs)
+        self.nested = Nested(world, self._syncs, self.loss_scale)
         self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
         self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)

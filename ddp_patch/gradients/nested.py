@@ -17,21 +17,24 @@ from ..batch.world import World
 from .averages import average
 from .gradients import GradientSync
 from .graphs import leaves_of
+from .loss_scale import LossScale
 from .watch import grad_of, set_grad
 
 
 class Nested:
     """What parameters got from backwards inside of one that DDP waits for."""
 
-    def __init__(self, world: World, syncs: list[GradientSync]) -> None:
+    def __init__(self, world: World, syncs: list[GradientSync], scale: LossScale) -> None:
         """Know of none.
 
         Args:
             world: the ranks.
             syncs: of the models, kept up to date by who made them.
+            scale: of the losses, which the outer backward takes out of what it has itself.
         """
         self._world = world
         self._syncs = syncs
+        self._scale = scale
         self._kept: weakref.WeakKeyDictionary[GradientSync, dict[int, Tensor]] = weakref.WeakKeyDictionary()
 
     def run(self, run: Callable[..., None], roots: Any, given: dict[str, Any]) -> None:
@@ -63,7 +66,7 @@ class Nested:
                 set_grad(leaf, _sum(grad_of(leaf), grad))
             else:
                 kept = self._kept.setdefault(sync, {})
-                kept[id(leaf)] = _sum(kept.get(id(leaf)), grad)
+                kept[id(leaf)] = _sum(kept.get(id(leaf)), self._scale.true(grad))
 
     def give(self, sync: GradientSync, failed: bool) -> None:
         """The backward around them has ended: average, and add to what DDP has averaged.

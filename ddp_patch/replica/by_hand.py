@@ -63,9 +63,8 @@ class ByHand:
             return
         if self._known:
             self._greet()
-        owned = (
-            self._models.registry.ids() if self._adopt else ()
-        )  # a rank's rows may need less of these than another's
+        # A rank's rows may need less of a model's parameters than another's.
+        owned = self._models.registry.ids() if self._adopt else ()
         for leaf in reached:
             if isinstance(leaf, nn.Parameter) and not (leaf in self._known or leaf in self._norms or id(leaf) in owned):
                 self._norms[leaf] = _norm(leaf)
