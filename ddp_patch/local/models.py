@@ -129,10 +129,9 @@ class Models:
 
     def _called(self, module: nn.Module, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         synced = self._synced.get(id(module))
-        is_fetched = World.current is not self._world or self._world.fetching.get()
-        if is_fetched and is_of_one_rank(self._world, module):
-            return run(*args, **kwargs)
-        if self.inside or self.in_backward or synced is None or is_tracing() or fake_mode() or proxy_mode():
+        is_apart = World.current is not self._world or self._world.fetching.get()
+        is_own = is_apart and is_of_one_rank(self._world, module)
+        if is_own or self.inside or self.in_backward or synced is None or is_tracing() or fake_mode() or proxy_mode():
             return run(*args, **kwargs)
         self.inside = True
         try:
@@ -207,6 +206,8 @@ class Models:
         if self.weights.is_used:
             args, kwargs = self.weights.weigh(args, kwargs)
         self.in_backward = self.weights.is_backward = True
+        for synced in self._synced.values():
+            synced.before = synced.gradients()
         if self.tuning.is_on:
             self.tuning.begin()
         try:
@@ -245,6 +246,5 @@ class Models:
     def _drop(self, synced: Synced, settle: bool = True) -> None:
         if settle:
             self.unsettled.settle(synced)
-        synced.pending = False
+        synced.pending, synced.ddp = False, None  # one that is alive at exit aborts the process (torch 2.13)
         self.unsettled.note(synced)
-        synced.let_go()

@@ -7,10 +7,9 @@ than was learned) is averaged once, before somebody looks: averaging is linear, 
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
@@ -18,6 +17,7 @@ from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, average_sparse, in_parts
 from ..gradients.trial import Built
+from ..gradients.watch import grad_of
 from ..options import Options
 from ..replica.replica import sparse_parameters
 from .buffers import Buffers, buffers_of
@@ -53,13 +53,9 @@ class Synced:
         self.buffers = Buffers(module, world) if looks else None  # until it is known that they have to be sent
         self._world = world
         self._armed = self._to_check = False
-        self._reached: deque[Tensor] = deque(maxlen=1)  # holds a parameter whose gradient the last backward reached
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
-        watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._reached.append)
-            for parameter in {id(parameter): parameter for parameter in watched}.values()
-        ]
+        self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
+        self.before: list[Any] = []  # ``gradients()`` when the backward began
 
     def fits(self) -> bool:
         """Tell whether these are the parameters that the module trains."""
@@ -87,17 +83,25 @@ class Synced:
         """Tell whether a backward may reach something: GANs freeze what only judges."""
         return any(parameter.requires_grad for parameter in (*self.dense, *self.sparse))
 
+    def gradients(self) -> list[Any]:
+        """Tell gradients that a backward reaches from those before it, in less time than hooks on the parameters."""
+        found: list[Any] = []
+        for parameter in self._watched:
+            grad = grad_of(parameter)
+            found.append(grad if grad is None else (id(grad), grad._version))
+        return found
+
     def ended(self) -> None:
         """A backward of the script has ended."""
-        if self._reached and not self.schedule.backward():
+        is_reached = self.gradients() != self.before
+        if is_reached and not self.schedule.backward():
             self._world.ledger.deferred += 1
-        if self._armed and self._reached:
+        if self._armed and is_reached:
             self._armed, self.pending, self._to_check = False, False, True
             if self.sparse:
                 average_sparse(self.sparse, self._world)
         elif self._is_trained():
             self.pending = True  # it may have gone past DDP
-        self._reached.clear()
         if self.buffers is not None and self.buffers.are_written():
             self.sends_buffers, self.buffers = True, None
             if self.ddp is not None:
@@ -126,12 +130,6 @@ class Synced:
             except RuntimeError as error:
                 explain(error)
                 raise
-
-    def let_go(self) -> None:
-        """Let DDP go: an instance alive when the interpreter exits aborts the process (torch 2.13)."""
-        for hook in self._hooks:
-            hook.remove()
-        self.ddp = None
 
 
 def ids_of(optimizer: Any) -> set[int]:

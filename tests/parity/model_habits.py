@@ -722,14 +722,14 @@ def states_in_one_piece():
 # --- trained without an optimizer -------------------------------------------------------------------------------------
 
 
-def small():
+def small(classes):
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, classes))
 
 
 def down_by_hand():
     """As torch's tutorials write it: p -= rate * p.grad, with momentum and a learning rate that shrinks."""
-    model, said = small(), []
+    model, said = small(3), []
     moved = [torch.zeros_like(p) for p in model.parameters()]
     for epoch in range(3):
         for x, y in data(5):
@@ -748,7 +748,7 @@ def down_by_hand():
 
 def down_by_hand_without_a_loader():
     """As torch's example of a language model: clipped, and written to .data."""
-    model, said = small(), []
+    model, said = small(3), []
     for step in range(6):
         x, y = torch.randn(7 - step % 3, 4), torch.randint(3, (7 - step % 3,))
         model.zero_grad()
@@ -762,7 +762,7 @@ def down_by_hand_without_a_loader():
 
 def two_models_down_by_hand():
     """Adversaries, and a plain tensor beside them; gradients of two steps are kept."""
-    makes, tells, scale = small(), small(), torch.ones(3, requires_grad=True)
+    makes, tells, scale = small(3), small(3), torch.ones(3, requires_grad=True)
     said = []
     for step, (x, y) in enumerate((x, y) for _ in range(3) for x, y in data(6)):
         for net, sign in ((tells, 1), (makes, -1)):
@@ -780,7 +780,7 @@ def two_models_down_by_hand():
 
 def down_by_gradients_that_are_asked_for():
     """torch.autograd.grad, the sum of squares of which is a penalty."""
-    model, said = small(), []
+    model, said = small(3), []
     for x, y in (batch for _ in range(3) for batch in data(6)):
         loss = F.cross_entropy(model(x), y)
         weights = list(model.parameters())
@@ -796,7 +796,7 @@ def down_by_gradients_that_are_asked_for():
 
 def explained_and_then_trained():
     """Gradients of inputs, from a model that nobody trains yet; one that steps by hand; and one with an optimizer."""
-    model, said = small(), []
+    model, said = small(3), []
     for x, _ in data(6):
         x.requires_grad_()
         model(x)[:, 0].sum().backward()
