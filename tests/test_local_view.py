@@ -1032,3 +1032,27 @@ def test_a_training_without_an_optimizer_is_refused(ranks, how):
         assert said is None if how == "explains" else "Write torch.optim.SGD(model.parameters(), lr), or" in said
     if how == "explains":  # each rank's own rows
         assert found[0][1] != found[1][1]
+
+
+def tensors_of_folds(alike):
+    """Train a tensor for each of two folds; the second is drawn where the ranks' random numbers have parted."""
+    drawn, found = torch.Generator().manual_seed(0) if alike else None, []
+    try:
+        for _ in range(2):
+            weight = torch.randn(5, 2, dtype=torch.float64, generator=drawn, requires_grad=True)
+            optimizer = torch.optim.SGD([weight], 0.1)
+            for x, y in DataLoader(habits.rows(48), 12):
+                optimizer.zero_grad()
+                F.cross_entropy(x @ weight, y).backward()
+                optimizer.step()
+            found.append(weight.sum().item())
+    except ddp_patch.GradientError as error:
+        return str(error)
+    return found
+
+
+def test_a_tensor_that_ranks_drew_apart_is_not_averaged(ranks):
+    for said in ranks.call(tensors_of_folds, 2, False, enable={"view": "local"}).ok().results:
+        assert "a tensor of shape (5, 2) that an optimizer trains, and no module holds, is another one on each" in said
+    first, second = ranks.call(tensors_of_folds, 2, True, enable={"view": "local"}).ok().results
+    assert first == second
