@@ -56,6 +56,7 @@ class Synced:
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
         self.before: list[Any] = []  # ``gradients()`` when the backward began
+        self._held: list[Any] = []
 
     def fits(self) -> bool:
         """Tell whether these are the parameters that the module trains."""
@@ -86,14 +87,15 @@ class Synced:
     def gradients(self) -> list[Any]:
         """Tell gradients that a backward reaches from those before it, in less time than hooks on the parameters."""
         found: list[Any] = []
-        for parameter in self._watched:
-            grad = grad_of(parameter)
+        self._held = list(map(grad_of, self._watched))  # no other one gets the identity of one that is let go meanwhile
+        for grad in self._held:
             found.append(grad if grad is None else (id(grad), grad._version))
         return found
 
     def ended(self) -> None:
         """A backward of the script has ended."""
         is_reached = self.gradients() != self.before
+        self._held = []
         if is_reached and not self.schedule.backward():
             self._world.ledger.deferred += 1
         if self._armed and is_reached:
