@@ -46,6 +46,7 @@ class Flags:
         self._all_used[: len(parameters)] = 1
         if with_buckets:
             self.parameter = nn.Parameter(torch.zeros_like(self._all_used))
+            self.parameter.is_of_ddp_patch = True  # type: ignore[attr-defined]  # for who looks at all tensors
 
     def send(self, loss: PendingReduction | Derived | None) -> bool:
         """Tell the other ranks, at the end of a backward.

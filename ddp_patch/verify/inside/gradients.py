@@ -52,6 +52,8 @@ def with_gradients() -> list[Tensor]:
 
 
 def _is_trained(tensor: Tensor) -> bool:
+    if getattr(tensor, "is_of_ddp_patch", False):  # what ranks tell each other with their gradients
+        return False
     return tensor.requires_grad and tensor.is_leaf and tensor.grad is not None
 
 
