@@ -95,8 +95,10 @@ class Session(Once):
         self.wrappers: weakref.WeakSet[torch.nn.DataParallel[Any]] = weakref.WeakSet()  # that the script made
 
     def _by_hand(self, models: Any, adopt: Callable[[Any], None] | None) -> ByHand:
-        in_lockstep = lambda: self.rank_zero.in_lockstep()  # noqa: E731 — made later
-        return ByHand(self.world, models, self.discovery, in_lockstep, adopt, self._greeting.stepped)
+        return ByHand(self.world, models, self.discovery, self._is_in_lockstep, adopt, self._greeting.stepped)
+
+    def _is_in_lockstep(self) -> bool:
+        return self.rank_zero.in_lockstep()
 
     def _models(self) -> list[torch.nn.Module]:
         """Give what is trained on all ranks."""

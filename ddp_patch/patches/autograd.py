@@ -66,7 +66,8 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     if session.replicas.backwards.running:
         session.replicas.backwards.nested.run(wrapped, roots, given)
         return
-    session.by_hand.comes_to(leaves_of(roots))
+    if not session.replicas.trained.has_optimizers:
+        session.by_hand.comes_to(leaves_of(roots))
     with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
         wrapped(roots, **given)
 
