@@ -1034,6 +1034,31 @@ def test_a_training_without_an_optimizer_is_refused(ranks, how):
         assert found[0][1] != found[1][1]
 
 
+def steps_inside_of_backwards():
+    """Let each gradient go as soon as it is used, as ``optimizer step in backward`` of torch's tutorials does."""
+    model = habits.mlp()
+    optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
+
+    def hook(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(hook)
+    try:
+        for x, y in DataLoader(habits.rows(48), 12):
+            F.cross_entropy(model(x), y).backward()
+    except ddp_patch.GradientError as error:
+        return str(error)
+    return [parameter.sum().item() for parameter in optimizers]
+
+
+def test_a_step_inside_of_a_backward_is_refused(ranks):
+    for said in ranks.call(steps_inside_of_backwards, 2, enable={"view": "local"}).ok().results:
+        assert "SGD steps inside a backward" in said
+    assert ranks.call(steps_inside_of_backwards, 2).ok().results[0] == pytest.approx(steps_inside_of_backwards(), 1e-12)
+
+
 def tensors_of_folds(alike):
     """Train a tensor for each of two folds; the second is drawn where the ranks' random numbers have parted."""
     drawn, found = torch.Generator().manual_seed(0) if alike else None, []

@@ -19,6 +19,8 @@ from ..options import Options
 from ..replica.replica import MOST_CONVERSIONS, for_ddp
 from .synced import Synced
 
+_WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
+
 
 class Maker:
     """Makes what the models of a script are kept alike by. Every rank comes here with the same module."""
@@ -42,6 +44,7 @@ class Maker:
         synced = Synced(module, self._world, self._options)
         if synced.dense:
             self._wrap(synced, with_broadcast=True)
+        self._world.ledger.replicas[described(module)] = _WHY
         return synced
 
     def anew(self, synced: Synced) -> Synced:

@@ -11,7 +11,7 @@ from torch import nn
 from ..batch.transforms import fake_mode, proxy_mode
 from ..batch.world import World
 from ..calling import compiled
-from ..calling.calls import Call, described
+from ..calling.calls import Call
 from ..calling.passed_over import is_tracing
 from ..calling.redirects import Redirects, is_of_one_rank
 from ..gradients.conversions import Conversions
@@ -24,10 +24,8 @@ from .beside import Beside
 from .maker import Maker
 from .meeting import meet
 from .statistics import Statistics
-from .synced import Synced, ids_of
+from .synced import Synced, ids_of, refuse_step
 from .weights import Weights
-
-_WHY = "outermost owner of optimized parameters; under torch's DDP, on this rank's rows"
 
 
 class Models:
@@ -73,6 +71,8 @@ class Models:
             optimizer: that is.
             is_outermost: inside of no other's step.
         """
+        if self.in_backward:
+            refuse_step(optimizer)
         # One without parameters knows by other ways what it trains.
         one = len(self._synced) == 1 and not self._beside.pending
         read = None if one else ids_of(optimizer) or (None if is_outermost else set())
@@ -163,7 +163,6 @@ class Models:
         self._retire()
         self._keep(self._maker.make(module))
         self._beside.parameters = None
-        self._world.ledger.replicas[described(module)] = _WHY
         self._redirects.add(module)
 
     def _retire(self) -> None:

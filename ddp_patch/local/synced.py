@@ -154,3 +154,19 @@ def explain(error: Exception) -> None:
             "ddp_patch.enable(view='local', find_unused_parameters=True), or requires_grad_(False) for parameters that "
             "no loss depends on."
         ) from error
+
+
+def refuse_step(optimizer: Any) -> None:
+    """Say of an optimizer that steps inside a backward what to write.
+
+    Args:
+        optimizer: whose gradients are averaged only when the backward ends.
+
+    Raises:
+        GradientError: always.
+    """
+    raise GradientError(
+        f"{type(optimizer).__name__} steps inside a backward (a hook of register_post_accumulate_grad_hook), when "
+        "gradients are still this rank's own, so ranks would train apart. In the local view, step when the backward "
+        "has ended; or write ddp_patch.enable(view='global'), where hooks see the global gradient."
+    )
