@@ -34,6 +34,7 @@ from .options import Options
 from .patch import Patch
 from .patcher import Patcher
 from .rates import Rates
+from .replica.applied import AppliedFunctions
 from .replica.by_hand import ByHand
 from .replica.discovery import Discovery
 from .replica.forwards import ON_WHOLE
@@ -81,6 +82,7 @@ class Session(Once):
         """Of random numbers, told when the script seeds or comes back to a state."""
         self.unsettled = self.replicas.backwards.unsettled
         self.functions = Functions(self.replicas, world)
+        self.applied = AppliedFunctions(self.replicas, world)
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
         world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)

@@ -42,7 +42,7 @@ class Observation:
         is_own: Callable[[Tensor], bool],
         layout: Any = None,
         tries: Callable[..., Tried] | None = None,
-        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        undisturbed: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         """Start clean.
 
@@ -51,7 +51,7 @@ class Observation:
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
             tries: a function with its arguments and keyword arguments, the same on every rank; and is told whether that
                 is of interest on this one.
-            undisturbed: surrounds what is only tried, and leaves the module's buffers as they were.
+            undisturbed: surrounds what is only tried, of the script's own code or not, and leaves all as it was.
         """
         self.layout = layout
         self.is_sized = False  # the forward asks how large the batch is
@@ -91,7 +91,7 @@ class Observation:
         if self._paused or self._tries is None:
             return None
         asked = lasts or self.mixing is None
-        with self.undisturbed():
+        with self.undisturbed(False):
             tried = self._tries(func, args, kwargs, asked)
         self.meets_tried(tried)
         return tried if asked else None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..batch.crossings import replicate, shard_argument
 from ..batch.forms import to_local
 from ..batch.layout import Layout
+from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
@@ -95,7 +96,7 @@ def _enter_with(
     if not all(batch._layout.lies_as(layout) for batch in found):
         return Entry(call.args, call.kwargs, layout, is_of_several=True)
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
-        return Entry(map_leaves(_cut, call.args), map_leaves(_cut, call.kwargs), layout)
+        return Entry(map_leaves(own_form, call.args), map_leaves(own_form, call.kwargs), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []
@@ -199,10 +200,6 @@ def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scr
             if chosen is not None and -leaf.dim() <= chosen < leaf.dim():
                 return leaf.shape[chosen]
     return None
-
-
-def _cut(leaf: Any) -> Any:
-    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf
 
 
 def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

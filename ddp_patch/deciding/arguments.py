@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ..batch.forms import to_local
+from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.versions import note_write, version
 from ..calling.calls import Call
@@ -30,19 +28,15 @@ class AsGiven:
         self._tensors = [
             (leaf, version(form), form.detach().clone())
             for leaf in tensors
-            if (form := _rows_of(leaf)).layout is torch.strided
+            if (form := own_form(leaf)).layout is torch.strided
         ]
 
     def put_back(self) -> None:
         """Let them hold that again."""
         self.containers.put_back()
         for leaf, before, held in self._tensors:
-            form = _rows_of(leaf)
+            form = own_form(leaf)
             if version(form) != before:
                 with torch.inference_mode(form.is_inference()), torch.no_grad():
                     form.copy_(held)
                 note_write(form)
-
-
-def _rows_of(leaf: Any) -> Tensor:
-    return to_local(leaf) if isinstance(leaf, BatchTensor) else leaf

@@ -130,8 +130,8 @@ class SplitDecisions:
         tried = None
         if known is None or (known.is_sized and _sized(entry) not in known.totals):
             tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
-        seen = observation(call, entry.layout)
         guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
+        seen = observation(call, entry.layout, lambda: guards.noted(leaves((args, kwargs))))
         as_given, before = AsGiven(call, (args, kwargs)), guards.noted(leaves((args, kwargs)))
         if guards.is_truncated:
             seen.tied(*MORE_THAN_WATCHED)

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.forms import full_tensor, to_local
+from ..batch.forms import full_tensor
 from ..batch.layout import Layout
 from ..batch.observation import Observation
+from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.comparison import close
@@ -61,7 +62,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
         for _, leaf in leaves(args):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # which it gets in this call; and what is tried of it needs no other rank
-    with seen.undisturbed():
+    with seen.undisturbed(True):
         layouts = _where_rows_lie(function, args, seen, world)
         with seen.paused():
             told = [given[0] for given in world.share([repr(layouts)])]  # a rank may have met an error of its own
@@ -86,7 +87,7 @@ def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, wor
             world.observation = inner
             results = tried(lambda leaf: leaf)
             world.observation = None
-            own = tried(lambda leaf: to_local(leaf) if isinstance(leaf, BatchTensor) else leaf)
+            own = tried(own_form)
             if inner.mixing is None and not _same([*leaves(results)], [*leaves(own)], args):
                 inner.mixing = "it calculates with the batch size"
             if inner.mixing is None and (trained := _trained(args, results[1])):
@@ -137,9 +138,7 @@ def _same(results: list[tuple[str, Any]], own: list[tuple[str, Any]], args: tupl
     plain = [at for at, arg in enumerate(args) if isinstance(arg, Tensor) and not isinstance(arg, BatchTensor)]
     whole = {f"[1][{at}]" for at in plain}
     pairs = [
-        (to_local(left) if isinstance(left, BatchTensor) else left, right)
-        for (path, left), (_, right) in zip(results, own, strict=True)
-        if path not in whole
+        (own_form(left), right) for (path, left), (_, right) in zip(results, own, strict=True) if path not in whole
     ]
     return all(close(left, right) for left, right in pairs if isinstance(left, Tensor) and isinstance(right, Tensor))
 

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..batch.layout import Layout, Place
 from ..batch.observation import Observation
+from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.calls import Call
@@ -37,36 +38,52 @@ OTHER_ROWS = "its outputs have other rows than the batch"
 _MOST_NODES = 100_000  # of a graph that are looked at once
 
 
-def observation(call: Call, layout: Layout) -> Observation:
-    """What will be seen of a call."""
+def observation(call: Call, layout: Layout, stands: Callable[[], Standing]) -> Observation:
+    """What will be seen of a call.
+
+    Args:
+        call: that is made.
+        layout: of its batch.
+        stands: notes what its code may change.
+    """
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
     return Observation(
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
         World.get().tries.agreed,
-        lambda: _same_buffers(call.module),
+        lambda is_scripts: _as_it_was(call.module, stands if is_scripts else Standing),
     )
 
 
 @contextmanager
-def _same_buffers(module: nn.Module) -> Iterator[None]:
-    held = _buffers(module)
+def _as_it_was(module: nn.Module, stands: Callable[[], Standing]) -> Iterator[None]:
+    held, stood = _Buffers(module), stands()
     try:
         yield
     finally:
-        _put_back(module, held)
+        held.put_back()
+        if stood.was_written_to():
+            stood.put_back()
 
 
-def _buffers(module: nn.Module) -> dict[str, Tensor]:
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+class _Buffers:
+    """Those of a module and of what is in it, some of which may be batches."""
 
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = [(layer._buffers, dict(layer._buffers)) for layer in module.modules()]
+        buffers = {id(buffer): buffer for _, its in self._layers for buffer in its.values() if buffer is not None}
+        self._values = [(buffer, own_form(buffer).detach().clone()) for buffer in buffers.values()]
 
-def _put_back(module: nn.Module, held: dict[str, Tensor]) -> None:
-    for name, buffer in module.named_buffers():
-        before = held.get(name, buffer)
-        if before.shape == buffer.shape and not all(map(torch.equal, strided(before), strided(buffer))):
-            buffer.data.copy_(before)  # counts no version: a graph may have saved the buffer as it was
+    def put_back(self) -> None:
+        for now, before in self._layers:
+            if now.keys() != before.keys() or any(now[name] is not before[name] for name in before):
+                now.clear()
+                now.update(before)
+        for buffer, values in self._values:
+            own = own_form(buffer)
+            if own.shape == values.shape and not all(map(torch.equal, strided(values), strided(own))):
+                own.data.copy_(values)  # counts no version: a graph may have saved the buffer as it was
 
 
 class _Attributes:
@@ -96,11 +113,11 @@ def untouched(layers: Sequence[nn.Module]) -> Iterator[None]:
     Args:
         layers: of the module, itself the first.
     """
-    held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
+    held, attributes = _Buffers(layers[0]), [_Attributes(layer) for layer in layers]
     try:
         yield
     finally:
-        _put_back(layers[0], held)
+        held.put_back()
         for its in attributes:
             its.put_back()
 
@@ -130,7 +147,7 @@ def restored_if_it_fails(
         given: to the module.
     """
     stood = [state_of(generator) for generator in generators]
-    held, attributes = _buffers(layers[0]), [_Attributes(layer) for layer in layers]
+    held, attributes = _Buffers(layers[0]), [_Attributes(layer) for layer in layers]
     with same_draws(generators) as draw_again:
         try:
             yield
@@ -139,7 +156,7 @@ def restored_if_it_fails(
                 raise
             draw_again()
             given.put_back()
-            _put_back(layers[0], held)
+            held.put_back()
             for its in attributes:
                 its.put_back()
             raise

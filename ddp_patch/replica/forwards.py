@@ -151,11 +151,16 @@ class Forwards:
 
     def opened_up(self, call: Call, entry: Entry) -> Any:
         """Run a forward as written, on batches, and look at the modules that it calls."""
+        with self.opening(entry.items), compiled.stance("force_eager"):
+            return self.on_batches(call, entry)
+
+    @contextmanager
+    def opening(self, items: int | None = None) -> Iterator[None]:
+        """Look at the modules that are called inside, where lists may have so many entries, one for each row."""
         self.opened += 1
-        before, self.items = self.items, entry.items or self.items
+        before, self.items = self.items, items or self.items
         try:
-            with compiled.stance("force_eager"):
-                return self.on_batches(call, entry)
+            yield
         finally:
             self.opened -= 1
             self.items = before

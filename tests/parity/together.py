@@ -12,6 +12,7 @@ from parity import (
     branch_habits,
     compiled_habits,
     detection_habits,
+    function_habits,
     gradient_habits,
     habits,
     inside_habits,
@@ -36,6 +37,7 @@ MODULES = {
     "loader_habits": loader_habits,
     "compiled_habits": compiled_habits,
     "detection_habits": detection_habits,
+    "function_habits": function_habits,
     "watched_habits": watched_habits,
 }
 HELPERS = ("mlp", "model_of")

@@ -62,9 +62,9 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first = args[0]
     if not isinstance(first, BatchTensor):
         # plain.to(batch): only the batch's dtype and device matter.
-        return func(*map(_any_form, args), **{name: _any_form(value) for name, value in kwargs.items()})
+        return func(*map(own_form, args), **{name: own_form(value) for name, value in kwargs.items()})
     rows = to_local(first)
-    result = func(rows, *map(_any_form, args[1:]), **{name: _any_form(value) for name, value in kwargs.items()})
+    result = func(rows, *map(own_form, args[1:]), **{name: own_form(value) for name, value in kwargs.items()})
     order = kwargs.get("memory_format", torch.preserve_format)
     stays = order is torch.preserve_format or keeps_memory(Tensor.to, first, order)  # asked on every rank
     if result is rows:
@@ -108,7 +108,8 @@ def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
     return cut
 
 
-def _any_form(value: Any) -> Any:
+def own_form(value: Any) -> Any:
+    """A batch's rows; anything else as it is."""
     return to_local(value) if isinstance(value, BatchTensor) else value
 
 

@@ -1,0 +1,77 @@
+"""Autograd functions of the script's own, where a batch reaches them outside of what computes rows.
+
+Below torch functions a batch has no graph, so such a function gets the whole batch. It is decided on as a module is
+that is called inside a forward on batches: tried, watched for what its code reads, and given rows if it keeps them
+apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..batch.world import World
+from ..calling.calls import Call
+from .replicas import Replicas
+
+_MADE_IN_CALLS = "<locals>"  # of the name of a class that a function makes, perhaps another one each time
+
+
+class Applied(nn.Module):
+    """Stands for a function in what decides on modules."""
+
+    def __init__(self, function: Any) -> None:
+        """Hold what its call comes to.
+
+        Args:
+            function: the class, whose ``apply`` is called.
+        """
+        super().__init__()
+        self.function = function
+        self.halves = (function.forward, function.setup_context, function.backward)
+
+    def forward(self, *args: Any) -> Any:
+        """Apply it."""
+        return self.function.apply(*args)
+
+
+class AppliedFunctions:
+    """Carries out calls of such functions."""
+
+    def __init__(self, replicas: Replicas, world: World) -> None:
+        """Start without any."""
+        self._replicas = replicas
+        self._world = world
+        self._known: dict[Any, Applied] = {}
+        self._running: list[Applied] = []
+
+    def takes(self, function: Any) -> Applied | None:
+        """Give what stands for a function that is called on batches; None where it is a part of something decided."""
+        world, forwards = self._world, self._replicas.forwards
+        is_recalled = self._replicas.recall.is_on  # in the part of a backward that computes a forward again
+        if world.observation is not None or forwards.inside or (self._replicas.backwards.is_busy and not is_recalled):
+            return None
+        if World.current is not world or world.alone or world.muted.get() or world.reading.get():
+            return None
+        if world.fetching.get() or _MADE_IN_CALLS in function.__qualname__:
+            return None
+        stands = self._known.get(function)
+        if stands is None:
+            kind = type(f"{function.__name__}.apply", (Applied,), {})
+            stands = self._known[function] = kind(function)
+        return None if stands in self._running else stands
+
+    def call(self, stands: Applied, args: tuple[Any, ...]) -> Any:
+        """Carry out a call.
+
+        Args:
+            stands: what ``takes`` gave.
+            args: of the function.
+        """
+        self._running.append(stands)
+        try:
+            with self._replicas.forwards.opening():
+                return self._replicas.call(Call(stands, stands.forward, args, {}))
+        finally:
+            self._running.pop()

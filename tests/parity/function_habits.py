@@ -1,0 +1,423 @@
+"""Loops with autograd functions of the author's own, which batches reach in forwards that keep state, and outside."""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import descend, everything
+from parity.habits import data, mlp
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+
+class Spike(torch.autograd.Function):
+    """A step whose gradient is that of an arc tangent, as spiking networks have it."""
+
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad / (1 + (ctx.slope * x) ** 2), None
+
+
+class Reversed(torch.autograd.Function):
+    """Turns gradients around, as adversarial domain adaptation does."""
+
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = alpha
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -ctx.alpha * grad, None
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds to a grid whose step is learned."""
+
+    @staticmethod
+    def forward(ctx, x, step):
+        ctx.save_for_backward(x, step)
+        return torch.round(x / step) * step
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, step = ctx.saved_tensors
+        return grad, (grad * (torch.round(x / step) - x / step)).sum().reshape(step.shape)
+
+
+class Clamped(torch.autograd.Function):
+    """Clamps gradients, so that what it does depends on their size."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.01, 0.01)
+
+
+class Centred(torch.autograd.Function):
+    """Looks at all rows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x - x.mean(0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad - grad.mean(0)
+
+
+class CentredBehind(torch.autograd.Function):
+    """Looks at all rows in its backward alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * (grad - grad.mean(0))
+
+
+class Halves(torch.autograd.Function):
+    """Gives two tensors, and what is no tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        a, b = x.chunk(2, 1)
+        return a.clone(), b.tanh(), 3
+
+    @staticmethod
+    def backward(ctx, a, b, number):
+        return torch.cat([a, b], 1)
+
+
+class InPlace(torch.autograd.Function):
+    """Writes to what it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x.mul_(0.5).tanh_())
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        return grad * (1 - y**2) * 0.5
+
+
+class Squared(torch.autograd.Function):
+    """With both halves differentiable, and its context set apart."""
+
+    @staticmethod
+    def forward(x):
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+class Switched(torch.autograd.Function):
+    """Looks at all rows once something outside says so."""
+
+    looks = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.looks = Switched.looks
+        return x - x.mean(0) if ctx.looks else x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad - grad.mean(0) if ctx.looks else grad
+
+
+SETTINGS = {"looks": False}
+
+
+class Configured(torch.autograd.Function):
+    """Looks at all rows once a dict outside says so, in its backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.5
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 1.5 * (grad - grad.mean(0)) if SETTINGS["looks"] else 1.5 * grad
+
+
+class Branching(torch.autograd.Function):
+    """Does another thing where a value of any row says so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.times = 2.0 if x.max() > 1.5 else 1.0
+        return x * ctx.times
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.times
+
+
+class Noisy(torch.autograd.Function):
+    """Draws."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = (torch.rand_like(x) > 0.3).to(x.dtype)
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.mask
+
+
+class Counting(torch.autograd.Function):
+    """Keeps a count of its calls and of the rows it saw."""
+
+    calls = rows = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Counting.calls += 1
+        Counting.rows += len(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def trained(apply, net=None, epochs=4, loss=F.cross_entropy, lr=0.1):
+    """Apply a function between two halves of a net, outside of any module."""
+    torch.manual_seed(0)
+    first, second = net or (nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 3))
+    both = nn.ModuleList([first, second])
+    optimizer = SGD(both.parameters(), lr)
+    said = []
+    for _ in range(epochs):
+        for x, y in data(8):
+            said.append(descend(loss(second(apply(first(x))), y), optimizer).item())
+    return said + everything(both)
+
+
+def spikes_in_a_loop():
+    return trained(lambda x: Spike.apply(x, 2.0) + x)
+
+
+def reverses_outside_of_modules():
+    return trained(lambda x: Reversed.apply(x, 0.3))
+
+
+def reverses_more_and_more():
+    alphas = iter(torch.linspace(0, 1, 64).tolist())
+    return trained(lambda x: Reversed.apply(x, next(alphas)))
+
+
+def clamps_gradients():
+    return trained(Clamped.apply)
+
+
+def centres_rows():
+    return trained(Centred.apply)
+
+
+def centres_gradients():
+    return trained(CentredBehind.apply)
+
+
+def two_halves_and_a_number():
+    def apply(x):
+        a, b, number = Halves.apply(x)
+        return torch.cat([a * number, b], 1)
+
+    return trained(apply)
+
+
+def writes_in_place():
+    return trained(lambda x: InPlace.apply(x * 1.0))
+
+
+def writes_to_what_is_read_again():
+    def apply(x):
+        y = x * 1.0
+        z = InPlace.apply(y)
+        return y + z
+
+    return trained(apply)
+
+
+def draws_in_a_function():
+    return trained(Noisy.apply)
+
+
+def branches_by_values():
+    return trained(Branching.apply)
+
+
+def switches_by_an_attribute_of_its_class():
+    calls = []
+
+    def apply(x):
+        calls.append(0)
+        Switched.looks = len(calls) > 9
+        return Switched.apply(x)
+
+    try:
+        return trained(apply)
+    finally:
+        Switched.looks = False
+
+
+def switches_by_a_dict_outside():
+    calls = []
+
+    def apply(x):
+        calls.append(0)
+        SETTINGS["looks"] = len(calls) > 9
+        return Configured.apply(x)
+
+    try:
+        return trained(apply)
+    finally:
+        SETTINGS["looks"] = False
+
+
+def counts_calls_and_rows():
+    Counting.calls = Counting.rows = 0
+    return [*trained(Counting.apply), float(Counting.calls), float(Counting.rows)]
+
+
+def learned_step_outside_of_modules():
+    torch.manual_seed(0)
+    model, head, step = mlp(), nn.Linear(3, 3), nn.Parameter(torch.tensor(0.05))
+    optimizer = SGD([*model.parameters(), *head.parameters(), step], 0.1)
+    said = []
+    for _ in range(4):
+        for x, y in data(8):
+            said.append(descend(F.cross_entropy(head(Rounded.apply(model(x), step)), y), optimizer).item())
+    return [*said, step.item(), *everything(model), *everything(head)]
+
+
+class Leaky(nn.Module):
+    """Keeps its membrane's potential, as snntorch's layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+        self.out = nn.Linear(6, 3)
+        self.step = nn.Parameter(torch.tensor(0.1))
+        self.register_buffer("memory", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.memory = 0.9 * self.memory + self.layer(x)
+        spikes = Spike.apply(self.memory - 0.5, 2.0)
+        self.memory = self.memory - spikes.detach()
+        return self.out(Rounded.apply(spikes + 0.1 * self.memory, self.step))
+
+
+def keeps_a_potential():
+    torch.manual_seed(0)
+    model = Leaky()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(4):
+        for x, y in data(8):
+            model.memory = torch.zeros(1)
+            outputs = [model(x * time) for time in (0.5, 1.0, 1.5)]
+            said.append(descend(F.cross_entropy(sum(outputs), y), optimizer).item())
+            said.append(model.memory.sum().item())
+    return said + everything(model)
+
+
+def keeps_a_potential_over_batches():
+    torch.manual_seed(0)
+    model = Leaky()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(4):
+        for x, y in data(8):
+            if len(x) < 8:
+                continue
+            model.memory = model.memory.detach()
+            said.append(descend(F.cross_entropy(model(x), y), optimizer).item())
+    return [*said, model.memory.sum().item(), *everything(model)]
+
+
+def penalty_on_gradients_through_a_function():
+    torch.manual_seed(0)
+    model, head = mlp(), nn.Linear(3, 3)
+    optimizer = SGD([*model.parameters(), *head.parameters()], 0.1)
+    said = []
+    for _ in range(4):
+        for x, y in data(8):
+            x.requires_grad_(True)
+            out = head(Squared.apply(model(x)))
+            (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            loss = F.cross_entropy(out, y) + grad.pow(2).mean()
+            said.append(descend(loss, optimizer).item())
+    return [*said, *everything(model), *everything(head)]
+
+
+def checkpointed_function():
+    return trained(lambda x: checkpoint(Spike.apply, x, 2.0, use_reentrant=False) + x)
+
+
+def checkpointed_function_that_reenters():
+    return trained(lambda x: checkpoint(Spike.apply, x, 2.0, use_reentrant=True) + x)
+
+
+def evaluates_between_epochs():
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 6), nn.Linear(6, 3)
+    both = nn.ModuleList([first, second])
+    optimizer = SGD(both.parameters(), 0.1)
+    said = []
+    for _ in range(3):
+        for x, y in data(8):
+            said.append(descend(F.cross_entropy(second(Spike.apply(first(x), 1.0) + first(x)), y), optimizer).item())
+        with torch.no_grad():
+            for x, y in data(5):
+                out = second(Spike.apply(first(x), 1.0) + first(x))
+                said += [out.sum().item(), (out.argmax(1) == y).sum().item()]
+    return said + everything(both)
+
+
+def losses_per_row_by_a_function():
+    return trained(lambda x: x, loss=lambda out, y: Squared.apply(out - F.one_hot(y, 3).to(out.dtype)).mean())
+
+
+def sums_by_a_function():
+    class_sum = Squared
+    return trained(lambda x: x, loss=lambda out, y: class_sum.apply(F.cross_entropy(out, y)))
+
+
+def reads_gradients_of_what_it_gave():
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 6), nn.Linear(6, 3)
+    both = nn.ModuleList([first, second])
+    optimizer = SGD(both.parameters(), 0.1)
+    said = []
+    for _ in range(3):
+        for x, y in data(8):
+            hidden = Spike.apply(first(x), 1.0) * first(x)
+            hidden.retain_grad()
+            said.append(descend(F.cross_entropy(second(hidden), y), optimizer).item())
+            said.append(hidden.grad.norm().item())
+    return said + everything(both)
