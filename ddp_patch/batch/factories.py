@@ -13,9 +13,11 @@ from ..patch import Args, Kwargs, Wrapper
 from ..structure import map_leaves
 from .forms import full_tensor
 from .pending_tensor import PendingTensor, wait_for
+from .sizes import cut
 from .tensor import BatchTensor
 from .world import World
 
+_CONSTANT = ("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full")
 _counting: Any = WeakTensorKeyDictionary()  # made by torch.arange(n) -> the version that it had
 
 
@@ -84,8 +86,29 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
             _counting[made] = made._version  # inference tensors have none
         return made
 
+    def constant(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        world = World.current
+        if world is None or world.observation is None or kwargs.get("out") is not None:
+            return otherwise(session, wrapped, instance, args, kwargs)
+        sizes = kwargs.get("size", args[0] if args else None)
+        is_one = isinstance(sizes, (tuple, list))
+        its = cut(sizes if is_one else args, world.rank)
+        if its is None:
+            return otherwise(session, wrapped, instance, args, kwargs)
+        leaf = kwargs.pop("requires_grad", False)
+        if "size" in kwargs:
+            kwargs["size"] = its[0]
+        else:
+            args = (its[0], *args[1:]) if is_one else tuple(its[0])
+        rows = otherwise(session, wrapped, instance, args, kwargs)
+        # Empty memory is zeroed, so that all ranks see the same.
+        made = BatchTensor.from_local(rows.zero_() if name.endswith("empty") else rows, its[1])
+        return made.requires_grad_() if leaf else made
+
     if name.startswith("sparse_"):
         return sparse
+    if name in _CONSTANT:
+        return constant
     return {"tensor": tensor, "as_tensor": as_tensor, "asarray": asarray, "arange": arange}.get(name, otherwise)
 
 

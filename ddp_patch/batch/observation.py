@@ -61,6 +61,7 @@ class Observation:
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
         self.function = "its forward"  # at work
         self.is_known = True
+        self._depth = 0  # of functions at work, each called by the one before
         self._is_own = is_own
         self._tries = tries
         self.undisturbed = undisturbed
@@ -191,10 +192,17 @@ class Observation:
         """Surround the work of a function; rules use others."""
         before = self.function, self.is_known
         self.function, self.is_known = function, is_known
+        self._depth += 1
         try:
             yield
         finally:
+            self._depth -= 1
             self.function, self.is_known = before
+
+    @property
+    def is_asked_by_forward(self) -> bool:
+        """Whether the function at work is called by the forward itself, and by no rule."""
+        return self._depth == 1 and not self._paused
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from .likeness import LikeTensor
 from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
 from .nested import nested
 from .shared_memory import in_shared_memory, shares_memory
+from .sizes import numbers
 from .transforms import is_transformed
 from .versions import node_of, note_write, version
 from .world import World
@@ -99,11 +100,10 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
         if World.is_child:
             return func(*nested(_known, list(args)), **nested(_known, kwargs or {}))
-        seen = None if World.current is None else World.current.observation
-        if seen is None:
+        if World.current is None or (seen := World.current.observation) is None:
             return _computed(func, args, kwargs or {})
         with seen.at(function_name(func), func in RULES):
-            return _computed(func, args, kwargs or {})
+            return _computed(func, numbers(args), {name: numbers(value) for name, value in (kwargs or {}).items()})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch types its own as a C function

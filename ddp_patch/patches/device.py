@@ -96,7 +96,7 @@ PATCHES = (
     Patch("torch.nn.utils.rnn", "PackedSequence.cuda", _packed, HERE),
     *(Patch(*_place(name), of_batches(name, _with_device), HERE) for name in _FACTORIES),
     Patch("torch", "Tensor.as_subclass", as_subclass, "sees the whole batch"),
-    *(Patch("torch", f"Tensor.{name}", _with_device, HERE) for name in _NEW),
+    *(Patch("torch", f"Tensor.{name}", of_batches(name, _with_device), HERE) for name in _NEW),
     Patch("torch", "set_default_device", where_named, HERE),
     Patch("torch.utils._device", "DeviceContext.__init__", where_named, HERE),
     # The class stays in its place, for annotations and isinstance (its metaclass is a Python class from torch 2.13 on).

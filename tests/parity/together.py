@@ -20,6 +20,7 @@ from parity import (
     later_habits,
     loader_habits,
     model_habits,
+    size_habits,
     watched_habits,
 )
 from parity.placed import on
@@ -30,6 +31,7 @@ MODULES = {
     "habits": habits,
     "gradient_habits": gradient_habits,
     "model_habits": model_habits,
+    "size_habits": size_habits,
     "later_habits": later_habits,
     "inside_habits": inside_habits,
     "joined_habits": joined_habits,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..forms import full_tensor, strides_of, to_local
+from ..sizes import told
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -16,6 +17,7 @@ _SIZES = {
     *(Tensor.size, Tensor.shape.__get__, Tensor.__len__, Tensor.numel, Tensor.nelement),  # type: ignore[attr-defined]
     torch.numel,
 }
+_ALL = {Tensor.size, Tensor.shape.__get__}  # type: ignore[attr-defined]
 
 
 def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -23,7 +25,13 @@ def of_the_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if func in _SIZES:
         _note_that_it_is_asked()
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        answer = func(*args, **kwargs)
+    if func not in _ALL or World.current is None or World.current.observation is None:
+        return answer
+    if not World.current.observation.is_asked_by_forward:
+        return answer
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return told(args[0]._layout, answer, args[0].dim(), dim)
 
 
 def _note_that_it_is_asked() -> None:

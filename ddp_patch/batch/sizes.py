@@ -1,0 +1,74 @@
+"""How many rows a batch has, as a forward that is observed is told: what it makes of that size is a batch as well.
+
+``out = torch.zeros(time, x.size(0), classes)``, into which a forward writes step by step, would be plain otherwise, and
+what is written into it gathered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .layout import Layout
+
+_HOLDING = (tuple, list, torch.Size)
+
+
+class BatchSize(int):
+    """The size of a batch along its rows; whatever is calculated with it is a number."""
+
+    layout: Layout
+
+    @classmethod
+    def of(cls, layout: Layout) -> BatchSize:
+        """Give that of batches that are dealt in a way."""
+        size = cls(layout.total)
+        size.layout = layout
+        return size
+
+    def __reduce__(self) -> Any:
+        """Copies are numbers."""
+        return int, (int(self),)
+
+
+def told(layout: Layout, answer: Any, dims: int, dim: int | None) -> Any:
+    """Give the sizes of a batch to a forward.
+
+    Args:
+        layout: of the batch.
+        answer: all of its sizes, or one.
+        dims: how many there are.
+        dim: of that one.
+    """
+    at = layout.dim
+    if dim is not None:
+        return BatchSize.of(layout) if dim % dims == at else answer
+    return torch.Size([*answer[:at], BatchSize.of(layout), *answer[at + 1 :]])
+
+
+def numbers(value: Any) -> Any:
+    """Give functions of torch's plain numbers."""
+    if type(value) is BatchSize:
+        return int(value)
+    if type(value) in _HOLDING:
+        items = [numbers(item) for item in value]
+        return value if all(map(_is, items, value)) else type(value)(items)
+    if type(value) is slice:
+        return slice(numbers(value.start), numbers(value.stop), numbers(value.step))
+    return value
+
+
+def cut(sizes: Any, rank: int) -> tuple[list[int], Layout] | None:
+    """Give the sizes of a rank's rows, and how they are dealt; None if not exactly one size is that of a batch."""
+    places = [at for at, size in enumerate(sizes) if type(size) is BatchSize]
+    if len(places) != 1:
+        return None
+    layout = sizes[places[0]].layout.at(places[0])
+    own = [*sizes]
+    own[places[0]] = layout.counts[rank]
+    return own, layout
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other

@@ -1,0 +1,277 @@
+"""Forwards that ask how large their batch is, and make tensors of that size, write into them, or calculate with it."""
+
+import json
+import random
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from parity.gradient_habits import descend, everything
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def texts(batch_size=8, n=22):
+    drawn = torch.Generator().manual_seed(3)
+    x, y = torch.randn(n, 5, 4, generator=drawn), torch.randint(0, 3, (n, 5), generator=drawn)
+    return DataLoader(TensorDataset(x, y), batch_size)
+
+
+class Stepwise(nn.Module):
+    """A cell that is called once for each time, and a forward of its own around it."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.cell, self.out, self.how = nn.GRUCell(4, 6), nn.Linear(6, 3), how
+        self.words = nn.Embedding(5, 4)
+        self.layers = nn.LSTM(4, 6, num_layers=2, batch_first=True)
+        self.register_buffer("memory", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        return self.how(self, x)
+
+
+def trained(how, epochs=3, loss=None):
+    """Train it to tell a class for each time."""
+    torch.manual_seed(0)
+    random.seed(0)
+    model = Stepwise(how)
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(epochs):
+        for x, y in texts():
+            out = model(x)
+            said.append(descend(F.cross_entropy(out.permute(0, 2, 1), y) if loss is None else out, optimizer).item())
+            said.append(out.sum().item())
+    return said + everything(model)
+
+
+def writes_step_by_step():
+    def how(self, x):
+        h, out = torch.zeros(x.size(0), 6), torch.zeros(5, x.size(0), 3)
+        for time in range(5):
+            h = self.cell(x[:, time], h)
+            out[time] = self.out(h)
+        return out.transpose(0, 1)
+
+    return trained(how)
+
+
+def writes_along_the_second_dimension():
+    def how(self, x):
+        b, t, _ = x.shape
+        h, out = x.new_zeros(b, 6), torch.empty((b, t, 3), dtype=x.dtype, device=x.device)
+        for time in range(t):
+            h = self.cell(x[:, time], h)
+            out[:, time] = self.out(h)
+        assert out.shape == (b, t, 3)
+        return out
+
+    return trained(how)
+
+
+def feeds_back_what_it_said():
+    def how(self, x):
+        word, h = torch.ones(x.size(0), dtype=torch.long), torch.zeros(x.size(0), 6)
+        out = torch.zeros(x.size(0), 5, 3)
+        for time in range(5):
+            h = self.cell(self.words(word) + x[:, time], h)
+            out[:, time, :] = self.out(h)
+            word = out[:, time].argmax(1)
+        return out
+
+    return trained(how)
+
+
+def teacher_forcing_by_chance():
+    def how(self, x):
+        h, out, last = x.new_zeros((x.shape[0], 6)), torch.zeros(5, x.shape[0], 3), x[:, 0]
+        for time in range(5):
+            h = self.cell(last, h)
+            out[time] = self.out(h)
+            last = x[:, time] if random.random() < 0.5 else F.pad(out[time], (0, 1))
+        return out.permute(1, 0, 2)
+
+    return trained(how)
+
+
+def states_of_layers():
+    def how(self, x):
+        state = torch.zeros(2, x.size(0), 6), torch.zeros(2, x.size(0), 6)
+        out, _ = self.layers(x, state)
+        return self.out(out)
+
+    return trained(how)
+
+
+def keeps_states_in_itself():
+    def how(self, x):
+        self.state = torch.zeros(2, x.size(0), 6), torch.ones(2, x.size(0), 6)
+        out, self.state = self.layers(x, self.state)
+        return self.out(out)
+
+    return trained(how)
+
+
+def keeps_a_buffer_of_its_size():
+    def how(self, x):
+        if len(self.memory) != x.size(0):
+            self.memory = torch.zeros(x.size(0), 6)
+        out = []
+        for time in range(5):
+            self.memory = 0.9 * self.memory.detach() + self.cell(x[:, time], self.memory.detach())
+            out.append(self.out(self.memory))
+        return torch.stack(out, 1)
+
+    return trained(how)
+
+
+def views_expands_and_repeats():
+    def how(self, x):
+        b = x.size(0)
+        flat = x.reshape(b * 5, 4).view(b, 5, 4).repeat(1, 1, 2).view(b, 5, 2, 4).mean(2)
+        first = self.words.weight[0].expand(b, 5, 4)
+        out, _ = self.layers(flat + first + self.words(torch.zeros(b, 5, dtype=torch.long)))
+        return self.out(out.contiguous().view(b, -1).view(b, 5, 6))
+
+    return trained(how)
+
+
+def plain_python_with_a_size():
+    def how(self, x):
+        b = x.size(0)
+        assert json.loads(json.dumps({"rows": b})) == {"rows": b} and f"{b:02d}" == f"{len(x):02d}"
+        weights = torch.tensor(np.ones(b)) if np.zeros(b).shape == (b,) else None
+        parts = [x[row : row + 1] * weights[row] for row in range(b)]
+        out, _ = self.layers(torch.cat(parts))
+        return self.out(out)
+
+    return trained(how)
+
+
+def divides_by_its_size():
+    def how(self, x):
+        out, _ = self.layers(x)
+        return self.out(out).pow(2).sum() / x.size(0)
+
+    return trained(how, loss=True)
+
+
+def divides_by_all_its_sizes():
+    def how(self, x):
+        out, _ = self.layers(x)
+        out = self.out(out)
+        return out.pow(2).sum() / out.shape.numel() + out.mean() * out.size(0) ** 0.5
+
+    return trained(how, loss=True)
+
+
+def branches_on_its_size():
+    def how(self, x):
+        out, _ = self.layers(x)
+        return self.out(out) * (2 if x.size(0) % 4 == 0 else 1)
+
+    return trained(how)
+
+
+def as_many_times_as_rows():
+    def how(self, x):
+        b, t, _ = x.shape
+        mask = torch.triu(torch.full((t, t), -1e9), 1)
+        weights = (x @ x.transpose(1, 2) + mask).softmax(-1)
+        out, _ = self.layers(weights @ x + torch.zeros(b, 1, 1))
+        return self.out(out)
+
+    return trained(how)
+
+
+def pairs_of_rows():
+    def how(self, x):
+        b = x.size(0)
+        out, _ = self.layers(x)
+        out = self.out(out)
+        alike = out.flatten(1) @ out.flatten(1).t()
+        other = torch.zeros(b, b)
+        other[range(b), range(b)] = 1
+        return out + (alike * (1 - other)).mean() * 0.1
+
+    return trained(how)
+
+
+def marks_classes():
+    def how(self, x):
+        b = x.size(0)
+        out, _ = self.layers(x)
+        out = self.out(out)
+        best = out.mean(1).argmax(1)
+        one = torch.zeros(b, 3).scatter_(1, best[:, None], 1.0)
+        two = torch.zeros(b, 3)
+        two[torch.arange(b), best] = 2.0
+        return out + (one + two)[:, None]
+
+    return trained(how)
+
+
+def grows_by_joining():
+    def how(self, x):
+        out, h = torch.zeros(x.size(0), 0, 3), torch.zeros(x.size(0), 6)
+        for time in range(5):
+            h = self.cell(x[:, time], h)
+            out = torch.cat([out, self.out(h)[:, None]], 1)
+        return out
+
+    return trained(how)
+
+
+def moves_what_it_was_given():
+    def how(self, x):
+        delta = torch.zeros(x.size(0), 1, 4, requires_grad=True)
+        out, _ = self.layers(x + delta)
+        (grad,) = torch.autograd.grad(self.out(out).pow(2).sum(), delta)
+        out, _ = self.layers(x + 0.1 * grad.sign())
+        return self.out(out)
+
+    return trained(how)
+
+
+def writes_where_a_mask_says():
+    def how(self, x):
+        out, _ = self.layers(x)
+        out, kept = self.out(out), torch.zeros(x.shape[:2])
+        kept[x.sum(-1) > 0] = 1.0
+        floor = torch.full(kept.shape, 0.1)
+        floor[:, 1:] = kept[:, :-1]
+        return out * (kept + floor)[..., None]
+
+    return trained(how)
+
+
+def remembers_its_size():
+    sizes = []
+
+    def how(self, x):
+        self.rows = x.size(0)
+        out, _ = self.layers(x)
+        return self.out(out)
+
+    def loop():
+        torch.manual_seed(0)
+        model = Stepwise(how)
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in texts():
+            descend(F.cross_entropy(model(x).permute(0, 2, 1), y), optimizer)
+            sizes.append(float(model.rows))
+        return everything(model)
+
+    return loop() + sizes
+
+
+def slices_up_to_its_size():
+    def how(self, x):
+        b = x.size(0)
+        table = torch.arange(30.0)[:b]
+        out, _ = self.layers(x[:b] + 0.01 * table[:b, None, None])
+        return self.out(out)[:b, : min(b, 5)] if b > 4 else self.out(out)
+
+    return trained(how)
