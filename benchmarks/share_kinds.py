@@ -816,3 +816,66 @@ def trained_without_an_optimizer() -> Iterator[float]:
         for parameter in model.parameters():
             parameter.data.add_(parameter.grad, alpha=-0.1)
         yield loss.item()
+
+
+@kind
+def decoder_step_by_step() -> Iterator[float]:
+    """A translation's decoder, which writes each word's logits into a tensor that it has made before."""
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.cell, self.head = nn.GRU(6, 64), nn.GRUCell(TOKENS, 64), nn.Linear(64, TOKENS)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.encoder(x.transpose(0, 1))[1][0]
+            outputs, word = torch.zeros(4, x.size(0), TOKENS), torch.zeros(x.size(0), TOKENS)
+            for step in range(4):
+                hidden = self.cell(word, hidden)
+                outputs[step] = self.head(hidden)
+                word = outputs[step].softmax(1)
+            return outputs.view(-1, TOKENS)
+
+    model = Decoder()
+    optimizer = torch.optim.Adam(model.parameters())
+    pairs = TensorDataset(torch.randn(BATCH * STEPS, 5, 6), torch.randint(0, TOKENS, (BATCH * STEPS, 4)))
+    for x, y in DataLoader(pairs, BATCH):
+        yield stepped(optimizer, F.cross_entropy(model(x), y.t().reshape(-1)))
+
+
+class Spike(torch.autograd.Function):
+    """A step whose gradient is that of a smooth one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Fire where the potential is above its threshold."""
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Surrogate gradient of a fast sigmoid (Zenke and Ganguli 2018)."""
+        return grads[0] / (1 + 10 * ctx.saved_tensors[0].abs()) ** 2
+
+
+@kind
+def spiking() -> Iterator[float]:
+    """A spiking network that keeps its potentials in buffers, as snntorch's layers do."""
+
+    class Spiking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 64), nn.Linear(64, 4)
+            self.register_buffer("potential", torch.zeros(1), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.potential = 0.9 * self.potential + self.first(x)
+            spikes = Spike.apply(self.potential - 1)
+            self.potential = self.potential - spikes.detach()
+            return self.last(spikes)
+
+    model = Spiking()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in loader(16):
+        model.potential = torch.zeros(1)
+        yield stepped(optimizer, F.cross_entropy(sum(model(x) for _ in range(4)), y))
