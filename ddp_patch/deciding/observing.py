@@ -71,9 +71,9 @@ class _Buffers:
     """Those of a module and of what is in it, some of which may be batches."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._layers = [(layer._buffers, dict(layer._buffers)) for layer in module.modules()]
-        buffers = {id(buffer): buffer for _, its in self._layers for buffer in its.values() if buffer is not None}
-        self._values = [(buffer, own_form(buffer).detach().clone()) for buffer in buffers.values()]
+        held = (layer._buffers for layer in module.modules())
+        self._layers = [(its, dict(its)) for its in held if isinstance(its, dict)]  # TorchScript has others
+        self._values = [(buffer, own_form(buffer).detach().clone()) for buffer in module.buffers()]
 
     def put_back(self) -> None:
         for now, before in self._layers:
