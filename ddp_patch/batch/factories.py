@@ -82,7 +82,7 @@ def of_batches(name: str, otherwise: Wrapper) -> Wrapper:
 
     def arange(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         made = otherwise(session, wrapped, instance, args, kwargs)
-        if len(args) == 1 and type(args[0]) is int and not (torch.compiler.is_compiling() or made.is_inference()):
+        if len(args) == 1 and isinstance(args[0], int) and not (torch.compiler.is_compiling() or made.is_inference()):
             _counting[made] = made._version  # inference tensors have none
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BatchError
+from .sizes import BatchSize
 
 
 class Unanswered(Exception):
@@ -47,7 +48,9 @@ def as_rules_have_them(
 
 
 def as_int(value: Any) -> Any:
-    """Write an integer of NumPy's as one of Python's, which is all that rules know."""
+    """Write an integer of NumPy's, or a batch's size that somebody kept, as one of Python's: all that rules know."""
+    if type(value) is BatchSize:
+        return int(value)
     is_numpys = getattr(value, "ndim", None) == 0 and type(value).__module__ == "numpy"
     return int(value) if is_numpys and value.dtype.kind in "iu" else value
 

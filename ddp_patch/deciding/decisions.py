@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..batch.packed import PackedRows
+from ..batch.sizes import BatchSize, numbers
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.calls import Call, described
@@ -25,7 +26,7 @@ from ..calling.census import Census, Held
 from ..calling.entry import Entry, enter
 from ..calling.how import How
 from ..calling.rows import as_batches, detached, writing_back
-from ..structure import leaves
+from ..structure import leaves, map_leaves
 from .agreed import agreed, muted
 from .arguments import AsGiven
 from .call_forms import First, Form, Forms
@@ -157,6 +158,8 @@ class SplitDecisions:
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True
             return self._tried(call, entry, rows, How.WHOLE, before)
+        if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
+            result = map_leaves(numbers, result)
         told = as_given.containers.told(result)
         result = as_given.containers.returned(told)
         seen.check_kept(told, batches)
@@ -193,10 +196,10 @@ class SplitDecisions:
         else:
             self._settle(call, form, decision, entry, seen.is_sized)
         if entry.is_scripts_own and call.dim is None:
-            numbers = sum(
+            entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
-            by_number = work.done / max(1, numbers)
+            by_number = work.done / max(1, entries)
             self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         return First(True, result, entry, decision)
 
