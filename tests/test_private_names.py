@@ -89,6 +89,7 @@ ATTRIBUTES = {
     "_backward_hooks": lambda: torch.ones(1, requires_grad=True),
     "_cdata": lambda: torch.ones(1).untyped_storage(),
     "_check_reducer_finalized": lambda: torch.nn.parallel.DistributedDataParallel,
+    "_buffers": lambda: torch.nn.BatchNorm1d(1),
     "_call_impl": lambda: torch.nn.Linear(1, 1),
     "_disallowed_callable_ids": lambda: torch._dynamo.trace_rules,
     "_flat_weights": lambda: torch.nn.GRU(1, 1),

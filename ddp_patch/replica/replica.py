@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..batch.forms import to_local
 from ..batch.sparse import met_sparse
+from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
@@ -27,6 +29,7 @@ from ..gradients.gradients import GradientSync
 from ..gradients.trial import Built
 from ..job.job import Job
 from ..options import Options
+from ..structure import leaves
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
@@ -93,6 +96,9 @@ class Replica:
         sync = self.sync
         if sync is None or sync.in_backward or not torch.is_grad_enabled():
             return outputs
+        for _, leaf in leaves(outputs):
+            if isinstance(leaf, BatchTensor) and leaf._rows is not None:
+                to_local(leaf)  # what was written to it through a slice that is gone is a part of its graph
         wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in given)
         return sync.anchored(outputs, only_parameters=not wanted)
 

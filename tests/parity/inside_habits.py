@@ -7,7 +7,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import descend, loop
-from parity.habits import data
+from parity.habits import data, state
 from parity.later_habits import ClampedGradient, Net, fit
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.optim import SGD
@@ -1035,3 +1035,85 @@ def rows_that_a_forward_and_its_loop_write_to():
         return F.cross_entropy(out, y)
 
     return fit(Inside(end), loss)
+
+
+# --- written in place through rows of what is returned ----------------------------------------------------------------
+
+
+def written_last(write, epochs=3):
+    """Train a net whose forward writes to rows of what it returns, as its last act."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.scale = nn.Linear(4, 3), nn.Parameter(torch.tensor([0.5, 1.5, 2.5]))
+
+        def forward(self, x):
+            out = self.layer(x) * 1
+            write(out, self.scale)
+            return out
+
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(epochs):
+        for x, y in data(8):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            said += [loss.item(), *(parameter.grad.norm().item() for parameter in model.parameters())]
+            optimizer.step()
+    return said + state(model)
+
+
+def second_half_is_scaled_in_place():
+    return written_last(lambda out, scale: out[out.size(0) // 2 :].mul_(scale))
+
+
+def one_row_is_written_in_place():
+    def write(out, scale):
+        out[0].copy_(scale)
+        out[1].add_(scale)
+
+    return written_last(write)
+
+
+def two_halves_are_written_in_place():
+    def write(out, scale):
+        half = len(out) // 2
+        out[:half].mul_(scale)
+        out[half:].add_(scale)
+
+    return written_last(write)
+
+
+def rows_are_written_in_place_one_by_one():
+    def write(out, scale):
+        for row in range(len(out)):
+            out[row].mul_(scale)
+
+    return written_last(write)
+
+
+def a_narrow_is_written_in_place():
+    def write(out, scale):
+        kept = out.narrow(0, 0, 3)
+        kept.mul_(scale)
+
+    return written_last(write)
+
+
+def caches_that_begin_empty():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            kept = torch.cat([torch.tensor([]), self.layer(x)[:, None]], dim=-2)
+            kept = torch.cat([kept, self.layer(2 * x)[:, None]], dim=-2)
+            return self.last(kept.mean(1))
+
+    torch.manual_seed(0)
+    return fit(Net())

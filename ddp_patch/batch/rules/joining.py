@@ -22,6 +22,8 @@ def cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
     if kwargs.get("out") is not None or type(dim) is not int or not tensors:
         return NotImplemented
+    # As torch has it, which caches of keys and values begin with: empty ones of one dimension are passed over.
+    tensors = [tensor for tensor in tensors if isinstance(tensor, BatchTensor) or tensor.shape != (0,)]
     if len({tensor.dim() for tensor in tensors}) != 1:
         return NotImplemented
     layout = common_layout(list(tensors))
