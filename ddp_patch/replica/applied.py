@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..batch.world import World
 from ..calling.calls import Call
 from .replicas import Replicas
 
+_GIVEN = (Tensor, bool, int, float, complex, str, type(None), torch.Size, torch.dtype)
 _MADE_IN_CALLS = "<locals>"  # of the name of a class that a function makes, perhaps another one each time
 
 
@@ -46,15 +48,22 @@ class AppliedFunctions:
         self._known: dict[Any, Applied] = {}
         self._running: list[Applied] = []
 
-    def takes(self, function: Any) -> Applied | None:
-        """Give what stands for a function that is called on batches; None where it is a part of something decided."""
+    def takes(self, function: Any, args: tuple[Any, ...]) -> Applied | None:
+        """Give what stands for a function that is called on batches; None where it is a part of something decided.
+
+        Args:
+            function: that is called.
+            args: for it. What can be written to, such as a list, would be written to by trials.
+        """
         world, forwards = self._world, self._replicas.forwards
         is_recalled = self._replicas.recall.is_on  # in the part of a backward that computes a forward again
         if world.observation is not None or forwards.inside or (self._replicas.backwards.is_busy and not is_recalled):
             return None
         if World.current is not world or world.alone or world.muted.get() or world.reading.get():
             return None
-        if world.fetching.get() or _MADE_IN_CALLS in function.__qualname__:
+        if not all(isinstance(arg, _GIVEN) for arg in args) or _MADE_IN_CALLS in function.__qualname__:
+            return None
+        if world.fetching.get():
             return None
         stands = self._known.get(function)
         if stands is None:
