@@ -1036,6 +1036,7 @@ def test_a_training_without_an_optimizer_is_refused(ranks, how):
 
 def steps_inside_of_backwards():
     """Let each gradient go as soon as it is used, as ``optimizer step in backward`` of torch's tutorials does."""
+    torch.manual_seed(0)
     model = habits.mlp()
     optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
 
