@@ -59,11 +59,12 @@ def observation(call: Call, layout: Layout, stands: Callable[[], Standing]) -> O
 @contextmanager
 def _as_it_was(module: nn.Module, stands: Callable[[], Standing]) -> Iterator[None]:
     held, stood = _Buffers(module), stands()
+    changed = stood.was_written_to()  # by the forward: what it stood at before would be put back
     try:
         yield
     finally:
         held.put_back()
-        if stood.was_written_to():
+        if not changed and stood.was_written_to():
             stood.put_back()
 
 
