@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from parity.gradient_habits import descend, everything
+from parity.gradient_habits import Clamped, descend, everything
 from parity.habits import data, mlp
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
@@ -49,18 +49,6 @@ class Rounded(torch.autograd.Function):
     def backward(ctx, grad):
         x, step = ctx.saved_tensors
         return grad, (grad * (torch.round(x / step) - x / step)).sum().reshape(step.shape)
-
-
-class Clamped(torch.autograd.Function):
-    """Clamps gradients, so that what it does depends on their size."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.clamp(-0.01, 0.01)
 
 
 class Centred(torch.autograd.Function):
