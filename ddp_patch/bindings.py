@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import PatchError
 from .patch import Patch, held, locate
-from .planted import behind
+from .planted import Planted, behind
 
 # Python's own views of the system, which its machinery works through.
 _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
@@ -41,7 +41,11 @@ class Bindings:
     def _look_for(self, wanted: set[int]) -> None:
         self._names = {value: [] for value in wanted}
         for owner in _owners():
-            for name, bound in list((owner if isinstance(owner, dict) else vars(owner)).items()):
+            names = dict(owner if isinstance(owner, dict) else vars(owner))
+            # A hundred thousand names: most owners are passed over without a step of Python for each of theirs.
+            if wanted.isdisjoint(map(id, names.values())) and Planted not in set(map(type, names.values())):
+                continue
+            for name, bound in names.items():
                 value = id(behind(bound))
                 if value in wanted:
                     self._names[value].append((owner, name))
