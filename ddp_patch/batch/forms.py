@@ -14,7 +14,6 @@ from ..errors import BatchError
 from . import aliases
 from .aliases import any_is_aliased, holders_of, memory
 from .crossings import all_gather, shard
-from .strides import scaled
 from .transforms import outside_transforms
 from .versions import is_same, node_of, note_write, version
 from .world import World
@@ -57,8 +56,8 @@ def full_tensor(batch: BatchTensor) -> Tensor:
         _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
-    if batch._is_aliased and batch._rows is not None:
-        batch._whole = None
+    if batch._is_aliased and batch._rows is not None and batch._whole is not None:
+        _read_again(batch, batch._rows, batch._whole)
     if batch._whole is not None:
         if version(batch._whole) != batch._whole_seen:
             write_back(batch)
@@ -86,16 +85,6 @@ def source_of(batch: BatchTensor) -> tuple[Tensor, bool]:
     if batch._whole is None or not batch._whole_first or version(rows) != batch._rows_seen:
         return rows, False
     return batch._whole, True
-
-
-def strides_of(batch: BatchTensor) -> tuple[int, ...]:
-    """Strides that one process's tensor has. One exchange among the ranks where a rank's only row cannot tell."""
-    rows, world = to_local(batch), World.current
-    if batch._lies_as_whole and batch._whole is not None:
-        return batch._whole.stride()
-    if world is None or world.alone:  # after disable() a batch still knows its shape
-        return scaled(rows, batch._layout)
-    return world.strides_of_whole(rows, batch._layout)
 
 
 def known_whole(batch: BatchTensor) -> Tensor | None:
@@ -148,6 +137,17 @@ def _write_forward(batch: BatchTensor) -> None:
         if is_recorded:
             batch._whole_first = False
     agree(batch)
+
+
+def _read_again(batch: BatchTensor, rows: Tensor, whole: Tensor) -> None:
+    """Have the whole hold what the rows do, which may have been written to through ``.data``. One all_gather."""
+    if not whole_is_seen(batch):
+        batch._whole = None
+    elif version(whole) == batch._whole_seen and version(rows) == batch._rows_seen:
+        with outside_transforms(), torch.no_grad():
+            if not is_same(whole, now := all_gather(rows.detach(), batch._layout)):  # others look at this memory
+                whole.copy_(now)
+        agree(batch)
 
 
 def mark_aliased(batch: BatchTensor, given: Any = None) -> None:

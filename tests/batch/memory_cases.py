@@ -391,6 +391,42 @@ def arrays_of_parts(r):
     return Call(function, [(x, 0)], local=False, grads=False)
 
 
+def data_of_what_has_a_graph(r):
+    """What is written through ``.data`` is in the parts that were taken before, and what is written to these in it."""
+    x, _ = batch(r, dims=2, dim=0, rows=r.randint(4, 9))
+    form, reader, early, late = r.randrange(7), r.randrange(6), r.random() < 0.5, r.random() < 0.4
+
+    def function(x):
+        h = x * torch.full((x.shape[-1],), 1.5).requires_grad_()
+        data = h.data if early else None
+        row, half = h[0], h[1:]
+        view, left, right = h.view(*h.shape), h[:, :1], h[:, 1:]
+        data = h.data if data is None else data
+        if form == 0:
+            data.mul_(2)
+        elif form == 1:
+            h.data[0] = 5.0
+        elif form == 2:
+            half.data.add_(1)
+        elif form == 3:
+            row.detach().mul_(3)
+        elif form == 4:
+            data.copy_(data * 2 + 1)
+        elif form == 5:
+            h.data.clamp_(min=0)
+        else:
+            h.data = h.data * 2
+        if late:
+            data.add_(1)
+            view.data.mul_(0.5)
+        each = [row, half, h, data, view, left, right]
+        seen = [(part * 1).detach() for part in each[reader:] + each[:reader]]
+        (h * 0.5 + view).sum().backward()
+        return (*seen, row.sum().detach(), h.detach().argmax())
+
+    return Call(function, [(x, 0)], local=False)
+
+
 def writes_through_two_views(r):
     """What is written through views of several batches that share rows, one after the other, is seen in all of them."""
     x, _ = batch(r, dims=3, dim=0, rows=r.randint(4, 9))
@@ -486,6 +522,7 @@ def gathers():
 CASES = {
     "gradients_that_are_written": gradients_that_are_written,
     "arrays_of_parts": arrays_of_parts,
+    "data_of_what_has_a_graph": data_of_what_has_a_graph,
     "writes_through_two_views": writes_through_two_views,
     "writes_to_rows": writes_to_rows,
     "memory_that_was_left": memory_that_was_left,
@@ -501,6 +538,7 @@ CASES = {
 REPEATS = {
     "gradients_that_are_written": 90,
     "arrays_of_parts": 90,
+    "data_of_what_has_a_graph": 90,
     "writes_through_two_views": 60,
     "writes_to_rows": 80,
     "memory_that_was_left": 4,

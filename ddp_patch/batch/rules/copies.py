@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import strides_of, to_local
+from ..forms import to_local
 from ..nodes import named
 from ..shared_memory import shares_memory
 from ..strides import is_contiguous
 from ..tensor import BatchTensor, Rule
+from .metadata import strides_of
 
 
 class ReshapedCopy(torch.autograd.Function):

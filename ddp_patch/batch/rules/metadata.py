@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..forms import full_tensor, strides_of, to_local
+from ..forms import full_tensor, to_local
 from ..sizes import told
+from ..strides import scaled
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -57,6 +58,16 @@ def as_text(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not (batch.requires_grad and batch.is_leaf):
         return NotImplemented
     return func(full_tensor(batch).detach().requires_grad_(), **kwargs)
+
+
+def strides_of(batch: BatchTensor) -> tuple[int, ...]:
+    """Strides that one process's tensor has. One exchange among the ranks where a rank's only row cannot tell."""
+    rows, world = to_local(batch), World.current
+    if batch._lies_as_whole and batch._whole is not None:
+        return batch._whole.stride()
+    if world is None or world.alone:  # after disable() a batch still knows its shape
+        return scaled(rows, batch._layout)
+    return world.strides_of_whole(rows, batch._layout)
 
 
 def stride(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
