@@ -24,7 +24,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
     Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes).
     """
-    if is_container(value):
+    if not isinstance(value, _NO_CONTAINERS) and is_container(value):
         return map_items(lambda item: map_leaves(function, item), value)
     return function(value)
 
@@ -34,7 +34,7 @@ def map_items(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, _NO_CONTAINERS):
         return value
     if isinstance(value, (list, tuple)):
-        return _map_sequence(function, value)
+        return _map_sequence(function, value) if value else value
     if isinstance(value, dict):
         changed = {key: function(item) for key, item in value.items()}
         if all(changed[key] is item for key, item in value.items()):

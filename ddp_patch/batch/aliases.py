@@ -41,7 +41,7 @@ EXPORTS = {"numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "s
 
 # Storage of rows -> batches whose gathered form the script holds a view or an array of. A write through it has to reach
 # every batch that shares those rows, whichever is looked at first.
-_aliased: dict[int, list[weakref.ref[BatchTensor]]] = {}
+ALIASED: dict[int, list[weakref.ref[BatchTensor]]] = {}
 _slices: list[weakref.ref[BatchTensor]] = []  # whose whole is a view of another's
 _numpy: Any = Tensor.numpy
 
@@ -54,8 +54,8 @@ def enter(batch: BatchTensor, rows: Tensor) -> None:
         rows: of this rank, of it.
     """
     key = memory(rows)
-    holders = [holder for holder in _aliased.get(key, []) if holder() is not None and holder() is not batch]
-    _aliased[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
+    holders = [holder for holder in ALIASED.get(key, []) if holder() is not None and holder() is not batch]
+    ALIASED[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
     _hear_of_arrays()
 
 
@@ -112,17 +112,12 @@ def forget() -> None:
     _kept.clear()
 
 
-def any_is_aliased() -> bool:
-    """Tell whether the script got memory of any batch's whole."""
-    return bool(_aliased)
-
-
 def holders_of(rows: Tensor | None) -> list[BatchTensor]:
     """Batches that share rows, and whose whole the script has memory of."""
-    if not _aliased or rows is None:
+    if not ALIASED or rows is None:
         return []
     key = memory(rows)
-    found = [holder() for holder in _aliased.get(key, [])]
+    found = [holder() for holder in ALIASED.get(key, [])]
     # One may look elsewhere by now (x.data = value), and the memory that it left be used again, on one rank alone.
     return [batch for batch in found if batch is not None and batch._rows is not None and memory(batch._rows) == key]
 
@@ -130,7 +125,7 @@ def holders_of(rows: Tensor | None) -> list[BatchTensor]:
 def holders_in(whole: Tensor) -> list[BatchTensor]:
     """Batches whose wholes lie in the same memory, and that the script has memory of; those with rows."""
     key = memory(whole)
-    found = [holder() for holders in _aliased.values() for holder in holders]
+    found = [holder() for holders in ALIASED.values() for holder in holders]
     return [its for its in found if its is not None and its._rows is not None and _lies_in(its._whole, key)]
 
 
@@ -150,9 +145,9 @@ def memory(tensor: Tensor) -> int:
 
 
 def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
-    holders = [holder for holder in _aliased.pop(key, []) if holder is not gone]
+    holders = [holder for holder in ALIASED.pop(key, []) if holder is not gone]
     if holders:
-        _aliased[key] = holders
+        ALIASED[key] = holders
     _hear_of_arrays()
 
 
@@ -162,7 +157,7 @@ def _let_slice_go(gone: weakref.ref[BatchTensor]) -> None:
 
 
 def _hear_of_arrays() -> None:
-    is_heard, wanted = vars(Tensor).get("numpy") is numpy, bool(_aliased or _slices)
+    is_heard, wanted = vars(Tensor).get("numpy") is numpy, bool(ALIASED or _slices)
     if wanted and "numpy" not in vars(Tensor):
         Tensor.numpy = numpy  # type: ignore[assignment, method-assign]
     elif is_heard and not wanted:
@@ -174,7 +169,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     array = _numpy(self, force=force)
     if not hasattr(self, "_is_slice"):  # a batch: its whole came by here
         key = memory(self)
-        for holder in [*_slices, *(holder for holders in _aliased.values() for holder in holders)]:
+        for holder in [*_slices, *(holder for holders in ALIASED.values() for holder in holders)]:
             batch = holder()
             if batch is None or batch._whole is None or batch._whole_copy is not None:
                 continue

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import BatchError
 from . import aliases
-from .aliases import any_is_aliased, holders_of, memory
+from .aliases import ALIASED, holders_of, memory
 from .crossings import all_gather, shard
 from .transforms import outside_transforms
 from .versions import is_same, node_of, note_write, version
@@ -33,7 +33,7 @@ def agree(batch: BatchTensor) -> None:
 
 def to_local(batch: BatchTensor) -> Tensor:
     """This rank's rows, with their autograd graph."""
-    if any_is_aliased() or batch._whole_copy is not None:
+    if ALIASED or batch._whole_copy is not None:
         _catch_up(batch)
     if batch._whole is not None and version(batch._whole) != batch._whole_seen:
         write_back(batch)
@@ -52,7 +52,7 @@ def to_local(batch: BatchTensor) -> Tensor:
 
 def full_tensor(batch: BatchTensor) -> Tensor:
     """The whole batch, gathered once and remembered until it changes."""
-    if any_is_aliased() or batch._whole_copy is not None:
+    if ALIASED or batch._whole_copy is not None:
         _catch_up(batch)
     if World.current is not None and World.current.observation is not None:
         World.current.observation.crossed()
@@ -236,7 +236,7 @@ def whole_is_seen(batch: BatchTensor) -> bool:
     """Tell whether somebody else looks at this batch's whole, so that writes have to go through it."""
     if batch._is_slice:
         return True
-    return any_is_aliased() and any(other is batch for other in holders_of(to_local(batch)))
+    return bool(ALIASED) and any(other is batch for other in holders_of(to_local(batch)))
 
 
 def catch_up_with(rows: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
-from .aliases import EXPORTS, any_is_aliased
+from .aliases import ALIASED, EXPORTS
 from .forms import agree, full_tensor, mark_aliased, write_back
 from .layout import Layout
 from .likeness import LikeTensor
@@ -153,7 +153,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         result = by_rule(rule, func, args, kwargs)
     target = kwargs.get("out", args[0] if args else None)
-    if isinstance(target, BatchTensor) and (target._is_slice or any_is_aliased()):
+    if isinstance(target, BatchTensor) and (target._is_slice or ALIASED):
         return in_shared_memory(func, args, kwargs, target, result, writes_in_place(func, kwargs))
     return result
 

@@ -121,7 +121,8 @@ def _has_legacy(held: Held) -> bool:
 def has_own(module: nn.Module) -> bool:
     """Tell whether a module carries hooks of the script's own."""
     held = vars(module)
-    return any(held[kind] and any(not is_torchs(hook) for hook in held[kind].values()) for kind in _KINDS)
+    hooked = [held[kind] for kind in _KINDS if held[kind]]
+    return any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
 
 
 def drop_own(module: nn.Module) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from ..batch.pending import Derived, PendingReduction, meet
@@ -167,9 +167,10 @@ class Backwards:
 
     def _collectives(self) -> int:
         """Count those that DDP has begun; 0 if its backend does not (torch 2.13)."""
-        with suppress(RuntimeError):
+        try:
             return int(self._group()._get_sequence_number_for_group())
-        return 0
+        except RuntimeError:
+            return 0
 
     def _count_buckets(self, sent: int) -> None:
         size = sum(sync.bytes for sync in self._syncs if sync.was_reduced)

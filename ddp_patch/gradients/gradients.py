@@ -13,7 +13,7 @@ are recorded by ``create_graph``. Averaging equal gradients changes nothing, so 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -77,12 +77,12 @@ class GradientSync:
         self._before: Any = _IDLE  # gradients when the backward began
         self._loss: PendingReduction | Derived | None = None
 
-    def anchored(self, output: Any, only_parameters: bool = False) -> Any:
+    def anchored(self, output: Any, given: Sequence[tuple[str, Any]]) -> Any:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
 
         Args:
             output: of the forward: batches, tensors that every rank has, losses that are not summed yet.
-            only_parameters: nothing that came in as an argument wants a gradient.
+            given: what came in as arguments.
         """
         if not self.parameters:
             return output
@@ -98,6 +98,7 @@ class GradientSync:
             return output
         if self._anchor is None:
             self._anchor = anchor(*self.parameters)
+        only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in given)
         return map_leaves(Ties(self, self._anchor, only_parameters, forms).of, output)
 
     def converted(self) -> None:

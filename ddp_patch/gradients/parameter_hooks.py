@@ -186,8 +186,9 @@ class ParameterHooks:
 
     def forget(self) -> None:
         """Drop what a failed backward left."""
-        self._held.clear()
-        self._accumulated.clear()
+        if self.any:
+            self._held.clear()
+            self._accumulated.clear()
 
     def _in_order(self, hooked: list[Any], arrived: Any) -> list[Any]:
         """Those that any rank had a gradient for, in the order of the first rank that had."""

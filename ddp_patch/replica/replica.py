@@ -99,8 +99,7 @@ class Replica:
         for _, leaf in leaves(outputs):
             if isinstance(leaf, BatchTensor) and leaf._rows is not None:
                 to_local(leaf)  # what was written to it through a slice that is gone is a part of its graph
-        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for _, leaf in given)
-        return sync.anchored(outputs, only_parameters=not wanted)
+        return sync.anchored(outputs, given)
 
     def holds(self, module: nn.Module) -> bool:
         """Tell whether a module is inside."""

@@ -115,11 +115,11 @@ def _widen(local: dict[str, Any], names: tuple[str, ...]) -> torch.dtype | None:
 
 def bound(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Bind a function's arguments by name."""
-    defaults = _defaults(func)
-    values = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
-    if len(args) > len(defaults) or len(values) > len(defaults) or any(map(_is_missing, values.values())):
+    defaults, required = _defaults(func)
+    given = {**dict(zip(defaults, args, strict=False)), **kwargs}
+    if len(args) > len(defaults) or not required <= given.keys() <= defaults.keys():
         inspect.signature(func).bind(*args, **kwargs)  # raises what Python would
-    return values
+    return {**defaults, **given}
 
 
 def _with_reduction(func: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -141,13 +141,11 @@ def _is_of_old(given: dict[str, Any]) -> bool:
     return given.get("size_average") is not None or given.get("reduce") is not None
 
 
-def _is_missing(value: Any) -> bool:
-    return value is inspect.Parameter.empty
-
-
 @functools.cache
-def _defaults(func: Callable[..., Any]) -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in inspect.signature(func).parameters.items()}
+def _defaults(func: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """What a function's arguments are without being given, and which have to be."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(func).parameters.items()}
+    return defaults, frozenset(name for name, value in defaults.items() if value is inspect.Parameter.empty)
 
 
 def _row_layout(*tensors: Tensor) -> Layout | None:
@@ -156,9 +154,10 @@ def _row_layout(*tensors: Tensor) -> Layout | None:
     if len(layouts) != 1:
         return None
     layout = layouts.pop()
-    if layout.dim != 0 or any(tensor.dim() == 0 or tensor.shape[0] != layout.total for tensor in tensors):
+    if layout.dim != 0:
         return None
-    return layout
+    with torch._C.DisableTorchFunctionSubclass():  # each carries the shape of the whole
+        return layout if all(tensor.shape[:1] == (layout.total,) for tensor in tensors) else None
 
 
 def _rows(tensor: Tensor, layout: Layout) -> Tensor:
