@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test thorough collections libraries launchers kills failures gpu check docs bench matrix format clean
+.PHONY: demo test slow thorough collections libraries launchers kills failures gpu check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -31,11 +31,15 @@ export OMP_NUM_THREADS ?= 1
 demo: .venv/with-examples
 	$(BIN)/python examples/demo.py
 
-# What a change must pass. ONLY='-m "not long and not thorough"' leaves out what `make thorough` tries whole.
+# What is quick: every subject, some habits of each kind.
 test: .venv/with-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not long" $(ONLY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not long" $(ONLY)
 
-# What `make test` tries in part or not at all, before a release: every habit on 2, 3 and 4 ranks, 200 random programs,
+# What takes seconds a test: the other habits, interpreters that start, jobs that fail. PART=2/4 tries the third quarter.
+slow: .venv/with-test
+	PART=$(PART) $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "slow and not long" $(ONLY)
+
+# What these two try in part or not at all, before a release: every habit on 2, 3 and 4 ranks, 200 random programs,
 # 50 exits, jobs that restart, notebooks, debuggers, ... PROGRAMS_FIRST=1000 composes other programs.
 thorough: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "thorough or long" $(ONLY)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +26,23 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1")
 # two ranks may run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
 LAUNCHERS = ("DDP_PATCH_", "ACCELERATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CUDA_VISIBLE")
+PART = os.environ.get("PART")  # as 0/4: the first of four parts of the tests
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark as long those variants of a test that ``some`` does not name."""
+def pytest_collection_modifyitems(config, items):
+    """Mark as long, or slow, those variants of a test that ``some``, or ``quick``, does not name; keep a part of all."""
     for item in items:
-        mark = item.get_closest_marker("some")
-        if mark is not None and not any(part in item.callspec.id for part in mark.args):
-            item.add_marker("long")
+        for chosen, others in (("some", "long"), ("quick", "slow")):
+            mark = item.get_closest_marker(chosen)
+            if mark is not None and not any(part in item.callspec.id for part in mark.args):
+                item.add_marker(others)
+    if PART:
+        part, parts = map(int, PART.split("/"))
+        kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part % parts]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 @dataclass

@@ -81,6 +81,7 @@ def changes(before, after):
 """
 
 
+@pytest.mark.slow
 def test_importing_and_enabling_on_one_process_patches_nothing():
     source = f"""{WATCHED}
 before = held()
@@ -450,6 +451,7 @@ def numbers(text):
     return [float(number) for number in re.findall(r"\d+\.\d+", text)]
 
 
+@pytest.mark.slow
 def test_a_decorated_function_learns_what_one_process_does(ranks, tmp_path):
     script = write(tmp_path, DECORATED + "print(run(0), put_back(), ddp_patch.is_enabled())\n")
     alone = ranks.script(script, 1).ok()
@@ -460,6 +462,7 @@ def test_a_decorated_function_learns_what_one_process_does(ranks, tmp_path):
         assert numbers(text) == pytest.approx(numbers(alone.stdout[0]), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_decorated_function_can_be_called_again_in_the_same_job(ranks, tmp_path):
     script = write(
         tmp_path,
@@ -472,6 +475,7 @@ def test_a_decorated_function_can_be_called_again_in_the_same_job(ranks, tmp_pat
         assert numbers(text) == pytest.approx(numbers(alone.stdout[0]), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_decorated_function_can_be_called_again_while_its_last_model_is_kept(ranks, tmp_path):
     source = DECORATED.replace("_, loss = train(seed)\n    return loss", "return train(seed)")
     source += "kept = [run(seed) for seed in range(2)]\nprint(*(loss for _, loss in kept))\n"
@@ -483,6 +487,7 @@ def test_a_decorated_function_can_be_called_again_while_its_last_model_is_kept(r
         assert numbers(text) == pytest.approx(numbers(alone.stdout[0]), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_session_can_follow_a_session_in_the_same_job(ranks, tmp_path):
     source = f"""{MODEL}
 import torch.distributed as dist

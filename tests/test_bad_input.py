@@ -68,6 +68,7 @@ def torchrun(script, cwd, **env):
     return agent.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hashes", [{"PYTHONHASHSEED": "0"}, {}], ids=["agreed hashes", "random hashes"])
 def test_enable_after_a_process_group_of_the_scripts_own_says_what_to_move(tmp_path, hashes):
     source = """
@@ -434,6 +435,7 @@ def test_an_argument_whose_batch_dimension_cannot_be_told_is_refused(ranks, tmp_
     assert "Write ddp_patch.enable(batch_dims={'mask': None}) if it is not a batch" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_batch_dims_option_settles_it(ranks, tmp_path, model, call):

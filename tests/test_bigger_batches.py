@@ -103,6 +103,7 @@ def grown(kind, size):
 KINDS = ["shuffled", "dropped", "stream", "stream without a length", "collated", "workers", "batch sampler"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_grow_to_those_of_one_process_with_a_bigger_size(ranks, kind, nproc):
@@ -142,6 +143,7 @@ def scheduled(name, factor, warmup, when, by_hand_too):
     return {"weights": weights(model), "rates": shown}
 
 
+@pytest.mark.slow
 @pytest.mark.some("before-global", "sgd-linear-2.0-1.5 epochs", "adam-2-2.0-4 steps-4-after-local")
 @pytest.mark.parametrize("view", ["global", "local"])
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -183,6 +185,7 @@ def resumed(part):
     return [weights(model), optimizer.param_groups[0]["lr"]]
 
 
+@pytest.mark.slow
 @pytest.mark.some("3 epochs")
 @pytest.mark.parametrize("warmup", [11, "3 epochs"])
 def test_a_warmup_goes_on_where_a_checkpoint_left_it(ranks, tmp_path, warmup):
@@ -284,6 +287,7 @@ def wrapped(kind, factor):
     return {"weights": weights(model), "steps": 4 if by_hand_too or report is None else report.ledger.steps}
 
 
+@pytest.mark.slow
 @pytest.mark.some("around-global", "several-local", "handed-global", "twice-local")
 @pytest.mark.parametrize("view", ["global", "local"])
 @pytest.mark.parametrize("kind", ["around", "several", "handed", "twice"])
@@ -311,6 +315,7 @@ def sharded(is_by_hand):
     return weights(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sqrt", "linear"])
 def test_an_optimizer_that_is_spread_over_ranks_is_one(ranks, rule):
     (wanted,) = ranks.call(sharded, 1, True).ok().results
@@ -359,6 +364,7 @@ def by_hand_locally(is_used):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_the_local_view_grows_as_hand_written_ddp_does(ranks, nproc):
     wanted = ranks.call(by_hand_locally, nproc, True, bare=True).ok().results
@@ -375,6 +381,7 @@ def notes():
     return list(ddp_patch.report().ledger.notes)
 
 
+@pytest.mark.slow
 def test_the_report_says_what_rates_count(ranks):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": 7}
     for found in ranks.call(notes, 2, enable=options).ok().results:
@@ -464,6 +471,7 @@ def epochs_without_a_length():
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_warmup_in_epochs_needs_epochs_that_end(ranks):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": "2 epochs"}
     for said in ranks.call(epochs_without_a_length, 2, enable=options).ok().results:
@@ -492,6 +500,7 @@ def without_a_rate():
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_rate_that_an_optimizer_chooses_cannot_be_scaled(ranks):
     for said in ranks.call(without_a_rate, 2, enable={"batch": "per_device", "lr_scale": "linear"}).ok().results:
         assert "lr_scale scales learning rates, and OfItsOwn has none" in said
@@ -510,6 +519,7 @@ def without_a_loader(rule):
     return weight.item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["global", "local"])
 def test_rates_of_batches_that_do_not_grow_are_scaled_by_a_number_alone(ranks, view):
     options = {"batch": "per_device", "view": view}
@@ -533,6 +543,7 @@ def a_loader_with_a_length_of_its_own():
         return str(error)
 
 
+@pytest.mark.slow
 def test_batches_that_a_loader_counts_by_itself_cannot_grow(ranks):
     for said in ranks.call(a_loader_with_a_length_of_its_own, 2, enable={"batch": "per_device"}).ok().results:
         assert "cannot let the batches of Counts grow, which counts them by itself (it has" in said
@@ -549,6 +560,7 @@ def warmed_up_over_a_stream():
     return came
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["global", "local"])
 def test_a_warmup_in_epochs_of_a_stream_that_has_a_length(ranks, view):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": "2 epochs", "view": view}
@@ -594,6 +606,7 @@ def few_rows_each():
     return [len(x) for x in DataLoader(torch.arange(8.0), 1, num_workers=2)], ddp_patch.report().ledger.loaders
 
 
+@pytest.mark.slow
 def test_few_rows_of_each_rank_are_dealt(ranks):
     for lengths, loaders in ranks.call(few_rows_each, 3, enable={"batch": "per_device"}).ok().results:
         assert lengths == [3, 3, 2]
@@ -637,6 +650,7 @@ def two_optimizers():
     return [optimizer.param_groups[0]["ddp_patch_warmup"] for optimizer in optimizers]
 
 
+@pytest.mark.slow
 def test_each_optimizer_has_a_warmup_of_its_own(ranks):
     options = {"batch": "per_device", "lr_scale": "linear", "warmup": "4 epochs"}
     assert ranks.call(two_optimizers, 2, enable=options).ok().results == [[0.5, 0.5]] * 2

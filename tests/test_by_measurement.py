@@ -149,6 +149,7 @@ def steps(count=80, keeps=0, accumulate=1, width=360):
 AUTO = {"bucket_cap_mb": "auto", "gradient_as_bucket_view": "auto"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_trials_change_no_number_and_are_alike_on_all_ranks(ranks, view):
     plain = ranks.call(trained, 2, enable={"view": view}).ok().results
@@ -166,6 +167,7 @@ def test_trials_change_no_number_and_are_alike_on_all_ranks(ranks, view):
     assert cap.endswith(" times as fast as with 25.0")
 
 
+@pytest.mark.slow
 def test_three_ranks_with_accumulation_differ_in_last_digits_at_most(ranks):
     plain = ranks.call(trained, 3, 22, 0, 2).ok().results
     found = ranks.call(trained, 3, 22, 0, 2, enable={"bucket_cap_mb": "auto"}).ok().results
@@ -174,6 +176,7 @@ def test_three_ranks_with_accumulation_differ_in_last_digits_at_most(ranks):
         assert one == pytest.approx(other, rel=1e-12, abs=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_gradients_that_the_script_keeps_are_not_overwritten(ranks, view):
     plain = ranks.call(trained, 2, 30, 1, 1, 20, enable={"view": view}).ok().results
@@ -223,6 +226,7 @@ def all_habits():
     return found, list(ddp_patch.report().ledger.choices.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_what_is_chosen_changes_no_number_later(ranks, view):
     plain = ranks.call(all_habits, 2, enable={"view": view}).ok().results
@@ -234,6 +238,7 @@ def test_what_is_chosen_changes_no_number_later(ranks, view):
 # --- compression, where it was asked for ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("view", "nproc"), [("global", 2), ("local", 3)])
 def test_compression_is_tried_where_it_was_asked_for(ranks, view, nproc):
     plain = ranks.call(trained, nproc, 60, 0, 1, 20, enable={"view": view}).ok().results
@@ -286,6 +291,7 @@ def compiled():
     return built, list(ddp_patch.report().ledger.choices.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_what_is_compiled_keeps_the_defaults(ranks, view):
     for built, choices in ranks.call(compiled, 2, enable={"view": view, "comm_hook": "auto"}).ok().results:
@@ -328,6 +334,7 @@ def one_model_after_another(how):
     return list(ddp_patch.report().ledger.choices.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("how", ["kept", "gone"])
 def test_a_model_that_is_trained_no_more_leaves_the_turn_to_the_next(ranks, how, view):
@@ -357,12 +364,14 @@ def frozen_in_turn():
     return built
 
 
+@pytest.mark.slow
 def test_a_model_that_is_frozen_in_turn_is_built_with_what_is_tried(ranks):
     options = {"view": "local", "gradient_as_bucket_view": "auto"}
     for built in ranks.call(frozen_in_turn, 2, enable=options).ok().results:
         assert [view for _, view in built][1:4] == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_models_are_tried_one_after_the_other(ranks, view):
     plain = ranks.call(two_models, 2, enable={"view": view}).ok().results

@@ -37,6 +37,7 @@ def sums(found):
 # --- left alone -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_equal_ranks_compute_as_ever_for_one_small_sum_every_n_steps(ranks, view, nproc):

@@ -215,6 +215,7 @@ def train(first, last):
     return [losses, [value.double().sum().item() for value in model.state_dict().values()], torch.rand(2).tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_going_on_is_as_never_having_stopped(ranks, tmp_path, before, after):
     ((losses, weights, drawn),) = ranks.call(train, 1, 0, 5).ok().results
@@ -287,6 +288,7 @@ assert "ddp_patch" not in sys.modules and not torch.distributed.is_initialized()
 """
 
 
+@pytest.mark.slow
 def test_what_is_saved_loads_without_this_package(ranks, tmp_path):
     folder = str(Path(__file__).parent / "whole")
     saves, loads = tmp_path / "saves.py", tmp_path / "loads.py"
@@ -323,6 +325,7 @@ def saved_as_a_folder():
     return [" ".join(sorted(told.state_dict_metadata)), read["x"].tolist(), read["model"]["weight"].tolist(), failed]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_several_files_is_written_by_rank_0_and_read_by_all(ranks):
     alone = ranks.call(saved_as_a_folder, 1).ok()
     for nproc in (2, 3):

@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.slow
+
 
 def counted(runs, name, backend):
     """A backend that counts how often its graphs run, forward and backward."""

@@ -10,6 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 import ddp_patch
 
+pytestmark = pytest.mark.slow
+
 STEPS = 128
 GROUPS = []  # a thread of gloo's that lets go of a group last aborts the process (torch 2.13)
 

@@ -124,6 +124,7 @@ def test_scalars_come_back_as_one_value_per_device(ranks, nproc, reduction):
         assert numbers(result[1::2]) == pytest.approx(numbers(wanted[1::2]), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("habit", ["reads", "keeps"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_scalars_of_a_module_that_needs_the_whole_batch_are_a_vector_too(ranks, reduction, habit):

@@ -11,6 +11,8 @@ import termios
 import pexpect
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 90  # seconds until a prompt; processes start within a few
 PROMPT = r"\(+Pdb\)+ |\(com\) |Clear all breaks\? |>>> |ipdb> |\.\.\. "
 

@@ -88,6 +88,7 @@ PLAIN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the script runs as it is: see the gpu tests")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_hard_coded_devices_end_on_the_host_without_cuda(ranks, tmp_path, nproc):
@@ -388,6 +389,7 @@ def drifted(kind):
     return [[parameter.tolist() for parameter in trained], sent]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["image", "closure", "one row"])
 def test_what_every_rank_computes_does_not_drift_apart_on_accelerators(ranks, kind):
     (alone, _) = ranks.call(drifted, 1, kind).ok().results[0]
@@ -396,6 +398,7 @@ def test_what_every_rank_computes_does_not_drift_apart_on_accelerators(ranks, ki
         assert sent >= 3
 
 
+@pytest.mark.slow
 def test_gradients_that_are_averaged_are_not_sent_again(ranks):
     (alone, _) = ranks.call(drifted, 1, "dealt").ok().results[0]
     for trained, sent in ranks.call(drifted, 3, "dealt").ok().results:
@@ -425,6 +428,7 @@ UNDER_A_MODE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", UNDER_A_MODE)
 def test_scripts_with_a_default_device_do_what_one_process_does(ranks, module):
     names = UNDER_A_MODE[module]
@@ -472,6 +476,7 @@ def elsewhere():
     return [*said, *(p.double().sum().item() for p in model.parameters())]
 
 
+@pytest.mark.slow
 def test_tensors_of_ours_do_not_go_to_the_default_device(ranks):
     alone = ranks.call(elsewhere, 1).ok().results[0]
     for given in ranks.call(elsewhere, 3).ok().results:

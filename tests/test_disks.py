@@ -40,6 +40,7 @@ def environ(**more):
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
+@pytest.mark.slow
 @pytest.mark.some("3")
 @needs_mounts
 @pytest.mark.parametrize("nproc", [2, 3])
@@ -85,6 +86,7 @@ def test_a_batch_that_fits_nowhere_is_an_error_on_every_rank():
     assert "neither /dev/shm nor /dev/shm has room for it" in ranks.stderr
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_ranks_that_share_no_disk_read_what_rank_0_wrote(tmp_path):
     """As containers do that stand beside each other; `make launchers` has hosts."""

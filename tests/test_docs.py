@@ -76,6 +76,7 @@ def test_the_script_is_run_in_three_ways_and_two_more():
     assert len(re.findall(r"^\$ ", "".join(blocks("README.md", "console")), re.MULTILINE)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.some("1")
 @pytest.mark.parametrize("index", range(1, 5))
 def test_every_way_to_start_the_readmes_script_prints_the_same(readme_run, index, monkeypatch):
@@ -101,6 +102,7 @@ TELL_OF_RANKS = {"docs/effects.md", "docs/faq.md", "docs/report.md", "docs/what-
 GO_ON = {"docs/extending.md", "docs/options.md", "MIGRATION.md"}  # their blocks begin where the one before ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", PYTHON)
 def test_the_python_of_a_page_prints_on_ranks_what_it_prints_alone(ranks, tmp_path, document):
     script = tmp_path / "script.py"
@@ -112,6 +114,7 @@ def test_the_python_of_a_page_prints_on_ranks_what_it_prints_alone(ranks, tmp_pa
         assert together == "a message to a chat: done\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(5))
 def test_migrations_keep_what_is_printed(ranks, tmp_path, index):
     lines = blocks("MIGRATION.md", "diff")[index].splitlines()
@@ -158,6 +161,7 @@ def classes():
     return found
 
 
+@pytest.mark.slow
 def test_the_patch_table_is_what_the_rows_say():
     """Written anew: ``python -m ddp_patch patches --markdown`` below the heading."""
     table = shell(f"{sys.executable} -m ddp_patch patches --markdown", ROOT).stdout

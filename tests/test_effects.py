@@ -57,6 +57,7 @@ def alone(ranks):
     return outcome.results[0], tree(outcome.cwd)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("nproc", [2, 3] if THOROUGH else [3])
 def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
@@ -68,6 +69,7 @@ def test_habits_leave_and_see_what_one_process_does(ranks, alone, nproc):
     assert tree(outcome.cwd) == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_runs_that_models_and_threads_log_to_are_those_of_one_process(ranks, nproc):
     """In processes of its own: wandb's service goes on in the folder where it was started."""
@@ -107,6 +109,7 @@ def what_a_summary_says():
     return seen
 
 
+@pytest.mark.slow
 def test_the_summary_of_a_run_is_rank_0s(ranks):
     (wanted,) = ranks.call(what_a_summary_says, 1).ok().results
     assert wanted[:4] == [-1, [], 5, 28.0]
@@ -320,6 +323,7 @@ def agents():
     return said
 
 
+@pytest.mark.slow
 def test_agents_that_would_part_the_ranks_are_refused(ranks):
     results = ranks.call(agents, 2).ok().results
     assert results[0] == results[1]
@@ -368,6 +372,7 @@ def asked_for_files():
     return [(asked.count + awaited.count) / 10, store.num_keys() - left]
 
 
+@pytest.mark.slow
 def test_a_file_costs_a_rank_as_many_requests_however_many_ranks_there_are(ranks):
     few, many = ranks.call(asked_for_files, 2).ok().results, ranks.call(asked_for_files, 6).ok().results
     assert many[0][0] == few[0][0] <= 10
@@ -403,6 +408,7 @@ def asked_for_steps():
     return found
 
 
+@pytest.mark.slow
 def test_steps_ask_the_store_for_nothing_and_the_watch_asks_once_a_second(ranks):
     results = ranks.call(asked_for_steps, 3).ok().results
     for few, many in results:
@@ -421,6 +427,7 @@ def seeded_often():
     return [most, torch.initial_seed()]
 
 
+@pytest.mark.slow
 def test_little_is_left_behind_where_ranks_are_not_waited_for(ranks):
     results = ranks.call(seeded_often, 3).ok().results
     assert max(most for most, _ in results) < 400

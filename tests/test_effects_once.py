@@ -18,6 +18,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
@@ -47,6 +48,7 @@ def texts_of_numpy_later():
     return texts_of_numpy()
 
 
+@pytest.mark.slow
 def test_numpy_writes_and_reads_texts_of_rank_0(ranks):
     for function in (texts_of_numpy, texts_of_numpy_later):
         results = ranks.call(function, 3).ok().results
@@ -106,6 +108,7 @@ def temporary_files_that_are_listed():
     return seen
 
 
+@pytest.mark.slow
 def test_temporary_files_are_listed_as_one_process_finds_them(ranks):
     alone, several = (ranks.call(temporary_files_that_are_listed, nproc).ok() for nproc in (1, 3))
     assert several.results == alone.results * 3
@@ -210,6 +213,7 @@ def large_answers():
     return [lengths, seen, keys]
 
 
+@pytest.mark.slow
 def test_answers_of_any_size_reach_every_rank(ranks):
     results = ranks.call(large_answers, 3).ok().results
     assert results[0][0] == [20_000_001, 20_000_007, 9_000_000, 4499998500000, 10_000_000]
@@ -294,6 +298,7 @@ def threads_that_a_library_holds():
     return seen
 
 
+@pytest.mark.slow
 def test_threads_that_a_library_holds_for_the_script_are_waited_for(ranks):
     (alone,) = ranks.call(threads_that_a_library_holds, 1).ok().results
     assert ranks.call(threads_that_a_library_holds, 3).ok().results == [alone] * 3
@@ -310,6 +315,7 @@ def a_forest():
     return count._count - before
 
 
+@pytest.mark.slow
 def test_threads_of_a_librarys_own_meet_nobody(ranks):
     assert ranks.call(a_forest, 2).ok().results == [0, 0]
 
@@ -373,6 +379,7 @@ def commands_that_libraries_run():
     return [seen, Path("log.txt").read_text(), Path("asked.txt").read_text(), Path("imports.txt").read_text()]
 
 
+@pytest.mark.slow
 def test_commands_that_a_library_runs_for_the_script_run_once(ranks):
     ((seen, log, asked, imports),) = ranks.call(commands_that_libraries_run, 1).ok().results
     assert (log, asked, imports) == ("a\nb\nc\n", "d\n", "imported\n")
@@ -550,6 +557,7 @@ def commands_beside_large_folders():
     return [seen, counts]
 
 
+@pytest.mark.slow
 def test_a_large_temporary_folder_is_looked_into_for_commands_that_name_it(ranks):
     ((alone, _),) = ranks.call(commands_beside_large_folders, 1).ok().results
     results = ranks.call(commands_beside_large_folders, 2).ok().results

@@ -28,6 +28,7 @@ def run(*command, **env):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_alone_it_says_so():
     done = run(*ENV, DDP_PATCH_NPROC="3", GLOO_SOCKET_IFNAME="lo")
     assert done.returncode == 0, done.stderr
@@ -38,6 +39,7 @@ def test_alone_it_says_so():
     assert "DDP_PATCH_NPROC=3" in done.stdout
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_show_one_table():
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ENV, "--json")
     assert done.returncode == 0, done.stderr
@@ -48,6 +50,7 @@ def test_ranks_of_torchrun_show_one_table():
     assert found["ranks"][1]["set_by"]["torchrun"]["RANK"] == "1"
 
 
+@pytest.mark.slow
 def test_a_rank_that_nobody_joins_says_so():
     named = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     done = run(*ENV, **named, DDP_PATCH_TIMEOUT="2")
@@ -56,6 +59,7 @@ def test_a_rank_that_nobody_joins_says_so():
     assert re.search(r"problem: Rank 0 on \S+ waited 2 seconds for rank 1, of 2, which did not come", done.stdout)
 
 
+@pytest.mark.slow
 def test_contradicting_launchers_are_shown_with_what_they_set():
     done = run(*ENV, PMI_RANK="0", PMI_SIZE="3", RANK="1", WORLD_SIZE="2", MASTER_ADDR="a", MASTER_PORT="1")
     assert done.returncode == 1
@@ -63,12 +67,14 @@ def test_contradicting_launchers_are_shown_with_what_they_set():
     assert "set by mpirun (MPICH, Intel MPI):\n  PMI_RANK=0, PMI_SIZE=3\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_another_argument_is_refused():
     done = run(*ENV, "--yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "it takes --json, and no --yaml" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
@@ -95,6 +101,7 @@ def test_more_ranks_than_accelerators_are_a_problem(monkeypatch):
     assert (command._alone(None)["would_start"], command._alone(None)["problem"]) == (2, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_rank_1", "words"),
     [

@@ -70,6 +70,7 @@ def test_example_differs_from_a_legacy_script_by_one_line(example):
     assert not re.search(r"ddp|distributed|accelerat|world_size|\brank\b", code, re.IGNORECASE)
 
 
+@pytest.mark.slow
 @pytest.mark.some("digits_gan")
 @each_example
 def test_example_prints_on_two_ranks_what_it_prints_alone(ranks, tmp_path, example):

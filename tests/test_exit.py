@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE, THOROUGH
 
+pytestmark = pytest.mark.slow
+
 TINY = Path(__file__).parent / "parity" / "scripts" / "tiny.py"
 
 

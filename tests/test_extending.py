@@ -128,6 +128,7 @@ def trained(inside, loss):
     return found, gathers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inside", "loss"), [("", "own"), ("", "of torch"), ("own", ""), ("of torch", "")])
 def test_registered_functions_are_those_of_the_whole_batch(ranks, inside, loss):
     ((wanted, _),) = ranks.call(trained, 1, inside, loss).ok().results
@@ -155,6 +156,7 @@ def named_and_in_half_precision():
     ]
 
 
+@pytest.mark.slow
 def test_arguments_keep_their_names_and_half_precision_adds_up_in_float(ranks):
     (wanted,) = ranks.call(named_and_in_half_precision, 1).ok().results
     for nproc in (2, 3):

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ENDS = """
 import atexit, logging, logging.handlers, tempfile
 temporary = tempfile.TemporaryDirectory(dir=".")

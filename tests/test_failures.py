@@ -16,6 +16,8 @@ import torch
 from conftest import THOROUGH
 from failures import GONE, KINDS, MEETINGS
 
+pytestmark = pytest.mark.slow
+
 TIMES = int(os.environ.get("FAILURES", "0"))  # of each kind; make failures tries 10
 WITHIN = 30.0  # seconds
 SOME = KINDS if THOROUGH or TIMES else KINDS[::6]

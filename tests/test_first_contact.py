@@ -92,6 +92,7 @@ def train(model):
 ROWS = "ddp_patch: Linear (10 parameters) is the model; each rank computes its rows."
 
 
+@pytest.mark.slow
 @pytest.mark.some("said1")
 @pytest.mark.parametrize(
     ("trained", "said"),
@@ -126,12 +127,14 @@ def test_the_line_leaves_progress_bars_alone(tmp_path):
     assert "ddp_patch: " not in quiet.stderr
 
 
+@pytest.mark.slow
 def test_one_process_says_nothing(tmp_path):
     (tmp_path / "script.py").write_text(ANSWERS)
     done = run(tmp_path, "script.py")
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
+@pytest.mark.slow
 def test_an_option_after_the_script_is_named(tmp_path):
     (tmp_path / "script.py").write_text("import sys; print(sys.argv[1:])\n")
     done = run(tmp_path, "-m", "ddp_patch", "script.py", "--nproc", "2")
@@ -156,6 +159,7 @@ def test_a_near_miss_is_named(tmp_path):
     assert "OptionError: DDP_PATCH_NPROCS is set, and is no option. Did you mean 'DDP_PATCH_NPROC'?" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_traceback_is_the_scripts(tmp_path):
     (tmp_path / "script.py").write_text(FAILS)
     done = run(tmp_path, "script.py", DDP_PATCH_NPROC="2", DDP_PATCH_QUIET="1")

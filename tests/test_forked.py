@@ -42,6 +42,7 @@ def outcomes(ranks, tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_children_end_as_in_one_process(outcomes):
     alone, spread = outcomes
     assert spread.stdout == [alone.stdout[0], ""]

@@ -63,6 +63,7 @@ def accumulating(every, steps=6, ragged=0, read=False):
     }
 
 
+@pytest.mark.slow
 def test_accumulation_is_learned_from_the_first_step(ranks):
     once = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"]
     often = ranks.call(accumulating, 2, 8).ok().results[0]
@@ -73,6 +74,7 @@ def test_accumulation_is_learned_from_the_first_step(ranks):
     assert not often["patched"]
 
 
+@pytest.mark.slow
 def test_accumulation_can_be_declared(ranks):
     once = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"]
     declared = ranks.call(accumulating, 2, 8, enable={"accumulate": 8}).ok().results[0]
@@ -102,6 +104,7 @@ def ragged_epochs():
     return late[1:]
 
 
+@pytest.mark.slow
 def test_gradients_that_are_read_between_are_averaged_where_they_are_read(ranks):
     read = ranks.call(accumulating, 2, 4, 6, 0, True).ok().results[0]
     often = ranks.call(accumulating, 2, 1).ok().results[0]["bytes"][-1]
@@ -282,6 +285,7 @@ def test_options_arrive_at_ddp_and_change_no_number(ranks, option, value, seen):
     assert result["losses"] == pytest.approx(plain["losses"], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hook"), [("fp16", "fp16_compress_hook"), ("bf16", "bf16_compress_hook"), ("powersgd", "powerSGD_hook")]
 )
@@ -303,6 +307,7 @@ def running_mean_of_one_step():
     return model[0].running_mean.item()
 
 
+@pytest.mark.slow
 def test_batch_norm_sees_this_ranks_rows_if_it_is_told_to(ranks):
     assert ranks.call(running_mean_of_one_step, 2).ok().results == [1.5, 1.5]
     assert ranks.call(running_mean_of_one_step, 2, enable={"sync_batchnorm": False}).ok().results == [0.5, 2.5]
@@ -440,6 +445,7 @@ def ddps_of_heads_that_take_turns(turns):
     return losses, len(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "count"), [("in each step", 4), ("and then do not", 5), ("of sixty steps", 5)])
 def test_heads_that_take_turns_get_no_ddp_in_each_step(ranks, turns, count):
     ((wanted, none),) = ranks.call(ddps_of_heads_that_take_turns, 1, turns).ok().results
@@ -480,6 +486,7 @@ def forwards_of_ddp(compiles):
     return [count, "torch._dynamo.eval_frame" in sys.modules]
 
 
+@pytest.mark.slow
 def test_ddps_own_forward_is_for_what_is_compiled(ranks):
     """A third of what a small model's forward costs: it enters the profiler, and TorchDynamo's guards."""
     assert ranks.call(forwards_of_ddp, 2, False).ok().results == [[0, True]] * 2

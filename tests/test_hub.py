@@ -10,6 +10,7 @@ import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
 import torch
 
 HUBCONF = """
@@ -102,6 +103,7 @@ def first_run(address):
     return seen
 
 
+@pytest.mark.slow
 def test_a_first_run_downloads_what_one_process_does(ranks):
     with served() as (address, asked):
         alone = ranks.call(first_run, 1, address).ok()

@@ -121,6 +121,7 @@ def environment(folder, commands):
     return folder / "env" / "bin", packages
 
 
+@pytest.mark.slow
 @pytest.mark.some("as it is")
 @pytest.mark.skipif(not (Path(sys.prefix) / "pyvenv.cfg").exists(), reason="not in a virtual environment")
 @pytest.mark.parametrize("by_name", [True, False], ids=["as it is", "by a link"])

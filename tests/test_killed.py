@@ -25,6 +25,7 @@ def save_for_ever(steps, scratch):
             log.write(f"{step}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, CHUNK))
 def test_a_killed_job_leaves_whole_checkpoints_and_nothing_else(ranks, first, tmp_path):
     draw = random.Random(first)

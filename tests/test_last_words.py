@@ -67,6 +67,7 @@ print("goes on", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("sys.exit(3)")
 @pytest.mark.parametrize(
     ("handler", "seconds", "last", "said", "code"),
@@ -104,6 +105,7 @@ for number, (x,) in enumerate(DataLoader(TensorDataset(torch.arange(80.0)[:, Non
 """
 
 
+@pytest.mark.slow
 def test_a_crash_in_c_names_the_line_of_the_script(tmp_path):
     (tmp_path / "train.py").write_text(CRASHES)
     here = next(number for number, line in enumerate(CRASHES.splitlines(), 1) if line.endswith("# here"))
@@ -167,6 +169,7 @@ def test_an_exit_at_once_is_one_where_nothing_can_be_said(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_with_children_is_ended_with_them():
     text = HELD.format(handler="import subprocess; child = subprocess.Popen(['sleep', '9'])", seconds=20, last="")
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -121,6 +121,7 @@ def test_a_notebooks_kernel_is_not_started_again():
             program.own_command(argv, "/py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["import ddp_patch; ddp_patch.enable(nproc=2)", "ddp_patch.enable(nproc=2)"])
 def test_a_test_is_not_started_again(tmp_path, line):
     """By the way that it is run: what it prints would go to pytest's files, which nobody reads then."""
@@ -131,6 +132,7 @@ def test_a_test_is_not_started_again(tmp_path, line):
     assert "Write ddp_patch.launch(train, nproc=2) in a test, or ddp_patch.enable(nproc=1)." in done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_under_a_launcher_names_the_hash(tmp_path):
     (tmp_path / "test_a.py").write_text("import ddp_patch\n\ndef test(): ddp_patch.enable()\n")
     done = run("-m", "pytest", "-p", "no:cacheprovider", "test_a.py", cwd=tmp_path, **RANK)
@@ -147,6 +149,7 @@ def test_a_script_that_imports_pytest_is_started_again(tmp_path):
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_an_older_torch_is_named_before_anything_starts(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\n\ntorch.__version__ = '2.9.1+cu128'\nimport ddp_patch\n\nddp_patch.enable(nproc=2)\n"
@@ -189,6 +192,7 @@ with ddp_patch.per_rank():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("arguments1")
 @pytest.mark.parametrize(
     ("arguments", "given"),
@@ -214,6 +218,7 @@ def test_a_script_is_started_again_from_where_it_was(tmp_path, arguments, given)
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 @pytest.mark.some("below")
 @pytest.mark.parametrize("imported", ["above", "below"])
 def test_a_module_is_started_again_from_where_it_was(tmp_path, imported):
@@ -243,6 +248,7 @@ def test_where_modules_were_looked_for_tells_where_the_program_was(monkeypatch, 
     assert program.folder_of_start() == expected.format(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_hash_that_a_script_draws_is_not_the_ranks(tmp_path):
     """Under a launcher, another one on each rank and at each start."""
     (tmp_path / "train.py").write_text(
@@ -265,6 +271,7 @@ def test_a_hash_that_a_script_draws_is_not_the_ranks(tmp_path):
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 def test_ranks_that_a_launcher_forks_keep_its_hash(tmp_path):
     """A program of theirs to start again is not there: theirs is the launcher."""
     (tmp_path / "launch.py").write_text(
@@ -298,6 +305,7 @@ def twin(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_children_of_another_multiprocessing_are_no_program(tmp_path, twin):
     (tmp_path / "train.py").write_text(
         "import ddp_patch\n\n"
@@ -313,6 +321,7 @@ def test_children_of_another_multiprocessing_are_no_program(tmp_path, twin):
     assert (done.returncode, done.stdout) == (0, "[4, 9]\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["-u"], ["-", "--epochs", "3"]])
 def test_a_script_from_standard_input_is_refused(arguments):
     done = subprocess.run(
@@ -327,6 +336,7 @@ def test_a_script_from_standard_input_is_refused(arguments):
     assert "typed at a prompt or read from standard input" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_takes_no_hash_is_refused(tmp_path):
     (tmp_path / "train.py").write_text("import ddp_patch\n\nddp_patch.enable(nproc=2)\n")
     done = subprocess.run(
@@ -478,6 +488,7 @@ def free_port():
         return str(held.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_a_launcher_need_not_say_what_is_local(tmp_path):
     """As recipes for SLURM have it: no LOCAL_RANK, no LOCAL_WORLD_SIZE, no agent's store."""
     (tmp_path / "train.py").write_text(PLACED)
@@ -502,6 +513,7 @@ def test_a_launcher_need_not_say_what_is_local(tmp_path):
         assert (tmp_path / f"place.{rank}").read_text() == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_the_others_do_not_come_to_says_so(tmp_path, rank):
     (tmp_path / "train.py").write_text(PLACED)
@@ -547,18 +559,21 @@ def check_same(done, alone):
     assert got == {**alone, "kind": "BatchTensor"}
 
 
+@pytest.mark.slow
 def test_a_script_starts_its_own_ranks_and_leaves_no_folder(plain, tmp_path):
     script, alone = plain
     check_same(run("-O", script, "--flag", "a b", DDP_PATCH_NPROC="2", TMPDIR=str(tmp_path)), alone)
     assert not [name for name in os.listdir(tmp_path) if not name.startswith("torchinductor_")]  # a cache, of torch
 
 
+@pytest.mark.slow
 def test_torchrun_is_joined_and_string_hashes_agree(plain):
     script, alone = plain
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, "--flag", "a b")
     check_same(done, {**alone, "flags": 0})
 
 
+@pytest.mark.slow
 def test_accelerate_launch_is_joined(plain):
     script, alone = plain
     done = run(
@@ -587,6 +602,7 @@ use_cpu: false
 """
 
 
+@pytest.mark.slow
 def test_accelerate_launch_is_joined_with_a_config_file(plain, tmp_path):
     script, alone = plain
     (tmp_path / "config.yaml").write_text(ACCELERATES)
@@ -594,6 +610,7 @@ def test_accelerate_launch_is_joined_with_a_config_file(plain, tmp_path):
     check_same(run("-m", "accelerate.commands.launch", *config, script, "--flag", "a b"), {**alone, "flags": 0})
 
 
+@pytest.mark.slow
 def test_a_module_is_run_as_python_runs_it(tmp_path):
     package = tmp_path / "pack"
     package.mkdir()
@@ -642,6 +659,7 @@ for make in (nn.Linear, Whole, lambda *sizes: nn.DataParallel(nn.Linear(*sizes))
 PRECISION = {"ACCELERATE_DYNAMO_BACKEND": "NO"}  # which accelerate launch sets as well
 
 
+@pytest.mark.slow
 def test_a_precision_that_a_shell_exports_is_not_the_scripts(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRECISE)
@@ -649,6 +667,7 @@ def test_a_precision_that_a_shell_exports_is_not_the_scripts(ranks, tmp_path):
     assert ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout[0] == wanted
 
 
+@pytest.mark.slow
 def test_accelerates_bf16_is_autocast_around_the_model(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRECISE)
@@ -695,6 +714,7 @@ if ddp_patch.report().world_size > 1:
 """
 
 
+@pytest.mark.slow
 def test_accelerates_fp16_scales_losses_as_a_grad_scaler_by_hand(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCALED)
@@ -761,6 +781,7 @@ for name in sorted(said):
 """
 
 
+@pytest.mark.slow
 def test_a_script_sees_gradients_at_their_true_size_under_accelerates_fp16(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SEEN)
@@ -805,6 +826,7 @@ def untouched(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argument", ["none", "raise", "exit", "text"])
 def test_command_line_runs_a_script_as_python_does(untouched, argument):
     wanted = run("sub/plain.py", argument, "-x", cwd=untouched)
@@ -812,6 +834,7 @@ def test_command_line_runs_a_script_as_python_does(untouched, argument):
     assert (done.returncode, done.stdout, done.stderr) == (wanted.returncode, wanted.stdout, wanted.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "zip file"])
 def test_command_line_runs_a_folder_and_a_zip_file_as_python_does(tmp_path, kind):
     folder = tmp_path / "app"
@@ -830,6 +853,7 @@ def test_command_line_runs_a_folder_and_a_zip_file_as_python_does(tmp_path, kind
             assert done.stderr.startswith("".join(said))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argument", "code"), [("raise", 1), ("exit", 5)])
 def test_command_line_keeps_the_ending_on_two_ranks(untouched, argument, code):
     wanted = run("sub/plain.py", argument, cwd=untouched)
@@ -863,6 +887,7 @@ def test_command_line_refuses_what_it_cannot_do(tmp_path, arguments, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py"))[: None if THOROUGH else 2])
 def test_untouched_scripts_print_the_same_through_the_command_line(ranks, tmp_path, name):
@@ -873,6 +898,7 @@ def test_untouched_scripts_print_the_same_through_the_command_line(ranks, tmp_pa
     compare_text(done.stdout, wanted.stdout[0])
 
 
+@pytest.mark.slow
 def test_a_program_from_standard_input_says_what_to_write():
     done = subprocess.run(
         [sys.executable, "-"],
@@ -974,6 +1000,7 @@ def test_gloo_is_asked_for_the_address_of_the_interface_that_is_named(monkeypatc
     assert interfaces.address() == ""
 
 
+@pytest.mark.slow
 def test_an_interface_that_is_not_there_ends_every_rank_with_its_name(tmp_path):
     (tmp_path / "train.py").write_text("import ddp_patch; ddp_patch.enable()\nprint('trained')\n")
     environ = {**os.environ, "DDP_PATCH_NPROC": "2", "GLOO_SOCKET_IFNAME": "ib7"}
@@ -1005,6 +1032,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unreached", [0, 1])  # the store is rank 0's
 def test_a_rank_that_cannot_connect_is_named_by_all(tmp_path, unreached):
     """Each started by hand: no launcher ends the others."""

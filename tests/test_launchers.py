@@ -81,6 +81,7 @@ def test_the_shell_of_srun_pty_is_one_process_and_what_srun_starts_in_it_is_not(
     assert told is None if is_shell else told.rank == 3
 
 
+@pytest.mark.slow
 def test_a_single_pod_starts_ranks_of_its_own(tmp_path):
     (tmp_path / "train.py").write_text("import ddp_patch\n\nddp_patch.enable(nproc=2)\nprint(ddp_patch.world_size())\n")
     pod = {**PYTORCHJOB, "RANK": "0", "WORLD_SIZE": "1", "PET_NNODES": "1", "PET_NODE_RANK": "0"}

@@ -103,11 +103,13 @@ def test_no_file_is_long():
     assert {path: length for path, length in lengths.items() if length > 250} == {}
 
 
+@pytest.mark.slow
 def test_no_import_runs_up():
     up = {(room, other) for room, other, at_once in imports() if at_once and FLOOR[other] >= FLOOR[room]}
     assert up == set()
 
 
+@pytest.mark.slow
 def test_doors_to_what_is_above_are_few():
     up = {(room, other) for room, other, at_once in imports() if not at_once and FLOOR[other] >= FLOOR[room]}
     assert up == DOORS

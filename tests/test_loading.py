@@ -97,6 +97,7 @@ def workers_seen(collated):
     return sorted({int(row[1]) for batch in loader for row in batch.tolist()})
 
 
+@pytest.mark.slow
 def test_the_reader_has_all_workers_and_dealt_loaders_their_share(ranks):
     assert ranks.call(workers_seen, 2, True).ok().results == [[3], [3]]
     assert ranks.call(workers_seen, 2, False).ok().results == [[2], [2]]
@@ -210,6 +211,7 @@ def random_loaders(first, count):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 def test_random_loaders_give_the_batches_of_one_process_in_its_order(ranks, nproc):
@@ -277,6 +279,7 @@ def a_worker_dies(collated):
     return "nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collated", [False, True])
 def test_a_worker_that_dies_is_an_error_on_every_rank_that_names_the_dataset(ranks, collated):
     outcome = ranks.call(a_worker_dies, 2, collated)
@@ -440,6 +443,7 @@ def stacked(samples):
     return torch.stack([row for row, _ in samples]), [name for _, name in samples]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "rows of workers", "collate", "shard_batch"])
 def test_a_background_generator_changes_nothing(ranks, kind):
     wanted = train_with_a_background_generator(kind)
@@ -552,6 +556,7 @@ def an_item_stops_the_iteration():
         batch.tolist()
 
 
+@pytest.mark.slow
 def test_an_item_that_stops_the_iteration_on_one_rank_is_an_error(ranks):
     outcome = ranks.call(an_item_stops_the_iteration, 2)
     assert not outcome.late
@@ -590,6 +595,7 @@ def out_of_order(folder):
     return [[part.item() for part in item] for item in loader]
 
 
+@pytest.mark.slow
 def test_batches_out_of_order_come_as_on_one_process(ranks):
     (alone,) = ranks.call(out_of_order, 1, "marks").ok().results
     assert alone != sorted(alone, key=lambda item: item[1])
@@ -855,6 +861,7 @@ def forgotten_loaders():
     return [kept() is None for kept in left], len(multiprocessing.active_children())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["global", "local"])
 def test_loaders_whose_workers_go_on_go_with_the_script_s_last_reference(ranks, view):
     for gone, children in ranks.call(forgotten_loaders, 2, enable={"view": view}).ok().results:
@@ -875,6 +882,7 @@ def reads_batches_again(how):
         return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -910,6 +918,7 @@ class Slow(Dataset):
         return float(i)
 
 
+@pytest.mark.slow
 def test_a_loader_that_keeps_its_position_gives_all_ranks_one_order(ranks):
     for batches, in_order in ranks.call(stateful_out_of_order, 2).ok().results:
         assert batches == [[4.0 * at + i for i in range(4)] for at in range(4)]
@@ -946,6 +955,7 @@ def draws_as_it_is_read(seed):
     return "drawn"
 
 
+@pytest.mark.slow
 def test_a_generator_that_is_made_while_rows_are_dealt_is_refused(ranks):
     for said in ranks.call(draws_as_it_is_read, 2, 3).ok().results:
         assert "made a generator while it was read (Generator 3), so that each rank drew for its own rows" in said

@@ -206,6 +206,7 @@ def one_goes_its_own_way(how):
                 optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -241,6 +242,7 @@ def decides_rates_by_its_own_rows(how):
     return optimizer.param_groups[0]["lr"]
 
 
+@pytest.mark.slow
 def test_ranks_that_train_at_other_rates_are_told_so(ranks):
     outcome = ranks.call(decides_rates_by_its_own_rows, 2, "its own", enable={"view": "local"})
     assert not outcome.late
@@ -289,6 +291,7 @@ def raises_between_two_backwards():
             optimizer.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_while_gradients_wait_keeps_nobody_waiting(ranks):
     outcome = ranks.call(raises_between_two_backwards, 2, enable={"view": "local"}, timeout=30)
     assert not outcome.late
@@ -306,6 +309,7 @@ def two_loaders_at_once(first=53, second=52):
     return habits.weights(model)
 
 
+@pytest.mark.slow
 def test_two_loaders_at_once_are_weighed_where_ranks_have_the_same_shares_of_both(ranks):
     (alone,) = ranks.call(two_loaders_at_once, 1, 53, 53).ok().results
     for found in ranks.call(two_loaders_at_once, 2, 53, 53, enable={"view": "local", "tail": "exact"}).ok().results:
@@ -338,6 +342,7 @@ def renews_statistics(how):
     return len(x)
 
 
+@pytest.mark.slow
 def test_statistics_of_a_batch_with_fewer_rows_than_ranks_are_an_error_under_an_exact_tail(ranks):
     exact = {"view": "local", "tail": "exact"}
     for how in ("update_bn", "in training"):
@@ -419,6 +424,7 @@ def trains_two(is_frozen):
     return habits.weights(makes, tells), ledger.late, ledger.deferred
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_a_step_averages_the_gradients_that_it_reads(ranks, is_frozen):
     ((alone, _, _),) = ranks.call(trains_two, 1, is_frozen).ok().results
@@ -721,6 +727,7 @@ def validates_between_epochs(how):
     return [losses, habits.weights(model)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("how", ["whole", "with gradients", "a part"])
 def test_an_exact_tail_survives_a_validation_between_epochs(ranks, how, nproc):
@@ -730,6 +737,7 @@ def test_an_exact_tail_survives_a_validation_between_epochs(ranks, how, nproc):
         same(found, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_exact_tail_survives_a_validation_before_it_and_beside_it(ranks, at, nproc):
@@ -812,6 +820,7 @@ def seeded_when_drawn(seed, kind, workers):
     return sorted(ddp_patch.gather(torch.cat(found)).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["torch", "numpy", "random"])
 def test_a_sampler_that_seeds_a_generator_draws_alike_on_all_ranks(ranks, seed):
     for kind, workers in (("batches", 1), ("batches", 0), ("rows", 0)):
@@ -880,6 +889,7 @@ def a_loader_with_a_position(sampler):
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_loader_that_keeps_its_position_needs_a_sampler_of_its_own(ranks):
     for said in ranks.call(a_loader_with_a_position, 2, False, enable={"view": "local"}).ok().results:
         assert "a StatefulDataLoader keeps its position for checkpoints" in said
@@ -969,6 +979,7 @@ def catches_what_one_rank_meets(of_all):
     return skipped
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_that_the_script_catches_ends_the_job(ranks):
     outcome = ranks.call(catches_what_one_rank_meets, 2, False, enable={"view": "local"})
     assert not outcome.late

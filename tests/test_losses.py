@@ -136,6 +136,7 @@ def ignoring(kind):
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_loss_of_what_became_of_outputs_ignores_targets(ranks, kind):
     (wanted,) = ranks.call(ignoring, 1, kind).ok().results

@@ -106,6 +106,7 @@ for x, y in loader:
 """
 
 
+@pytest.mark.slow
 def test_rows_of_a_script_that_distributes_itself_are_those_of_all_its_ranks(script, tmp_path):
     alone = measured(script, ACCELERATED, tmp_path / "one", 1)
     both = measured(script, ACCELERATED, tmp_path / "two", 2)
@@ -145,6 +146,7 @@ for pictures, targets in DataLoader(Pictures(), 8, collate_fn=lambda b: tuple(zi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(("target", "workers"), [("i % 5", 0), ("{'boxes': torch.ones(2, 4)}", 2)])
 def test_a_list_of_pictures_has_as_many_rows_as_pictures(script, tmp_path, ranks, target, workers):
@@ -195,6 +197,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize(
     ("text", "wanted"),

@@ -84,6 +84,7 @@ def fails_on_one_rank(call):
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_no_memory_on_one_rank_ends_all_of_them(ranks, call):
     outcome = ranks.call(fails_on_one_rank, 3, call)
@@ -139,6 +140,7 @@ def peaks(inside):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [True, False], ids=["a loss inside", "a loss outside"])
 def test_logits_of_a_ranks_rows_go_as_early_as_on_one_process(ranks, inside):
     alone = ranks.call(peaks, 1, inside).ok().results[0]

@@ -798,6 +798,7 @@ def test_a_batch_of_each_rank_is_said_to_be_one():
     assert ["multiply it" in reason for _, reason in found] == [True]
 
 
+@pytest.mark.slow
 def test_the_collection_is_migrated_in_less_time_than_libcst_takes_to_name_its_scopes():
     texts = [(p.name, p.read_text()) for p in LEGACY]
     own = libcsts = 0.0  # seconds of this process, in turns

@@ -288,6 +288,7 @@ def launcher(tmp_path_factory):
     started.end()
 
 
+@pytest.mark.slow
 @pytest.mark.some("main.py-ddp")
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 @pytest.mark.parametrize("script", FOLDERS)
@@ -377,6 +378,7 @@ def test_a_file_that_reads_and_writes_nothing_stays(folder):
     assert migrated(folder, {"run.py": run, "engine.py": ENGINE, "generate.py": reads})["generate.py"] == reads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_one_rank_writes_what_another_file_saves(folder, launcher, target):
     files = {"run.py": SAVES, "engine.py": ENGINE, "util.py": UTIL}

@@ -86,6 +86,7 @@ print("mean", round(test() / len(test_loader), 12))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("ddp-3")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
@@ -98,6 +99,7 @@ def test_sizes_that_ranks_do_not_divide_change_no_number(launcher, target, nproc
     assert out[1:] == [""] * (nproc - 1)
 
 
+@pytest.mark.slow
 def test_more_ranks_than_batches_evaluate_the_same(launcher):
     text = UNEVEN.replace("batch_size=8", "batch_size=40")
     wanted, _ = launcher.run(text, "few.py", 1)
@@ -105,6 +107,7 @@ def test_more_ranks_than_batches_evaluate_the_same(launcher):
     assert out[0] == wanted[0]
 
 
+@pytest.mark.slow
 def test_a_batch_that_ranks_cannot_share_is_refused(launcher):
     with pytest.raises(AssertionError, match="a batch of 12 rows cannot be shared evenly by 5 ranks"):
         launcher.run(rewrite(UNEVEN, "ddp", "five.py"), "five.py", 5)
@@ -147,6 +150,7 @@ if other is not None:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
 def test_a_writer_is_there_on_every_rank(launcher, target):
     after = rewrite(LOGGED, target, "logged.py")
@@ -198,6 +202,7 @@ Trainer().fit()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["Trainer().fit()", "trainer = Trainer()\ntrainer.fit()"])
 @pytest.mark.parametrize("seed", ["torch.manual_seed(0)\n", ""])
 def test_a_class_that_trains_splits_alike_on_every_rank(launcher, seed, begun):

@@ -92,6 +92,7 @@ def losses(text):
     return [float(number) for line in lines for number in _LOSS.findall(line)]
 
 
+@pytest.mark.slow
 @pytest.mark.some("ddp-trainer")
 @pytest.mark.collection
 @pytest.mark.parametrize("path", cases(SHORT))
@@ -107,6 +108,7 @@ def test_two_ranks_reach_the_loss_of_one_process(launcher, path, target):
         assert losses(out[0]) == pytest.approx(losses(wanted), rel=CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.collection
 @pytest.mark.parametrize("path", cases(("ddp_by_hand.py",)))
 def test_with_the_line_two_ranks_print_what_one_process_prints(launcher, path):
@@ -120,6 +122,7 @@ def test_with_the_line_two_ranks_print_what_one_process_prints(launcher, path):
         compare_text(out[0], wanted, precision=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.collection
 @pytest.mark.parametrize("path", cases(("digits_dataparallel.py",)))
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])
@@ -144,6 +147,7 @@ def test_where_only_draws_differ_another_seed_differs_as_much(launcher, name, ta
     assert max(abs(a - b) for a, b in zip(losses(on_two[0]), losses(wanted), strict=True)) < 3 * max(spread)
 
 
+@pytest.mark.slow
 @pytest.mark.some("torchrun")
 @pytest.mark.parametrize(
     ("target", "command"),

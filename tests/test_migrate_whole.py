@@ -104,6 +104,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("ddp-3")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("target", ["ddp", "accelerate"])

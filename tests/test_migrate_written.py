@@ -152,6 +152,7 @@ def script(form):
     return HEAD + WORK + FORMS[form] + RUN.replace("from engine import fit\n", ENGINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["0", "1"])
 def test_all_ranks_find_what_one_of_them_writes(late, launcher, tmp_path):
     text = HEAD + WORK.replace("LATE", late)
@@ -187,6 +188,7 @@ def test_the_way_back_leaves_nothing(form, tmp_path):
     assert "until it is" not in back
 
 
+@pytest.mark.slow
 def test_a_module_beside_writes_and_the_script_waits(launcher, tmp_path):
     module = HEAD + WORK + FORMS["found_or_made"].replace('\nmade = rows("rows.npy")\n', "")
     train = (
@@ -215,6 +217,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["keep(i, net(inputs))", 'np.save(f"predicted/{i}.npy", net(inputs).numpy())'])
 def test_ranks_that_write_less_often_than_others_wait_for_nobody_in_between(keep, launcher, tmp_path):
     """Three batches for two ranks; a rank that waited for its third batch's write would wait for ever."""

@@ -117,6 +117,7 @@ def norm_case(kind, mode, by_kernels=False):
     return {"losses": losses, "values": values, "hooked": all(hooked), "layer": model.module[0] is layer}
 
 
+@pytest.mark.quick("False-1-plain", "False-2-plain")
 @pytest.mark.parametrize("mode", ["plain", "cumulative", "stateless", "no affine"])
 @pytest.mark.parametrize("kind", [1, 2, 3])
 @pytest.mark.parametrize("by_kernels", [False, True])
@@ -206,6 +207,7 @@ def double_backward_of_batch_norm(by_kernels=False):
     return losses + [p.sum().item() for p in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_kernels", [False, True])
 def test_gradient_penalty_through_batch_norm(ranks, by_kernels):
     """The kernels of SyncBatchNorm have no derivative: torch's own cannot do this."""
@@ -264,6 +266,7 @@ def flat(value):
     return [float(value)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_gradients_are_global_on_odd_paths(ranks, nproc):
     wanted = flat(ranks.call(odd_gradients, 1).ok().results[0])
@@ -446,6 +449,7 @@ def streams():
     return masks, torch.rand(3).tolist()
 
 
+@pytest.mark.slow
 def test_dropout_differs_between_ranks_and_the_script_stream_does_not(ranks):
     first, second = ranks.call(streams, 2).ok().results
     assert first == second
@@ -511,6 +515,7 @@ def folds(is_local, is_wrapped=False):
     return {"losses": losses, "right": right if is_local else 0.0, "weights": weights}, alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("view", "is_wrapped"), [("global", False), ("global", True), ("local", False)])
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_models_of_folds_that_are_over_are_let_go(ranks, nproc, view, is_wrapped):
@@ -594,6 +599,7 @@ def held_beside_models():
     return losses, watched, found
 
 
+@pytest.mark.slow
 def test_calls_are_watched_until_everything_is_found_that_a_module_may_own(ranks):
     ((wanted, _, _),) = ranks.call(held_beside_models, 1).ok().results
     for losses, watched, found in ranks.call(held_beside_models, 2).ok().results:
@@ -667,3 +673,23 @@ def down(model):
 @pytest.mark.parametrize("kind", ["a part", "a bias that has no gradient", "two forwards first"])
 def test_what_a_script_trains_by_hand_is_found(ranks, kind):
     assert ranks.call(by_hand, 2, kind).ok().results == [2, 2]
+
+
+def calls_of_ours():
+    """Count the calls of Python in a steady step that are the package's."""
+    model, counts = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), []
+    package, optimizer = str(Path(ddp_patch.__file__).parent), torch.optim.SGD(model.parameters(), 1e-3)
+    for x, y in DataLoader(TensorDataset(torch.ones(240, 4), torch.ones(240, dtype=torch.long)), 8):
+        called = []
+        sys.setprofile(lambda frame, event, given, called=called: called.append((event, frame.f_code.co_filename)))
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sys.setprofile(None)
+        counts.append(sum(event == "call" and path.startswith(package) for event, path in called))
+    return counts[-1]
+
+
+def test_a_step_takes_few_calls_of_python(ranks):
+    assert max(ranks.call(calls_of_ours, 2).ok().results) <= 360

@@ -84,6 +84,7 @@ def test_syntax_that_came_later_is_recognised(text):
         ast.parse(text, feature_version=OLDEST)
 
 
+@pytest.mark.slow
 def test_there_is_nothing_of_a_later_python_in_the_package():
     assert OLDEST == (3, 10)
     assert len(FILES) > 300

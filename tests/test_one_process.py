@@ -199,6 +199,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branches", [NANO_GPT, ARGUMENT, HELPERS], ids=["nanoGPT", "local_rank", "copied helpers"])
 def test_a_script_with_a_branch_of_its_own_takes_that_of_one_process(ranks, tmp_path, branches):
     alone = both_ways(ranks, write(tmp_path, TRAINING + branches), (2, 3, 4))
@@ -212,6 +213,7 @@ LAUNCHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.some("torchrun")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_every_launcher_gives_one_process(ranks, tmp_path, launcher):
@@ -273,6 +275,7 @@ def everywhere():
 """
 
 
+@pytest.mark.slow
 def test_nobody_finds_the_ranks(ranks, tmp_path):
     both_ways(ranks, write(tmp_path, EARLY + LOOKS + "print(json.dumps(everywhere(), indent=1))"))
 
@@ -328,6 +331,7 @@ def put_away_and_back():
     return sorted(before.keys() - during.keys()), states
 
 
+@pytest.mark.slow
 def test_disable_puts_back_what_the_launcher_left(ranks):
     for hidden, states in ranks.call(put_away_and_back, 2).ok().results:
         assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} <= set(hidden)
@@ -347,6 +351,7 @@ def group_of_ones_own_after_disable():
     return [total.item(), count.item(), own]
 
 
+@pytest.mark.slow
 def test_after_disable_the_ranks_can_form_a_group_of_their_own(ranks):
     assert ranks.call(group_of_ones_own_after_disable, 2).ok().results == [[8, 2, 0], [8, 2, 1]]
 
@@ -421,6 +426,7 @@ sys.stdout.write(f"{{rank}} {{ddp_patch.is_enabled()}} {{sorted(n for n in os.en
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", NEEDS)
 def test_a_script_that_needs_its_rank_finds_it_and_is_left_alone(ranks, tmp_path, read):
     path = write(tmp_path, VARIABLE.format(read=NEEDS[read]))
@@ -431,6 +437,7 @@ def test_a_script_that_needs_its_rank_finds_it_and_is_left_alone(ranks, tmp_path
     assert "".join(outcome.stderr) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", DOES_WITHOUT)
 def test_a_script_that_does_without_a_rank_is_one_process(ranks, tmp_path, read):
     outcome = ranks.script(write(tmp_path, VARIABLE.format(read=DOES_WITHOUT[read])), 2).ok()
@@ -438,6 +445,7 @@ def test_a_script_that_does_without_a_rank_is_one_process(ranks, tmp_path, read)
     assert "".join(outcome.stderr) == ""
 
 
+@pytest.mark.slow
 def test_a_default_gives_way_to_the_launchers_value_and_what_a_script_sets_stays(ranks, tmp_path):
     source = """
 import os, sys, ddp_patch
@@ -524,6 +532,7 @@ if dist.is_initialized():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_what_only_distributes_is_left_alone_at_its_door(ranks, tmp_path, door):
     source = AT_THE_DOOR.replace("DOOR", DOORS[door].replace("\n", "\n    "))
@@ -582,6 +591,7 @@ def test_lightning_is_asked_for_several_devices(arguments, several):
 # --- ranks that modules noted before --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_library_that_noted_its_rank_above_the_line_is_mended(ranks, tmp_path):
     (tmp_path / "lightning_utilities" / "core").mkdir(parents=True)
     (tmp_path / "lightning_utilities" / "__init__.py").write_text("")
@@ -604,6 +614,7 @@ sys.stdout.write(f"{during} {rank_zero_only.rank}\\n")
     assert outcome.stdout == ["0 0\n", "0 1\n"]
 
 
+@pytest.mark.slow
 def test_a_rank_noted_by_an_unknown_module_names_the_line_to_move(ranks, tmp_path):
     (tmp_path / "settings.py").write_text("import os\nLOCAL_RANK = int(os.getenv('LOCAL_RANK', -1))\nRANK = 0\n")
     source = (
@@ -619,6 +630,7 @@ def test_a_rank_noted_by_an_unknown_module_names_the_line_to_move(ranks, tmp_pat
     assert all(own.codes)
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_asked_of_ddp_patch_may_be_kept(ranks, tmp_path):
     source = """
 import sys, ddp_patch
@@ -655,6 +667,7 @@ def for_itself():
     return sorted(os.listdir("."))
 
 
+@pytest.mark.slow
 def test_what_is_meant_per_rank_has_a_door(ranks):
     outcome = ranks.call(for_itself, 3).ok()
     assert outcome.stdout[0].splitlines() == ["once", "rank 0 of 3 True", "child", "once more"]
@@ -671,6 +684,7 @@ def test_on_one_process_the_doors_per_rank_are_those_of_rank_0():
         pass
 
 
+@pytest.mark.slow
 def test_a_rank_is_known_after_standing_aside(ranks, tmp_path):
     source = """
 import os, sys, ddp_patch

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, sys, ddp_patch
 import torch, torch.nn.functional as F

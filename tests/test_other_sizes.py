@@ -142,6 +142,7 @@ def alone(ranks):
     return functools.cache(lambda sizes: ranks.call(trained, 1, SIZES[sizes]).ok().results[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_model_that_asks_for_no_size_is_decided_on_once(ranks, alone, sizes, nproc):

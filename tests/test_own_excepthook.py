@@ -3,6 +3,8 @@
 import pytest
 from test_failed_end import run
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 LINE
 import sys, time, traceback

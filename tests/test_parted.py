@@ -139,6 +139,7 @@ def check(script, way, nproc, said, rank, also=()):
     assert re.search(rf"\brank {rank}\b|\branks ", message) or "thread" in message, message
 
 
+@pytest.mark.slow
 @pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", [2, 4])
 @pytest.mark.parametrize("way", WAYS)
@@ -156,6 +157,7 @@ def test_ranks_that_part_raise_soon_and_name_both_lines(ranks, tmp_path, way, np
     check(script, way, nproc, said, rank)
 
 
+@pytest.mark.slow
 def test_rank_0_may_be_the_one_that_parts(ranks, tmp_path):
     for way in ("a rank exits", "a rank is killed", "a rank takes a value"):
         script = write(tmp_path, way, 0)
@@ -290,6 +292,7 @@ def running(word):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.some("a rank exits")
 @pytest.mark.parametrize(
     ("way", "launch"),
@@ -311,6 +314,7 @@ def test_a_launcher_whose_ranks_part_fails_and_leaves_no_process(tmp_path, way, 
     assert not running(str(script))
 
 
+@pytest.mark.slow
 @pytest.mark.some("torchrun")
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_a_launcher_says_which_rank_was_killed(tmp_path, launch):
@@ -343,6 +347,7 @@ def launched(tmp_path, way, launch):
 HOSTS = ("a clock ends the training", "a rank makes a folder", "a rank raises and catches", "a rank exits")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", HOSTS)
 def test_ranks_of_different_hosts_that_part_are_found_as_well(ranks, tmp_path, way):
     import several_hosts
@@ -432,6 +437,7 @@ if {slow!r} == "end" and rank == 1:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("effect", "reader")
 @pytest.mark.parametrize("slow", ["dataset", "computing", "interpreter", "effect", "reader", "end"])
 def test_ranks_that_are_slow_are_waited_for(ranks, tmp_path, slow):
@@ -494,6 +500,7 @@ print(said, train(16))
 """
 
 
+@pytest.mark.slow
 def test_a_thread_trains_while_the_main_thread_waits_for_it(ranks, tmp_path):
     script = tmp_path / "threads.py"
     script.write_text(THREADS)
@@ -501,6 +508,7 @@ def test_a_thread_trains_while_the_main_thread_waits_for_it(ranks, tmp_path):
     assert ranks.script(script, 2).ok().stdout == [alone, ""]
 
 
+@pytest.mark.slow
 def test_programs_that_all_leave_at_once_are_not_taken_for_killed(ranks, tmp_path):
     script = tmp_path / "leaves.py"
     script.write_text(TRAINS.format(rank=-1, loader=LOADER, what="", after="sys.stdout.flush(); os._exit(0)", step=0))
@@ -548,6 +556,7 @@ def costs():
     return [points[-1] - points[-2], min(each)]
 
 
+@pytest.mark.slow
 def test_finding_parted_ranks_costs_a_step_less_than_ten_microseconds(ranks):
     for points, microseconds in ranks.call(costs, 4).ok().results:
         assert 2 <= points <= 6
@@ -581,6 +590,7 @@ def asks():
     return [len(counted), time.monotonic() - begun]
 
 
+@pytest.mark.slow
 def test_the_store_is_asked_about_once_a_second_however_many_steps_are_done(ranks):
     for asked, seconds in ranks.call(asks, 2).ok().results:
         assert seconds / 2 - 2 <= asked <= seconds * 1.1 + 1

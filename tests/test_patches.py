@@ -135,6 +135,7 @@ def started(script, nproc):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_functions_imported_above_the_line_are_taken_over(tmp_path):
     alone, script = tmp_path / "alone" / "train.py", tmp_path / "ranks" / "train.py"
     for path, text in ((alone, IMPORTED_ABOVE.replace(', device="cuda"', "")), (script, IMPORTED_ABOVE)):
@@ -149,6 +150,7 @@ def listed(*args):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_lists_names_as_scripts_write_them():
     done = listed("save")
     assert done.returncode == 0
@@ -157,6 +159,7 @@ def test_the_command_lists_names_as_scripts_write_them():
     assert "os.mkdir" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_text_that_no_name_has_is_said():
     done = listed("no_such_name")
     assert (done.returncode, done.stdout) == (1, "")

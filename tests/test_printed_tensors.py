@@ -8,6 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
 
+pytestmark = pytest.mark.slow
+
 
 class TwoHeads(nn.Module):
     def __init__(self):

@@ -198,6 +198,7 @@ def test_a_private_attribute_is_there(name):
     getattr(ATTRIBUTES[name](), name)
 
 
+@pytest.mark.slow
 def test_the_source_depends_on_no_other_private_name():
     dotted, attributes = used()
     assert {name for name in dotted if not any(f"{known}.".startswith(f"{name}.") for known in NAMES)} == set()

@@ -295,6 +295,7 @@ def train(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_a_script_is_profiled_on_two_ranks(train, capfd):
     assert command(["train.py", "--nproc=2", "--warmup", "3", "--steps", "5", "--traced", "2", "1000"]) == 0
     out, err = capfd.readouterr()
@@ -399,6 +400,7 @@ def test_a_script_that_makes_an_optimizer_for_each_fold_is_measured(train, capfd
     assert "5 parameters" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [("raise SystemExit(3)", "failed (exit code 3)"), (TRAIN.replace("int(sys.argv[1])", "9"), "ended after 10 steps")],

@@ -60,6 +60,7 @@ def append(path, text):
         return stream.write(text)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_delayed_ranks_see_what_one_process_sees(ranks):
     (wanted,) = ranks.call(sequences, 1, SEQUENCES).ok().results
@@ -85,6 +86,7 @@ def test_ranks_that_part_are_told_which_went_where(ranks):
     assert "test_races.py:" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2])
 def test_a_rank_that_does_not_write_ends_the_wait_of_the_others(ranks, nproc):
     outcome = ranks.call(one_rank_raises, nproc)

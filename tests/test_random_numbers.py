@@ -124,12 +124,14 @@ def test_a_generator_that_is_seeded_later_is_rank_0s(ranks):
     assert (seeds, same) == ([False, True, False, False, True, False], [True])
 
 
+@pytest.mark.slow
 def test_a_seeded_script_draws_what_one_process_draws(ranks):
     (wanted,) = ranks.call(seeded, 1).ok().results
     for nproc in (2, 3):
         assert ranks.call(seeded, nproc).ok().results == [wanted] * nproc
 
 
+@pytest.mark.slow
 def test_an_unseeded_script_draws_alike_on_every_rank_and_anew_in_every_run(ranks):
     runs = []
     for _ in range(2):
@@ -147,6 +149,7 @@ def drawn_by_a_library(folder):
     return drawer.draw()
 
 
+@pytest.mark.slow
 def test_generators_that_a_library_makes_without_a_seed_draw_alike_on_every_rank(ranks, tmp_path):
     """Optuna's and Hyperopt's samplers and Gymnasium's environments do."""
     folder = tmp_path / "site-packages"
@@ -180,6 +183,7 @@ def masks(rows, extra):
     return seen[1:]  # in its first call a model is observed, on batches
 
 
+@pytest.mark.slow
 def test_no_two_rows_have_a_mask_and_a_rank_draws_by_its_seed_alone(ranks):
     (six, *_) = ranks.call(masks, 2, 6, 0).ok().results
     (again, *_) = ranks.call(masks, 2, 6, 0).ok().results

@@ -114,6 +114,7 @@ def texts_of_every_length(checkpoints):
     return given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_a_mask_that_the_model_makes_may_have_the_batch_size_in_several_dimensions(ranks, checkpoints):
     alone = ranks.call(texts_of_every_length, 1, checkpoints).ok().results[0]

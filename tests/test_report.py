@@ -384,6 +384,7 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
         assert 8 * 1.5 - 2 * 1000 * its["python"] < float(alone) < 2 * its["total"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_late_is_what_the_others_wait_for(ranks):
     first, second = ranks.call(clocked, 2, False, 1).ok().results
     assert first["waiting"] > 15

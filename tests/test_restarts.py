@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import ddp_patch
 ddp_patch.enable()

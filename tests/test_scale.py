@@ -54,6 +54,7 @@ def train(tmp_path, monkeypatch):
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_steps_that_are_asked_for_are_measured_with_the_rows_of_all_ranks(train, tmp_path):
     (train.parent / "src").mkdir()
     script = train.rename(train.parent / "src" / "train.py")
@@ -107,6 +108,7 @@ def test_parameters_are_those_that_get_gradients_whoever_holds_them():
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_script_is_measured_and_planned_from(train, capsys):
     assert command(["train.py", "--ranks", "2", "--steps", "6", "--scaling", "strong", "1000"]) == 0
     out = capsys.readouterr().out
@@ -128,6 +130,7 @@ def test_a_script_is_measured_and_planned_from(train, capsys):
     assert "Held against what was measured" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.some("the script")
 @pytest.mark.parametrize("way", ["the script", "the environment"])
 def test_a_script_whose_batch_grows_anyway_has_no_table_in_which_it_stays(train, monkeypatch, capsys, way):
@@ -176,6 +179,7 @@ def test_without_matplotlib_nothing_is_run(train, monkeypatch, capsys):
     assert "Write pip install 'ddp_patch[plot]', or --no-plot" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "more", "said"),
     [

@@ -67,6 +67,7 @@ def read(cwd, name):
     return (cwd / name).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_a_script_in_a_thread_prints_logs_and_saves_what_it_does_alone(ranks, tmp_path, nproc):
     (tmp_path / "habits.py").write_text(HABITS)
@@ -79,6 +80,7 @@ def test_a_script_in_a_thread_prints_logs_and_saves_what_it_does_alone(ranks, tm
         compare_text(read(got.cwd, name), read(wanted.cwd, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixup", "early_stopping", "gan"])
 def test_scripts_of_the_suite_in_a_thread(ranks, name):
     script = SCRIPTS / f"{name}.py"
@@ -94,6 +96,7 @@ def fails_in_a_thread():
         step(net, optimizer, x)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_in_a_thread_ends_all(ranks):
     outcome = ranks.call(fails_in_a_thread, 2, thread=True)
     assert not outcome.late
@@ -223,6 +226,7 @@ def kept():
     return [results, is_as_it_was, group_works.item(), ddp_patch.is_enabled(), ddp_patch.world_size()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_a_group_of_the_launcher_is_adopted_and_left_as_it_was(ranks, nproc):
     wanted = pytest.approx(ranks.call(trained, 1).ok().results[0])
@@ -260,6 +264,7 @@ def failed():
     return "waits" if waiting.is_alive() else "went on"  # until Ray ends it
 
 
+@pytest.mark.slow
 def test_an_error_is_the_launchers_while_the_others_wait_to_be_ended(ranks):
     outcome = ranks.call(failed, 2, bare=True, env={"DDP_PATCH_TIMEOUT": "60"})
     assert outcome.results == ["waits", "ValueError: of one rank"]

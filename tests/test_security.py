@@ -384,6 +384,7 @@ def listened(processes):
     return seen
 
 
+@pytest.mark.slow
 def test_a_job_of_one_host_listens_on_loopback_alone(tmp_path):
     with ended(start(tmp_path, *PYTHON)) as (job,):
         seen = listened([job])
@@ -392,6 +393,7 @@ def test_a_job_of_one_host_listens_on_loopback_alone(tmp_path):
     assert {address for address, _ in seen} == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 @pytest.mark.some("mpirun")
 @pytest.mark.parametrize("launcher", ["hand", "mpirun"])
 def test_ranks_of_one_host_that_others_started_listen_on_loopback_alone(tmp_path, launcher):
@@ -410,6 +412,7 @@ def test_ranks_of_one_host_that_others_started_listen_on_loopback_alone(tmp_path
     assert {address for address, _ in seen} == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_the_key_of_a_job_is_in_no_command_line_and_in_no_child_of_the_script(tmp_path):
     script = TRAIN.replace('["echo", "a"]', '["sh", "-c", "env | grep -c DDP_PATCH_KEY >> count; echo a"]')
     with ended(start(tmp_path, *PYTHON, script=script)) as (job,):
@@ -442,6 +445,7 @@ def beside(job, folder, what):
 
 
 # Of torchrun's own store see docs/security.md: it looks the names of strangers up, and answers nobody meanwhile.
+@pytest.mark.slow
 @pytest.mark.some("torchrun")
 @pytest.mark.parametrize(
     ("command", "what"), [(PYTHON, "noise"), (TORCHRUN, "noise to ranks")], ids=["python", "torchrun"]
@@ -456,6 +460,7 @@ def test_noise_on_every_port_changes_nothing(tmp_path, undisturbed, command, wha
     assert (folder / "model.pt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.some("torchrun")
 @pytest.mark.parametrize("command", [PYTHON, TORCHRUN], ids=["python", "torchrun"])
 def test_an_answer_that_a_stranger_wrote_is_refused(tmp_path, command):
@@ -467,6 +472,7 @@ def test_an_answer_that_a_stranger_wrote_is_refused(tmp_path, command):
     assert re.search(r"TrustError: effect \d+ of session 1: what came is not of this job's ranks", error), error
 
 
+@pytest.mark.slow
 @pytest.mark.some("effect", "seen")
 @pytest.mark.parametrize("which", ["ddp_patch", "effect", "lengths", "place", "seen"])
 def test_a_job_whose_store_a_stranger_writes_to_goes_on_or_ends_with_an_error(tmp_path, undisturbed, which):
@@ -540,6 +546,7 @@ READS = {"loads", "load", "Unpickler"}
 TELLS = ("_object", "_object_list")
 
 
+@pytest.mark.slow
 def test_pickles_are_read_at_few_doors():
     package, found = Path(ddp_patch.__file__).parent, set()
     for path in package.rglob("*.py"):

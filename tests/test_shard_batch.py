@@ -76,6 +76,7 @@ def test_what_is_written_to_a_batch_is_in_the_tensor_that_it_was_made_of(ranks):
     assert ranks.call(written, 2).ok().results == [wanted, wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3, 4])
 def test_training_on_dealt_tensors_is_that_of_one_process(ranks, nproc):
     wanted = train()

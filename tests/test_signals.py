@@ -141,6 +141,7 @@ def torchrun(nproc):
     return (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}")
 
 
+@pytest.mark.slow
 @pytest.mark.some("SIGTERM-3", "SIGINT-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
@@ -157,6 +158,7 @@ def test_a_handler_runs_on_every_rank_at_the_same_step_when_the_job_is_signalled
     assert len(said[0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.some("1")
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_signal_to_one_rank_alone_is_heeded_by_all(tmp_path, rank):
@@ -172,6 +174,7 @@ def test_a_signal_to_one_rank_alone_is_heeded_by_all(tmp_path, rank):
     assert len(said[0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.some("SIGTERM")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_launcher_that_signals_every_rank_is_heeded_once(tmp_path, name):
@@ -195,6 +198,7 @@ signal.signal(signal.SIGTERM, hear)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("torchrun-the ranks")
 @pytest.mark.parametrize("first", ["the ranks", "their launcher"])
 @pytest.mark.parametrize("launcher", [(), torchrun(2)], ids=["ddp_patch", "torchrun"])
@@ -261,6 +265,7 @@ signal.signal(signal.SIGUSR2, hear)
     assert job.said(2)[0] == job.said(2)[1]
 
 
+@pytest.mark.slow
 def test_an_exception_of_a_handler_is_raised_in_the_script_s_line_on_every_rank(tmp_path):
     text = f"""
 class Preempted(Exception):
@@ -296,6 +301,7 @@ for x, y in loader:  # training goes on
     assert "step" not in said[0][0].split("'train'")[1]  # no frame of torch's
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_keyboard_interrupt_on_every_rank(tmp_path):
     text = f"""
 def stops():
@@ -315,6 +321,7 @@ except KeyboardInterrupt:
     assert job.said(2)[0] == job.said(2)[1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_nobody_catches_ends_with_one_traceback_and_its_code(tmp_path):
     with running(tmp_path, f"def stops():\n    return False\n{TRAINING}train()\n", 2) as job:
         job.wait_for("ready")
@@ -326,6 +333,7 @@ def test_ctrl_c_that_nobody_catches_ends_with_one_traceback_and_its_code(tmp_pat
     assert "ddp_patch/" not in error.replace("ddp_patch: ", "")
 
 
+@pytest.mark.slow
 @pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_ranks_that_sleep_in_the_same_line_are_woken_there(tmp_path, nproc):
@@ -348,6 +356,7 @@ except InterruptedError:
     assert job.said(nproc) == [["woken", "awake"]] * nproc
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_rank_0_does_for_all(tmp_path):
     text = """
 import subprocess
@@ -367,6 +376,7 @@ print("after", flush=True)
     assert job.said(3) == [["interrupted"]] * 3
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_listen_ends_when_ctrl_c_is_pressed_three_times(tmp_path):
     text = """
 print("ready", flush=True)
@@ -569,6 +579,7 @@ torch.save(result, "result.pt")
     assert job.said(2) == [["late"]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.some("alarm(0)")
 @pytest.mark.parametrize("stop", ["alarm(0)", "setitimer(signal.ITIMER_REAL, 0)", "signal(signal.SIGALRM, old)"])
 def test_a_timer_that_fires_on_one_rank_fires_on_all(tmp_path, stop):
@@ -656,6 +667,7 @@ here(json.dumps(lines >= 1200))
     assert job.said(2) == [["handled in work", json.dumps(True)]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.some("nohup")
 @pytest.mark.parametrize("way", ["nohup", "the script", "above the line"])
 def test_a_signal_that_one_process_ignores_does_not_end_the_job(tmp_path, way):

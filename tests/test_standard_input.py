@@ -16,6 +16,8 @@ import sys
 import termios
 import tty
 
+import pytest
+
 import ddp_patch
 
 KEPT = []
@@ -87,6 +89,7 @@ def read_in_every_way():
     return found
 
 
+@pytest.mark.slow
 def test_standard_input_is_read_in_every_way_as_on_one_process(ranks):
     alone = ranks.call(read_in_every_way, 1).ok().results
     assert alone[0]["bytes"] == "one\ntwo\nä\n".encode().hex()

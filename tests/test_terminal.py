@@ -49,6 +49,7 @@ sys.stdout.writelines(["a\\n", "b\\n"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", [2, 3])
 def test_the_terminal_is_that_of_one_process(ranks, tmp_path, nproc):
     script = tmp_path / "talkative.py"
@@ -147,6 +148,7 @@ def streams_of_the_script():
     return kept, ("to a sink" in sink.said) == (ddp_patch.rank() == 0)
 
 
+@pytest.mark.slow
 def test_streams_that_the_script_put_in_place_need_only_write(ranks):
     outcome = ranks.call(streams_of_the_script, 2).ok()
     assert outcome.results == [[["Tee", True], True]] * 2

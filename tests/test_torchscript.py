@@ -59,6 +59,7 @@ def patched_names():
     return [line.partition(":")[0] for line in ddp_patch.report().ledger.patched]
 
 
+@pytest.mark.slow
 def test_every_patched_name_of_torch_compiles_to_what_it_compiles_to_without_us(ranks, tmp_path):
     applied = ranks.call(patched_names, 2).ok().results[0]
     names = [name for name in applied if name.startswith("torch.") and not name.startswith(FUNCTIONS)]
@@ -157,6 +158,7 @@ for strict in (True, False):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("2")
 @pytest.mark.parametrize("nproc", RANKS)
 def test_modules_classes_and_traces_compile_to_what_they_compile_to_without_us(ranks, tmp_path, nproc):
@@ -262,6 +264,7 @@ for example in (x, torch.ones(4, 3)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.some("3")
 @pytest.mark.parametrize("nproc", RANKS)
 def test_scripted_and_recorded_code_computes_what_one_process_computes(ranks, tmp_path, nproc):
@@ -282,6 +285,7 @@ for name in (
 """
 
 
+@pytest.mark.slow
 def test_libraries_that_compile_at_import_are_imported(ranks, tmp_path):
     same(ranks, tmp_path, LIBRARIES, 2)
 
@@ -333,5 +337,6 @@ print(torch.package.PackageImporter(packed).load_pickle("held", "held.pkl")[2])
 """
 
 
+@pytest.mark.slow
 def test_who_looks_at_a_patched_function_sees_the_function(ranks, tmp_path):
     same(ranks, tmp_path, LOOKED_AT, 2)

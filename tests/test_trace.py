@@ -64,6 +64,7 @@ def test_a_run_in_which_ranks_stay_together_has_no_difference(tmp_path):
     assert longest > 1900  # starting takes some hundreds, on a busy machine
 
 
+@pytest.mark.slow
 def test_the_first_difference_is_pointed_at_and_told_when_ranks_part(tmp_path):
     run, told = ran(tmp_path, "if epoch == 1 and ddp_patch.rank() == 1: torch.save(epoch, 'mine.pt')")
     assert run.returncode != 0
@@ -80,6 +81,7 @@ def test_the_first_difference_is_pointed_at_and_told_when_ranks_part(tmp_path):
     assert "torch.save" in said[0]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_leaves_its_points(tmp_path):
     kill = "if epoch == 1 and ddp_patch.rank() == 0: os.kill(os.getpid(), signal.SIGKILL)"
     run, told = ran(tmp_path, kill)

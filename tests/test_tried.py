@@ -97,6 +97,7 @@ def forms():
     return len(tries._known), len(tries._sighted)
 
 
+@pytest.mark.slow
 def test_forms_of_calls_that_are_remembered_are_bounded(ranks):
     known, sighted = ranks.call(forms, 2).ok().results[0]
     assert known <= 4096

@@ -77,6 +77,7 @@ def learned(name, rows, batch):
     return found, list(GIVEN)
 
 
+@pytest.mark.quick("bend-60-24-2", "flip_pairs-14-8-3")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize(
     ("name", "rows", "batch"),
@@ -98,6 +99,7 @@ def test_rows_that_are_tied_stay_together(ranks, nproc, name, rows, batch):
         assert found == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_what_a_function_is_given_until_it_is_known(ranks):
     """A call of a new form, the two sides of two cuts of nine rows, its trial; a step gets a rank's rows."""
     for _, given in ranks.call(learned, 2, "bend", 192, 64).ok().results:

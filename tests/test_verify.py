@@ -82,6 +82,7 @@ def chosen(kind, few):
     return [path for path in collection.scripts(kind) if THOROUGH or path.stem in few]
 
 
+@pytest.mark.slow
 @pytest.mark.collection
 @pytest.mark.parametrize("path", chosen("sound", FEW_SOUND), ids=lambda path: path.stem)
 def test_a_sound_script_is_the_same(start, tmp_path, path):
@@ -89,6 +90,7 @@ def test_a_sound_script_is_the_same(start, tmp_path, path):
     assert code == 0, said
 
 
+@pytest.mark.slow
 @pytest.mark.collection
 @pytest.mark.parametrize("path", chosen("faulty", FEW_FAULTY), ids=lambda path: path.stem)
 def test_a_fault_is_found_and_its_line_named(start, tmp_path, path):
@@ -196,6 +198,7 @@ def test_rows_of_an_evaluation_that_ranks_take_twice_are_told(sampler, ranks, sa
 FEW_DIGITS = TRAIN.replace("loss {loss.item():.5f}", "acc {acc:.2f}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("worse", "word"), [("0.01", "differs"), ("0.0", "same")])
 def test_an_evaluation_that_is_wrong_by_a_row_is_told_by_few_digits(verify, worse, word):
     acc = f"acc = 0.9 - {worse} * (ddp_patch.world_size() > 1)"
@@ -470,6 +473,7 @@ def test_there_are_enough_scripts():
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_first_difference_is_named_with_its_step_and_line(verify):
     text = TRAIN.replace("lr=0.1", "lr=0.1 * (1 + ddp_patch.rank())").replace("import torch", "import torch, ddp_patch")
     code, said = verify(text, "--report", "out", "--json", "result.json")
@@ -486,12 +490,14 @@ def test_the_first_difference_is_named_with_its_step_and_line(verify):
     assert json.load(open("out/verify.json"))["exit_code"] == 1
 
 
+@pytest.mark.slow
 def test_the_script_is_not_changed_and_nothing_is_left_in_its_folder(verify):
     code, _ = verify(TRAIN + "torch.save(model.state_dict(), 'model.pt')\nopen('log.txt', 'a').write('x')\n")
     assert code == 0
     assert os.listdir(".") == ["train.py"]
 
 
+@pytest.mark.slow
 def test_a_run_ends_after_the_steps_that_are_asked_for(verify):
     code, said = verify(TRAIN + "open('done', 'w')\n", "--steps", "3")
     assert code == 0
@@ -499,6 +505,7 @@ def test_a_run_ends_after_the_steps_that_are_asked_for(verify):
     assert "0 files" in said
 
 
+@pytest.mark.slow
 def test_data_beside_the_folder_are_found(verify, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "rate.txt").write_text("0.05")
@@ -506,6 +513,7 @@ def test_data_beside_the_folder_are_found(verify, tmp_path):
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_a_large_file_that_is_written_to_stays_as_it_is(verify):
     with open("large.bin", "wb") as stream:
         stream.write(bytes(17 << 20))
@@ -525,6 +533,7 @@ SAVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", SAVES)
 def test_a_file_is_compared_whatever_it_is_called(verify, how):
     text = f"import ddp_patch\n{TRAIN}w = W\n{SAVES[how]}\n"
@@ -536,6 +545,7 @@ def test_a_file_is_compared_whatever_it_is_called(verify, how):
     assert "first difference: after 5 steps: file" in said
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_named(verify):
     code, said = verify(
         "import os, ddp_patch\n"
@@ -562,6 +572,7 @@ def large(size=17 << 20):
     return os.stat("large.bin").st_mtime_ns
 
 
+@pytest.mark.slow
 def test_a_large_file_that_code_in_c_writes_to_stays_as_it_is(verify):
     before = large()
     code, said = verify(TRAIN + IN_C)
@@ -570,6 +581,7 @@ def test_a_large_file_that_code_in_c_writes_to_stays_as_it_is(verify):
     assert os.stat("large.bin").st_mtime_ns == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_file_too_large_to_copy_is_copied_before_python_changes_it(verify, monkeypatch, how):
     monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
@@ -602,6 +614,7 @@ print("epoch", start)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["outside", "inside"])
 @pytest.mark.parametrize("room", [1 << 30, 0])
 def test_nothing_is_written_through_a_link_to_a_folder(verify, tmp_path, monkeypatch, where, room):
@@ -628,6 +641,7 @@ CHANGING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGING)
 def test_a_folder_too_large_to_copy_is_read_through_its_link_and_not_changed(verify, tmp_path, monkeypatch, how):
     monkeypatch.setattr(workplace, "_MOST_BEHIND", 2)
@@ -644,12 +658,14 @@ def test_a_folder_too_large_to_copy_is_read_through_its_link_and_not_changed(ver
     assert sorted(os.listdir("data")) == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_link_to_a_folder_above_stays_one(verify):
     os.symlink("..", "up")
     code, said = verify(TRAIN.replace("lr=0.1", "lr=0.1 * len(open('up/project/train.py').read()) / 1000"))
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_what_a_script_writes_outside_is_said(verify):
     target = os.path.expanduser("~/.ddp-patch-verify-test")
     try:
@@ -660,11 +676,13 @@ def test_what_a_script_writes_outside_is_said(verify):
     assert f"train.py:12 writes {target}, outside of its folder" in said
 
 
+@pytest.mark.slow
 def test_arguments_reach_the_script(verify):
     code, said = verify("import sys\n" + TRAIN + "print(*sys.argv[1:])\nsys.exit(len(sys.argv))\n", args=("--lr", "1"))
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_several_numbers_of_ranks_are_told_apart(verify):
     code, said = verify(TRAIN, "--nproc", "2,3")
     assert code == 0
@@ -689,6 +707,7 @@ model = """,
 ).replace("torch.nn.Linear(4, 1)", "Noisy(4, 1)")
 
 
+@pytest.mark.slow
 def test_what_a_forward_draws_is_held_still_whatever_it_is(verify):
     code, said = verify(NOISY)
     assert code == 0, said
@@ -728,6 +747,7 @@ def test_a_pattern_without_putting_back_has_each_once():
 # --- what cannot be told ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_script_that_varies_by_itself_is_not_blamed_on_ranks(verify):
     code, said = verify(
         TRAIN.replace("manual_seed(0)", "manual_seed(time.time_ns())").replace("torch\n", "torch, time\n", 1)
@@ -745,6 +765,7 @@ WRITES_THE_TIME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WRITES_THE_TIME)
 def test_what_stands_beside_a_number_that_varies_by_itself_is_compared(verify, how):
     text = f"import json, pickle, time, ddp_patch\n{TRAIN}given = GIVEN\n{WRITES_THE_TIME[how]}\n"
@@ -756,6 +777,7 @@ def test_what_stands_beside_a_number_that_varies_by_itself_is_compared(verify, h
     assert "no rounding" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a pickle", "tensors"])
 def test_what_varies_by_itself_is_left_out_in_float64_as_well(verify, how):
     amplified = "print(f'{sum(p.sum().item() for p in model.parameters()) * 1e8 % 100:.1f}')\n"
@@ -773,6 +795,7 @@ def test_a_script_that_fails_alone_shows_its_traceback(verify):
     assert "recorded.py" not in said
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_on_ranks_only_differs(verify):
     text = TRAIN + "import ddp_patch\nif ddp_patch.world_size() > 1:\n    raise ValueError('alone it works')\n"
     code, said = verify(text)
@@ -883,6 +906,7 @@ def test_a_script_that_does_nothing_is_told_apart(verify):
     assert "nothing to compare" in said
 
 
+@pytest.mark.slow
 def test_a_script_that_needs_an_accelerator_is_told_apart(verify):
     if torch.cuda.is_available():
         pytest.skip("this host has an accelerator, which the scripts would use")
@@ -913,6 +937,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STEPS)
 def test_weights_of_a_script_without_an_optimizer_are_compared(verify, how):
     code, said = verify(BY_HAND.replace("STEP", STEPS[how]))
@@ -929,6 +954,7 @@ KEEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", KEEPS)
 def test_a_batch_with_a_gradient_is_the_same_without_an_optimizer(verify, how):
     before, after = KEEPS[how]
@@ -941,6 +967,7 @@ def test_a_batch_with_a_gradient_is_the_same_without_an_optimizer(verify, how):
     assert code == 0, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STEPS)
 def test_the_step_by_hand_that_differs_is_named(verify, how):
     text = BY_HAND.replace("STEP", STEPS[how]).replace("0.1 * gradient", "(0.1 if alone else 0.2) * gradient")
@@ -953,6 +980,7 @@ def test_the_step_by_hand_that_differs_is_named(verify, how):
         assert "after 1 step: weights Linear." in said
 
 
+@pytest.mark.slow
 def test_a_run_without_an_optimizer_ends_after_as_many_backwards(verify):
     code, said = verify(BY_HAND.replace("STEP", STEPS["autograd.grad"]) + "open('done', 'w')\n", "--steps", "2")
     assert code == 0, said
@@ -976,6 +1004,7 @@ model = Says(4, 1)""",
 )
 
 
+@pytest.mark.slow
 def test_what_a_forward_writes_to_standard_error_is_compared(verify):
     code, said = verify(SAYS)
     assert code == 0, said
@@ -1041,6 +1070,7 @@ PACKAGE = TRAIN.replace("torch.nn.Linear(4, 1)", "net()").replace(
 )
 
 
+@pytest.mark.slow
 def test_a_module_is_run_by_its_name(verify, tmp_path):
     folder = tmp_path / "project" / "package"
     folder.mkdir()
@@ -1132,6 +1162,7 @@ def cold(folder, *argv, **more):
     )
 
 
+@pytest.mark.slow
 def test_a_script_is_started_as_its_users_would(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     process = cold(tmp_path, "train.py")
@@ -1142,6 +1173,7 @@ def test_a_script_is_started_as_its_users_would(tmp_path):
     assert not running(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_module_of_pythons_is_looked_for_in_the_working_folder(tmp_path, monkeypatch, capsys):
     """Which a script in another folder never meets."""
     monkeypatch.chdir(tmp_path)
@@ -1153,6 +1185,7 @@ def test_no_module_of_pythons_is_looked_for_in_the_working_folder(tmp_path, monk
     assert code == 0, capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
     (tmp_path / "train.py").write_text(
         "import subprocess, time\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\ntime.sleep(1000)\n"
@@ -1165,6 +1198,7 @@ def test_a_script_that_never_ends_is_ended_with_what_it_started(tmp_path):
     assert not os.listdir(tmp_path / "tmp")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path):
     (tmp_path / "train.py").write_text("import time\nopen('/proc/self/fd/1', 'w')\ntime.sleep(1000)\n")
     process = cold(tmp_path, "train.py", start_new_session=True)

@@ -20,6 +20,7 @@ def same(ranks, script, nproc, *args, **request):
     assert not any(together.stderr[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", RANKS)
 @pytest.mark.parametrize("filters", ["default", "always"])
 def test_standard_error_is_that_of_one_process(ranks, filters, nproc):
@@ -64,6 +65,7 @@ print([name for name in globals() if name.startswith("__w")])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nproc", RANKS)
 def test_warnings_are_raised_where_they_are_errors(ranks, tmp_path, nproc):
     script = tmp_path / "script.py"

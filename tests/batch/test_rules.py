@@ -18,6 +18,7 @@ GROUPS = [NAMES[start::8] for start in range(8)]
 RUNS = [(group, nproc) for group in range(len(GROUPS)) for nproc in ([2, 3] if THOROUGH else [2 + group % 2])]
 
 
+@pytest.mark.quick("0-")
 @pytest.mark.thorough
 @pytest.mark.parametrize(("group", "nproc"), RUNS)
 def test_rules_agree_with_the_whole_batch(ranks, group, nproc):
