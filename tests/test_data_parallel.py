@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.mark.quick("-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
 def test_habit_gives_what_one_process_gives(ranks, habit, nproc):

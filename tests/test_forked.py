@@ -51,6 +51,7 @@ def test_children_end_as_in_one_process(outcomes):
     assert "the job ends" not in "".join(spread.stderr)
 
 
+@pytest.mark.slow
 def test_the_parent_goes_on_with_its_files(outcomes):
     alone, spread = outcomes
     assert spread.files() == alone.files()

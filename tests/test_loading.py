@@ -539,6 +539,7 @@ class Stateless(IterableDataset):
         yield self.what()
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_be_opened_raises_what_it_raises_on_one_process(ranks):
     wanted = a_stream_that_cannot_be_opened()
     assert wanted[:3] == [True, True, True]

@@ -64,6 +64,7 @@ def same(left, right, path=""):
         assert left == pytest.approx(right, rel=1e-9, abs=1e-12), path
 
 
+@pytest.mark.quick("-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_each_rank_computes_what_it_computes_under_hand_written_ddp(ranks, name, nproc):
@@ -108,6 +109,7 @@ ALIKE = [
 FOR_ALIKE = {"unused_parameters": {"find_unused_parameters": True}}
 
 
+@pytest.mark.quick("-2")
 @pytest.mark.parametrize("nproc", [2, 3])
 @pytest.mark.parametrize("case", ALIKE, ids=lambda case: "-".join(map(str, case)))
 def test_with_even_shares_ranks_learn_what_one_process_learns(ranks, case, nproc):

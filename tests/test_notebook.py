@@ -16,6 +16,8 @@ from nbclient import NotebookClient
 
 from ddp_patch.job import program
 
+pytestmark = pytest.mark.slow
+
 DEFINED = """
 import copy, os, tempfile, time, torch
 import ddp_patch
@@ -158,7 +160,6 @@ def test_a_cells_function_learns_on_two_processes_what_it_does_in_the_kernel(sai
     assert lines[9:] == ["True <class 'torch.Tensor'>", "True", "False True 3"]
 
 
-@pytest.mark.slow
 def test_a_decorated_function_runs_on_ranks_whenever_it_is_called(said):
     assert said["decorated"]["stdout"] == "[2, 2]\n", said["decorated"]
     assert said["bare"]["stdout"] == "2\n", said["bare"]
@@ -239,7 +240,6 @@ def gone(is_there):
     return not is_there()
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_it(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     manager, client = start_new_kernel(kernel_name="python3")
@@ -264,7 +264,6 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on_and_takes_them_with_
 RANK = "import pathlib, sys, time; pathlib.Path(sys.argv[1], str(time.time())).touch(); time.sleep(600)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("caller", ["ends", "has ended"])
 def test_an_agent_that_is_told_to_end_leaves_nothing_of_the_call(caller, tmp_path):
     folder = tmp_path / "call"
@@ -704,7 +703,6 @@ def test_warnings_of_ones_own_are_filtered_there_too(tmp_path):
     assert (done.returncode, done.stdout) == (0, "Loud c\nLoud a\n"), done.stderr
 
 
-@pytest.mark.slow
 def test_under_a_launcher_the_ranks_are_there_already(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT.replace(", nproc=2", "").replace('print("once")', ""))
     done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "train.py"))

@@ -375,12 +375,11 @@ def test_the_time_of_a_step_is_told_by_its_parts(ranks):
         assert its["total"] == pytest.approx(sum(its[name] for name in (*KINDS, "computing")))
         assert its["loading"] > 4 * 0.5
         assert its["computing"] > 4 * 1.0
-        assert 0 < 1000 * its["python"] < its["computing"]
+        assert 0 < 1000 * its["python"] < 2 * its["total"]  # of another step, in which something else may have run
         assert re.search(
             r"In short\n    Slow .*\n    by the clock about [\d.]+ times as fast as one process", its["text"]
         )
         [alone] = re.findall(r"one process on the cores of one rank would take about ([\d.]+) ms: ", its["text"])
-        # The profiler takes its part of another step, in which something else may have run as well.
         assert 8 * 1.5 - 2 * 1000 * its["python"] < float(alone) < 2 * its["total"]
 
 

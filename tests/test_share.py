@@ -7,6 +7,8 @@ from looks import looked
 from share import KINDS, run_all
 from share_kinds import BATCH, DRAWN
 
+pytestmark = pytest.mark.slow
+
 ALL_AT_ONCE = ["full batch regression", "physics informed"]
 BY_LENGTH = ["gru over packed sequences"]  # rows cost what they are long
 BUCKETS = {  # of one backward for each outermost module that it reaches; the small models have one bucket

@@ -595,6 +595,7 @@ def test_a_file_too_large_to_copy_is_copied_before_python_changes_it(verify, mon
     assert os.stat("large.bin").st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_file_too_large_to_copy_that_was_changed_is_named(verify, monkeypatch):
     monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
     large(2 << 20)

@@ -12,6 +12,7 @@ FIRST = int(os.environ.get("PROGRAMS_FIRST", "0"))
 COUNT = 200 if THOROUGH else 30
 
 
+@pytest.mark.quick("20")
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_programs_see_what_one_process_sees(ranks, first):
