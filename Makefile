@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test slow thorough collections libraries launchers kills failures gpu check docs bench matrix format clean
+.PHONY: demo test slow thorough collections libraries launchers kills failures gpu versions check docs bench matrix format clean
 
 # Two pip at once in one environment would overwrite each other's files.
 .NOTPARALLEL:
@@ -60,6 +60,26 @@ failures: .venv/with-test
 gpu: .venv/with-gpu
 	$(BIN)/python -m pytest -q tests/test_gpu.py
 	$(BIN)/python benchmarks/accelerator.py
+
+# The suite on several versions of torch, each in an environment of its own, which takes some gigabytes.
+# VERSIONS=2.15.0 tries one of them; SUITE='-m "not long"' all of the suite.
+VERSIONS ?= 2.13.0 2.14.1 2.15.0
+SUITE ?= -m "not slow and not long"
+versions: $(VERSIONS:%=.venvs/torch-%/with-test)
+	for version in $(VERSIONS); do \
+		echo "torch $$version"; \
+		.venvs/torch-$$version/bin/python -m pytest -n 2 --dist worksteal -q $(SUITE) $(ONLY) || exit 1; \
+	done
+
+.venvs/torch-%/with-test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venvs/torch-$*
+	sed 's/^torch==.*/torch==$*/' constraints.txt > .venvs/torch-$*/constraints.txt
+	.venvs/torch-$*/bin/python -m pip install --quiet --constraint .venvs/torch-$*/constraints.txt torch
+	.venvs/torch-$*/bin/python -m pip install --quiet --constraint .venvs/torch-$*/constraints.txt \
+		--editable '.[test]' setuptools wheel
+	.venvs/torch-$*/bin/python -m pip install --quiet --constraint .venvs/torch-$*/constraints.txt \
+		--no-build-isolation visdom
+	touch $@
 
 check: .venv/with-check
 	$(BIN)/ruff check .
