@@ -108,19 +108,19 @@ def write_back(batch: BatchTensor, is_there: bool = False) -> None:
         batch: whose whole was written to.
         is_there: its rows are a view of what it was carried to already.
     """
-    whole = batch._whole
+    whole, rows = batch._whole, batch._rows
     assert whole is not None
-    if batch._rows is not None:
+    if rows is not None:
         # Whoever looks first may do so in another mode than the one that it was written in.
         is_recorded = whole.requires_grad and node_of(whole) != batch._nodes[1]
         if not is_there:
             # Into the same memory: other batches may be views of these rows.
-            with torch.inference_mode(batch._rows.is_inference()), torch.set_grad_enabled(is_recorded):
-                batch._rows.copy_(shard(whole, batch._layout))
-            note_write(batch._rows)
+            with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
+                rows.copy_(shard(whole, batch._layout))
+            note_write(rows)
         if is_recorded:
             batch._whole_first = True
-            if batch._rows.retains_grad:
+            if rows.retains_grad:
                 whole.retain_grad()
     agree(batch)
 
@@ -131,7 +131,7 @@ def _write_forward(batch: BatchTensor) -> None:
     assert whole is not None
     assert rows is not None
     is_recorded = rows.requires_grad and node_of(rows) != batch._nodes[0]
-    with torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
+    with outside_transforms(), torch.inference_mode(rows.is_inference()), torch.set_grad_enabled(is_recorded):
         whole.copy_(all_gather(rows, batch._layout))
         note_write(whole)
         if is_recorded:

@@ -418,6 +418,19 @@ def under_transforms():
     return said
 
 
+def transforms_of_what_was_written_in_part():
+    """What was written through slices and rows of outputs is there where ``vmap`` looks first."""
+    model, said = mlp(), []
+    for x, _ in data():
+        for write in (lambda h: h[1:].mul_(0.5), lambda h: h[0].fill_(1), lambda h: h[:, 0].add_(1)):
+            hidden = model(x) * 1
+            write(hidden)
+            model.zero_grad()
+            torch.func.vmap(torch.sin)(hidden).sum().backward()
+            said += [hidden.sum().item(), *[parameter.grad.sum().item() for parameter in model.parameters()]]
+    return said
+
+
 class Graph(nn.Module):
     """Every node sees its neighbours."""
 
