@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import PatchError
 from .patch import Patch, held, locate
-from .planted import Planted, behind
+from .planted import Planted, Span, behind
 
 # Python's own views of the system, which its machinery works through.
 _INNER = ("_io", "posix", "nt", "tempfile", "importlib._bootstrap_external")
@@ -43,7 +43,8 @@ class Bindings:
         for owner in _owners():
             names = dict(owner if isinstance(owner, dict) else vars(owner))
             # A hundred thousand names: most owners are passed over without a step of Python for each of theirs.
-            if wanted.isdisjoint(map(id, names.values())) and Planted not in set(map(type, names.values())):
+            may_be_behind = Span.any_is_over and Planted in set(map(type, names.values()))
+            if not may_be_behind and wanted.isdisjoint(map(id, names.values())):
                 continue
             for name, bound in names.items():
                 value = id(behind(bound))

@@ -16,6 +16,8 @@ class Span:
     It is over in children of the process as well. DataLoader workers inherit the wrappers, but are no ranks.
     """
 
+    any_is_over = False  # so that there may be wrappers which are passed by
+
     def __init__(self) -> None:
         """Begin."""
         self.switch = [True]  # wrapt passes wrappers by whose switch is empty, without a call of Python
@@ -29,6 +31,7 @@ class Span:
     def end(self) -> None:
         """Have them passed by."""
         self.switch.clear()
+        Span.any_is_over = True
 
 
 def _end_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ def keep_dynamo_out(session: Session) -> list[Callable[[], None]]:
     return []
 
 
+@functools.cache  # it compiles a pattern anew
 def _skip_us(trace_rules: Any) -> None:
     trace_rules.add(__name__.partition(".")[0])
 
