@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -83,6 +84,8 @@ def is_container(value: Any) -> bool:
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """Give every leaf with the path that leads to it, such as ``[0]['mask']``."""
+    if isinstance(value, _NO_CONTAINERS):  # asked in every step
+        return [(path, value)]
     found: list[tuple[str, Any]] = []
     _collect(value, path, found)
     return found
@@ -103,7 +106,7 @@ def pieces(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
-    if isinstance(value, _NO_CONTAINERS):  # asked in every step
+    if isinstance(value, _NO_CONTAINERS):
         found.append((path, value))
     elif isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
@@ -121,7 +124,7 @@ def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
 
 def _map_sequence(function: Callable[[Any], Any], value: Any) -> Any:
     items = [function(item) for item in value]
-    if all(new is old for new, old in zip(items, value, strict=True)):
+    if all(map(operator.is_, items, value)):
         return value
     kind = type(value)
     if kind in (list, tuple):
