@@ -125,9 +125,8 @@ class Backwards:
             meet(reduction.reductions)  # each would be waited for, one by one
         assumed = self._assumption.begin(self._syncs, counted) if counted is not None and everywhere else None
         source = None if reduction is None else reduction.source
-        self.running, failed = True, True
+        self.running, failed, begun = True, True, self._collectives()
         self._count += 1
-        begun = self._collectives()
         try:
             with self._world.collective("a backward", computes=True):
                 for sync in self._syncs:

@@ -70,8 +70,7 @@ class GradientSync:
         self.outlived: Callable[[GradientSync], None] | None = None  # told when a graph is reached that is older
         self._may_wait = True
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
-        self._world = world
-        self._flags = Flags(parameters, world) if flags is None else flags
+        self._world, self._flags = world, Flags(parameters, world) if flags is None else flags
         self._may_arm = self.armed = self._reached = self._reduced = False
         self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
@@ -98,8 +97,8 @@ class GradientSync:
             return output
         if self._anchor is None:
             self._anchor = anchor(*self.parameters)
-        only_parameters = not any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in given)
-        return map_leaves(Ties(self, self._anchor, only_parameters, forms).of, output)
+        wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in given)
+        return map_leaves(Ties(self, self._anchor, not wanted, forms).of, output)
 
     def converted(self) -> None:
         """Autograd has, or will have, another node for a parameter."""
