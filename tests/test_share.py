@@ -7,8 +7,6 @@ from looks import looked
 from share import KINDS, run_all
 from share_kinds import BATCH, DRAWN
 
-pytestmark = pytest.mark.slow
-
 ALL_AT_ONCE = ["full batch regression", "physics informed"]
 BY_LENGTH = ["gru over packed sequences"]  # rows cost what they are long
 BUCKETS = {  # of one backward for each outermost module that it reaches; the small models have one bucket
@@ -18,7 +16,7 @@ BUCKETS = {  # of one backward for each outermost module that it reaches; the sm
     "physics informed": 0,  # gradients of gradients
     "word vectors": 0,  # sparse gradients
 }
-pytestmark = pytest.mark.timeout(900)  # the first test of a number of ranks waits for all kinds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test of a number of ranks waits for all kinds
 
 
 @pytest.fixture(scope="module")
