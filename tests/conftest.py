@@ -40,9 +40,14 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(others)
     if PART:
         part, parts = map(int, PART.split("/"))
-        kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part % parts]
+        kept = [item for item in items if zlib.crc32(together(item).encode()) % parts == part % parts]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
+
+
+def together(item):
+    """Name what stays together in a part: a test, or those of a file that look at one job."""
+    return str(item.path.name) if "job" in item.fixturenames else item.nodeid
 
 
 @dataclass
