@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 from .errors import OptionError
+from .signature import arguments_of
 from .state import State
 
 P = ParamSpec("P")
@@ -33,17 +33,15 @@ class Rule:
     @property
     def name(self) -> str:
         """As its author writes it."""
-        return str(getattr(self.function, "__qualname__", getattr(self.function, "__name__", self.function)))
+        return _name(self.function)
 
     def dim_of(self, position: int, name: str | None) -> Any:
         """Look up an argument: a dimension, None if it is no batch, "any" if nothing was said."""
-        if self.dims is None:
-            return "any"
-        return self.dims.get(position, self.dims.get(name, None)) if name is not None else self.dims.get(position)
+        return "any" if self.dims is None else self.dims.get(position if name is None else name)
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[Argument, str | None, Any]]:
         """List what a call is given: where it stands, its name if that is known, the value."""
-        names = _names(self.function)
+        names = arguments_of(self.function).positional
         named = [names[position] if position < len(names) else None for position in range(len(args))]
         positions = [(position, name, value) for position, (name, value) in enumerate(zip(named, args, strict=True))]
         return [*positions, *((name, name, value) for name, value in kwargs.items())]
@@ -160,7 +158,55 @@ trackers: list[tuple[str, str]] = []  # module and name, in the order in which t
 
 def rule_of(function: Any) -> Rule | None:
     """Look up what was said of a function."""
-    return getattr(function, "_ddp_patch_rule", None)
+    return _operators.get(function) if _is_operator(function) else getattr(function, "_ddp_patch_rule", None)
+
+
+_operators: dict[Any, Rule] = {}
+
+
+def _is_operator(function: Any) -> bool:
+    return type(function).__module__ == "torch._ops"  # torch.ops.my.op, which is called as it is
+
+
+def _name(function: Any) -> str:
+    if _is_operator(function):
+        return f"torch.ops.{function}"
+    return str(getattr(function, "__qualname__", getattr(function, "__name__", function)))
+
+
+def dims_by_name(door: str, function: Any, dims: Mapping[Argument, int | None] | None) -> dict[Argument, Any] | None:
+    """Check what was said of a function's arguments, and have them by name where that is known.
+
+    Raises:
+        OptionError: for an argument that the function does not have, or what is no dimension.
+    """
+    if dims is None:
+        return None
+    named, known = {}, arguments_of(function)
+    wrong = f"ddp_patch.{door}(dims={dims!r})"
+    for argument, dim in dims.items():
+        if not isinstance(argument, (str, int)) or not _is_dim(dim):
+            raise OptionError(
+                f"{wrong}: a dict such as {{'x': 0, 'mask': 1, 'weight': None}}, of dimensions counted from 0."
+            )
+        if isinstance(argument, str):
+            if known.has_others and not known.named:
+                raise OptionError(
+                    f"{wrong}: how {_name(function)} names its arguments is not known. Write positions: {{0: 0}}."
+                )
+            is_there = argument in known.named
+        else:
+            is_there = 0 <= argument < len(known.positional)
+        if not is_there and not known.has_others:
+            raise OptionError(
+                f"{wrong}: {_name(function)} has no argument {argument!r}. It has {', '.join(known.positional)}."
+            )
+        named[known.positional[argument] if isinstance(argument, int) and is_there else argument] = dim
+    return named
+
+
+def _is_dim(dim: Any) -> bool:
+    return dim is None or (isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0)
 
 
 def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -> Any:
@@ -168,14 +214,15 @@ def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -
         return lambda later: _registered(door, later, kind, dims, out_dims)
     if not callable(function):
         raise OptionError(f"ddp_patch.{door}({function!r}): pass a function.")
-    for argument, dim in (dims or {}).items():
-        is_no_dim = dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0)
-        if not isinstance(argument, (str, int)) or is_no_dim:
-            raise OptionError(f"ddp_patch.{door}(dims={dims!r}): a dict such as {{'x': 0, 'mask': 1, 'weight': None}}.")
-    rule = Rule(function, kind, dims, out_dims)
-    if type(function).__module__ == "torch._ops":  # torch.ops.my.op, which is called as it is
+    if not all(map(_is_dim, out_dims if isinstance(out_dims, (tuple, list)) else [out_dims])):
+        raise OptionError(
+            f"ddp_patch.{door}(out_dims={out_dims!r}): a dimension counted from 0, or one for each result."
+        )
+    rule = Rule(function, kind, dims_by_name(door, function, dims), out_dims)
+    if _is_operator(function):
         from .batch.registered import know  # noqa: PLC0415 — imports torch, which its author has
 
+        _operators[function] = rule
         know(function, rule)
 
     @functools.wraps(function, updated=())
@@ -191,12 +238,3 @@ def _registered(door: str, function: Any, kind: str, dims: Any, out_dims: Any) -
 def rows_of_result(rule: Rule, index: int) -> Any:
     """Look up the dimension of the rows in one of a function's results."""
     return rule.out_dims[index] if isinstance(rule.out_dims, (tuple, list)) else rule.out_dims
-
-
-@functools.lru_cache(maxsize=512)
-def _names(function: Callable[..., Any]) -> list[str]:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of C
-        return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

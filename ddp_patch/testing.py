@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .extending import KINDS, Argument, Rule, rows_of_result, rule_of
+from .extending import KINDS, Argument, Rule, dims_by_name, rows_of_result, rule_of
 from .structure import leaves, leaves_below, nodes_of
 
 
@@ -40,31 +40,44 @@ def check_rule(
     Args:
         function: registered or not.
         args: for it, as one process would give them, with at least 2 rows; float64 is best.
-        kind: "rowwise", "sum" or "mean"; that of the registration by default.
-        dims: argument, by name or position -> the dimension of its rows; that of the registration by default, or the
-            first tensor along dimension 0.
-        out_dims: dimension of the rows in every result, None for one without; that of the registration by default, or
-            0.
+        kind: "rowwise", "sum" or "mean"; of a function that is registered, as there.
+        dims: argument, by name or position -> the dimension of its rows; by default the first tensor along dimension 0.
+            Of a function that is registered, as there.
+        out_dims: dimension of the rows in every result, None for one without; 0 by default. Of a function that is
+            registered, as there.
         rtol: relative tolerance; by default 1e-9 for float64 and torch.testing's for others.
         atol: absolute tolerance.
         kwargs: for it.
 
     Raises:
         RuleError: what differs, by how much.
-        ValueError: for arguments without rows.
+        ValueError: for arguments without rows, or another rule than the one that is registered.
     """
-    known = rule_of(function)
-    if known is not None:
-        function, kind, dims = known.function, kind or known.kind, dims or known.dims
-    kind = kind or "rowwise"
-    if out_dims is _AS_REGISTERED:
-        out_dims = 0 if known is None else known.out_dims
-    if kind not in ("rowwise", *KINDS):
-        raise ValueError(f"kind={kind!r}: 'rowwise', 'sum' or 'mean'")
-    checked = _Check(Rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol))
+    checked = _Check(_rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol))
     for ranks in sorted({2, 3, checked.rows}):
         if ranks <= checked.rows:
             checked.on(ranks)
+
+
+def _rule(function: Any, kind: str | None, dims: Mapping[Argument, int | None] | None, out_dims: Any) -> Rule:
+    if kind not in (None, "rowwise", *KINDS):
+        raise ValueError(f"kind={kind!r}: 'rowwise', 'sum' or 'mean'")
+    known = rule_of(function)
+    by_name = dims_by_name("testing.check_rule", function if known is None else known.function, dims)
+    if known is None:
+        return Rule(function, kind or "rowwise", by_name, 0 if out_dims is _AS_REGISTERED else out_dims)
+    given = {
+        "kind": known.kind if kind is None else kind,
+        "dims": known.dims if dims is None else by_name,
+        "out_dims": known.out_dims if out_dims is _AS_REGISTERED else out_dims,
+    }
+    for name, value in given.items():
+        if value != getattr(known, name):
+            raise ValueError(
+                f"{name}={value!r}: {known.name} is registered with {name}={getattr(known, name)!r}, and that is what "
+                "is checked. Register it so, or check the function that you registered."
+            )
+    return known
 
 
 class _Check:
@@ -118,13 +131,31 @@ class _Check:
         args = [own(place, value) for place, value in enumerate(self._args)]
         kwargs = {name: own(name, value) for name, value in self._kwargs.items()}
         known = nodes_of((args, kwargs))
-        result = self._rule.function(*args, **kwargs)
+        try:
+            result = self._rule.function(*args, **kwargs)
+        except Exception as error:
+            if count == self.rows or not (others := self._with_as_many_rows()):
+                raise
+            raise RuleError(
+                f"{self._rule.name} fails on {count} of {self.rows} rows: {error}. Other arguments have as many rows: "
+                f"if they are batches as well, say so: dims={ {**self._dims, **others} }"
+            ) from error
+        if self._rule.kind in KINDS and not isinstance(result, Tensor):
+            raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
         for other in leaves_below(nodes_of(result), known):
             raise RuleError(
                 f"{self._rule.name} uses a tensor of shape {tuple(other.shape)} that needs a gradient and is none of "
                 "its arguments. Pass it as one"
             )
         return [leaf for _, leaf in leaves(result)]
+
+    def _with_as_many_rows(self) -> dict[Argument, int]:
+        """Arguments that are no batches as far as is known, and may be."""
+        return {
+            place if name is None else name: 0
+            for place, name, value in self._rule.arguments(self._args, self._kwargs)
+            if isinstance(value, Tensor) and place not in self._dims and value.shape[:1] == (self.rows,)
+        }
 
     def _together(self, index: int, parts: Sequence[Any], counts: Sequence[int]) -> Any:
         if not isinstance(parts[0], Tensor):
@@ -162,10 +193,12 @@ class _Check:
             except AssertionError as error:
                 raise RuleError(
                     f"{self._rule.name} is not {_SAID[self._rule.kind]}: {what} differ, number {index}: {error}"
+                    f"{_REST if self._rule.kind in KINDS else ''}"
                 ) from None
 
 
 _SAID = {"rowwise": "rowwise", "sum": "a sum over rows", "mean": "a mean over rows"}
+_REST = ". Register what is summed or averaged, and compute with it (a root, a quotient) outside"
 
 
 def _cotangent(result: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def time_first(x, y):
     return x * 2 + y[:, 0], y.flip(1), torch.ones(2)
 
 
-@ddp_patch.register_reduction(kind="mean")
+@ddp_patch.register_reduction(kind="mean", dims={"z": 0, "y": 0})
 def own_loss(z, y):
     return (torch.special.entr(z.softmax(1)).sum(1) + (z[:, 0] - y).abs()).mean()
 
@@ -206,6 +206,24 @@ def test_a_registration_that_cannot_be_true_is_an_error_on_every_rank(ranks):
         assert "registered as a reduction, and gave float" in reduction
 
 
+def one_row_of_three():
+    """Fits the rank that has three rows."""
+    ddp_patch.disable()
+    ddp_patch.enable()
+    (x,) = next(iter(DataLoader(TensorDataset(torch.randn(7, 4)), 7)))
+    try:
+        ddp_patch.register_rowwise(lambda rows: rows[:3] * 1)(x)
+    except ddp_patch.DdpPatchError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_registration_that_is_not_true_on_one_rank_ends_them_all(ranks):
+    outcome = ranks.call(one_row_of_three, 2)
+    assert not outcome.late
+    assert "registered as rowwise, and gave a tensor of shape (3, 4) for 4 rows" in "".join(outcome.stderr)
+
+
 @ddp_patch.register_rowwise
 def jittered(x):
     return x + torch.rand_like(x)
@@ -234,7 +252,7 @@ def test_what_is_true_passes():
     x, y = torch.randn(7, 4, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
     check_rule(by_rows, x, torch.ones(3, 3, dtype=torch.float64), shift=0.25)
     check_rule(time_first, x.t().contiguous(), x)
-    check_rule(own_loss, x, y, dims={"z": 0, "y": 0})
+    check_rule(own_loss, x, y)
     check_rule(histogram, x, torch.linspace(-1, 1, 4, dtype=torch.float64))
     check_rule(clamped, x)
     check_rule(lambda rows: rows.double().mean(1), torch.randn(5, 3))
@@ -264,12 +282,115 @@ def test_a_weight_that_is_no_argument_is_told():
         check_rule(lambda x: x @ weight.double(), torch.randn(5, 3, dtype=torch.float64))
 
 
-def test_what_is_given_wins_over_the_registration():
+@pytest.mark.parametrize("other", [{"out_dims": 1}, {"dims": {"x": 1}}, {"dims": {0: 1}}, {"kind": "sum"}])
+def test_what_is_checked_is_what_is_registered(other):
     turned = ddp_patch.register_rowwise(dims={"x": 0})(lambda x: x.t() * 2)
     x = torch.randn(7, 4, dtype=torch.float64)
-    check_rule(turned, x, out_dims=1)
+    with pytest.raises(ValueError, match="Register it so, or check the function that you registered"):
+        check_rule(turned, x, **other)
+    check_rule(turned.__wrapped__, x, dims={0: 0}, out_dims=1)
     with pytest.raises(RuleError, match="gives a result of shape"):
-        check_rule(turned, x)
+        check_rule(turned, x, dims={0: 0})
+
+
+def test_an_operator_is_checked_as_it_is_registered():
+    twist = torch.ops.ddp_patch_tests.twist
+    ddp_patch.register_rowwise(twist, dims={"x": 1}, out_dims=1)
+    x, w = torch.randn(3, 7, dtype=torch.float64), torch.ones(7, 2, dtype=torch.float64)
+    with pytest.raises(RuleError, match=r"^torch.ops.ddp_patch_tests.twist (gives|fails)"):
+        check_rule(twist, x, w)
+    ddp_patch.register_rowwise(twist)
+    check_rule(twist, x, w)
+
+
+def test_another_argument_with_as_many_rows_is_named():
+    x = torch.randn(7, 4, dtype=torch.float64)
+    with pytest.raises(RuleError, match=r"fails on . of 7 rows: .* say so: dims=\{0: 0, 'y': 0\}"):
+        check_rule(lambda x, y: x * y, x, x.clone())
+
+
+def test_a_reduction_gives_one_tensor():
+    with pytest.raises(RuleError, match="gives tuple; a reduction gives one tensor"):
+        check_rule(lambda x: (x.sum(), x.sum()), torch.randn(7, 4), kind="sum")
+
+
+def a_plain_tensor_beside_a_batch():
+    """Targets that do not come of the loader: is it a batch?"""
+    ddp_patch.disable()
+    ddp_patch.enable()
+    unclear = ddp_patch.register_reduction(own_loss.__wrapped__, kind="mean")
+    whole = ddp_patch.register_rowwise(lambda x, table: x @ table)
+    x, found = torch.arange(24.0, dtype=torch.float64).view(6, 4).sin(), []
+    for (rows,), targets in zip(DataLoader(TensorDataset(x), 2), x[:, 1].split(2), strict=True):
+        try:
+            unclear(rows, targets)
+        except ddp_patch.BatchError as error:
+            found.append(str(error))
+        found += [own_loss(rows, targets).item(), own_loss(y=targets, z=rows).item()]
+    for size in (6, 4):  # whole when it was first seen, and so when its size is the batch's
+        for (rows,) in DataLoader(TensorDataset(x), size):
+            found += whole(rows, torch.ones(4, 2, dtype=torch.float64)).flatten().tolist()
+    return found
+
+
+def test_a_plain_tensor_that_may_be_a_batch_is_an_error_with_the_line_to_write(ranks):
+    (wanted,) = ranks.call(a_plain_tensor_beside_a_batch, 1).ok().results
+    for found in ranks.call(a_plain_tensor_beside_a_batch, 2).ok().results:
+        said = [text for text in found if isinstance(text, str)]
+        assert _close([number for number in found if not isinstance(number, str)], wanted)
+        assert len(said) == 3
+        assert all("register it with dims={'z': 0, 'y': 0}, or with dims={'z': 0, 'y': None}" in text for text in said)
+
+
+def positional(x, *others, scale=1.0):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "dims", "said"),
+    [
+        (own_loss.__wrapped__, {"z": 0, "w": 0}, "own_loss has no argument 'w'. It has z, y."),
+        (own_loss.__wrapped__, {"z": 0, 2: 0}, "own_loss has no argument 2"),
+        (own_loss.__wrapped__, {"z": -1}, "of dimensions counted from 0"),
+        (
+            torch.ops.ddp_patch_tests.twist,
+            {"y": 0},
+            "torch.ops.ddp_patch_tests.twist has no argument 'y'. It has x, w.",
+        ),
+        (Clamped.apply, {"rows": 0}, "has no argument 'rows'. It has x."),
+        (torch.sin, {"input": 0}, "sin names its arguments is not known. Write positions: {0: 0}."),
+    ],
+)
+def test_arguments_that_a_function_does_not_have_are_told(function, dims, said):
+    with pytest.raises(ddp_patch.OptionError) as caught:
+        ddp_patch.register_rowwise(function, dims=dims)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("out_dims", ["a", -1, (0, "a"), True])
+def test_dimensions_of_results_count_from_0(out_dims):
+    with pytest.raises(ddp_patch.OptionError, match="counted from 0, or one for each result"):
+        ddp_patch.register_rowwise(torch.sin, out_dims=out_dims)
+
+
+def by_keyword():
+    ddp_patch.disable()
+    ddp_patch.enable()
+    twist = torch.ops.ddp_patch_tests.twist
+    ddp_patch.register_rowwise(twist, dims={"x": 0})
+    doubled = ddp_patch.register_rowwise(Clamped.apply, dims={"x": 0})
+    placed = ddp_patch.register_rowwise(with_weight, dims={0: 0, 1: None})
+    more = ddp_patch.register_rowwise(positional, dims={"x": 0, 1: 0})
+    (x,) = next(iter(DataLoader(TensorDataset(torch.ones(6, 4).double()), 6)))
+    found = [twist(x, torch.ones(4, 2).double()), twist(x=x, w=torch.ones(4, 2).double()), doubled(x)]
+    found += [placed(x=x, w=torch.ones(3).double()), more(x, x, scale=2.0)]
+    gathers = [str(place) for place, seen in ddp_patch.report().ledger.gathers.items() if seen.collectives > 0]
+    return [*gathers, *(result.sum().item() for result in found)]
+
+
+def test_arguments_are_the_same_by_name_and_by_position(ranks):
+    (wanted,) = ranks.call(by_keyword, 1).ok().results
+    assert all(_close(found, wanted) for found in ranks.call(by_keyword, 2).ok().results)
 
 
 def test_a_batch_has_rows():

@@ -21,6 +21,7 @@ FLOORS = (
         "ledger",
         "planted",
         "portable",
+        "signature",
         "source",
         "state",
         "structure",

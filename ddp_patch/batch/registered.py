@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import BatchError
 from ..extending import Rule, rows_of_result
@@ -73,10 +73,14 @@ def _on_rows(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _of(rule: Rule) -> Callable[..., Any]:
+    wholes: set[Any] = set()  # arguments without dims that were seen to have no rows
+
     def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layout = _layout(rule, args, kwargs)
         if layout is None:
             return NotImplemented
+        if rule.dims is None:
+            _refuse_unclear(rule, args, kwargs, layout, wholes)
         own = {
             place: _own(value, rule.dim_of(place if isinstance(place, int) else -1, name), layout)
             for place, name, value in rule.arguments(args, kwargs)
@@ -103,6 +107,29 @@ def _layout(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout
             return None
         found = value._layout
     return found
+
+
+def _refuse_unclear(
+    rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], layout: Layout, wholes: set[Any]
+) -> None:
+    """Raise where a plain tensor may be meant to be cut as the batches beside it are."""
+    for place, name, value in rule.arguments(args, kwargs):
+        if not isinstance(value, Tensor) or isinstance(value, (BatchTensor, PendingTensor, nn.Parameter)):
+            continue
+        argument = place if name is None else name
+        if layout.total not in (value.shape[:1] + value.shape[layout.dim : layout.dim + 1]):
+            wholes.add(argument)
+        elif layout.total > 1 and argument not in wholes:
+            batches = {
+                other if of is None else of: batch._layout.dim
+                for other, of, batch in rule.arguments(args, kwargs)
+                if isinstance(batch, BatchTensor)
+            }
+            raise BatchError(
+                f"{rule.name} is registered without dims, and got a batch of {layout.total} rows beside a plain tensor "
+                f"of shape {tuple(value.shape)}. Say whether that has rows as well: register it with "
+                f"dims={ {**batches, argument: 0} }, or with dims={ {**batches, argument: None} } if it is whole."
+            )
 
 
 def _own(value: Any, dim: Any, layout: Layout) -> Any:
@@ -144,10 +171,12 @@ def _results(rule: Rule, result: Any, layout: Layout) -> Any:
         if not isinstance(value, Tensor) or dim is None:
             return value
         if value.dim() <= dim or value.shape[dim] != own:
-            raise BatchError(
+            error = BatchError(
                 f"{rule.name} was registered as rowwise, and gave a tensor of shape {tuple(value.shape)} for {own} "
                 "rows. Name the dimension of its rows (out_dims=...), or leave the registration out."
             )
+            World.get().compare_failures(error, f"the results of {rule.name}")  # the others' may fit by chance
+            raise error
         return BatchTensor.from_local(value, layout.at(dim))
 
     if isinstance(result, (list, tuple)):
