@@ -44,7 +44,7 @@ slow: .venv/with-test
 thorough: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "thorough or long" $(ONLY)
 
-# verify on 90 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
+# verify on 91 scripts, sound and faulty; migrate on 20, to each of its three targets, and their runs on two ranks.
 collections: .venv/with-test
 	THOROUGH=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q -m collection
 
@@ -134,4 +134,4 @@ format: .venv/with-check
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist site *.egg-info
+	rm -rf .venv .venvs build dist site *.egg-info

@@ -17,7 +17,6 @@ FLOORS = (
     {
         "errors",
         "generators",
-        "option_forms",
         "ledger",
         "planted",
         "portable",

@@ -21,8 +21,12 @@ def function_name(func: Any) -> str:
     where = getattr(func, "__objclass__", None)
     if where is not None:
         return f"Tensor.{name}"
-    module = getattr(func, "__module__", None)
-    return f"{module}.{name}" if module and module.startswith("torch.nn") else f"torch.{name}"
+    if type(func).__module__ == "torch._ops":
+        return f"torch.ops.{func}"
+    module = getattr(func, "__module__", None) or "torch"
+    if not module.startswith(("torch", "builtins", "_operator")):  # a script's, that was registered
+        return str(getattr(func, "__qualname__", name))
+    return f"{module}.{name}" if module.startswith("torch.nn") else f"torch.{name}"
 
 
 def as_rules_have_them(

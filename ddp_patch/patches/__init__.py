@@ -107,7 +107,7 @@ LOCAL_OTHERS = (compiled.keep_dynamo_out, local.count_steps, plots.keep_off_scre
 
 
 def rows(*, has_cuda: bool | None = None, view: str = "global") -> list[Patch]:
-    """Give every row, in the order in which they are applied.
+    """Give every row of this folder, in the order in which they are applied.
 
     Args:
         view: of the session.

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent))
 
 
 def scripts(kind):
-    """The scripts of a collection; ``x.py`` is verified against ``x.old.py`` where there is one."""
+    """The scripts of a collection; ``x.py`` is verified against ``x_old.py`` where there is one."""
     return sorted(path for path in (HERE / kind).glob("*.py") if not path.name.endswith("_old.py"))
 
 
