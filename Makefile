@@ -35,7 +35,7 @@ demo: .venv/with-examples
 test: .venv/with-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not slow and not long" $(ONLY)
 
-# What takes seconds a test: the other habits, interpreters that start, jobs that fail. PART=2/4 tries the third quarter.
+# What takes seconds a test: the other habits, interpreters that start, jobs that fail. PART=2/6 tries the third sixth.
 slow: .venv/with-test
 	PART=$(PART) $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "slow and not long" $(ONLY)
 

@@ -26,7 +26,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1")
 # two ranks may run into each other.
 os.environ.pop("PYTHONUNBUFFERED", None)
 LAUNCHERS = ("DDP_PATCH_", "ACCELERATE_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "CUDA_VISIBLE")
-PART = os.environ.get("PART")  # as 0/4: the first of four parts of the tests
+PART = os.environ.get("PART")  # as 0/6: the first of six parts of the tests
 THOROUGH = bool(os.environ.get("THOROUGH"))  # tests marked so try more
 
 
