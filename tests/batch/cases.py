@@ -224,6 +224,26 @@ def along(name, keeps, **limits):
     return case
 
 
+def compared(r):
+    """``equal`` and ``allclose`` of batches that differ in one entry or in none; a part may be plain."""
+    x, dim = batch(r, dims=r.randint(1, 3))
+    form, where, off = r.randrange(6), r.randrange(x.numel()), r.choice([0.0, 1e-7, 1.0])
+    shift = torch.zeros(x.shape).flatten()
+    shift[where] = off
+    shift = shift.view(x.shape)
+    forms = [
+        lambda x, y: torch.equal(x, y),
+        lambda x, y: x.equal(y),
+        lambda x, y: torch.allclose(x, y),
+        lambda x, y: x.allclose(y, rtol=0, atol=1e-3),
+        lambda x, y: torch.allclose(x / 0, y / 0, equal_nan=True),
+        lambda x, y: torch.equal(x, y[None]),
+    ]
+    return Call(
+        lambda x, y: torch.tensor(float(forms[form](x, y))), [(x, dim), (x + shift, dim)], form < 5, grads=False
+    )
+
+
 def norms(r):
     x, dim = batch(r, dims=r.randint(2, 4))
     d = r.choice([i for i in range(x.dim()) if i != dim])
@@ -808,6 +828,7 @@ CASES = {
     "logic": logic,
     "casts": casts,
     "norms": norms,
+    "compared": compared,
     "reduction": reduction,
     "reshapes": reshapes,
     "moves": moves,
@@ -826,6 +847,7 @@ CASES = {
     "element_losses": element_losses,
 }
 REPEATS = {
+    "compared": 40,
     "scatters": 40,
     "lookups": 24,
     "ternary": 20,

@@ -14,6 +14,7 @@ from ..pending_tensor import pending_reduction
 from ..tensor import BatchTensor, Rule
 from ..world import World
 from .dims import along, named_dims
+from .elementwise import broadcast_dims, common_layout, cutter
 
 _SIMPLE = {"dim", "axis", "keepdim", "keepdims", "dtype"}
 
@@ -77,6 +78,23 @@ def of_all(name: str) -> Rule:
         return values.sum() if name == "count_nonzero" else func(values)
 
     return rule
+
+
+def compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.equal`` and ``allclose``: true where every rank's rows are. One all_reduce."""
+    pair = args[:2]
+    if len(pair) < 2 or not all(isinstance(value, Tensor) for value in pair):
+        return NotImplemented
+    layout = common_layout([*pair])
+    has_wholes = all(not isinstance(value, BatchTensor) or known_whole(value) is not None for value in pair)
+    if layout is None or has_wholes or (pair[0].shape != pair[1].shape and func in _OF_ONE_SHAPE):
+        return NotImplemented
+    left, right = map(cutter(layout, broadcast_dims([*pair])), pair)
+    own = func(left, right, *args[2:], **kwargs)
+    return bool(_of_ranks(torch.tensor(own, device=left.device)).all())
+
+
+_OF_ONE_SHAPE = (torch.equal, Tensor.equal)
 
 
 def _of_ranks(value: torch.Tensor) -> torch.Tensor:

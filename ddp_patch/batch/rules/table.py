@@ -153,6 +153,8 @@ def _fill() -> None:
         _set(name, reductions.over(name))
     for name in OF_ALL_ENTRIES:
         _set(name, reductions.of_all(name))
+    for name in ("equal", "allclose"):
+        _set(name, reductions.compare)
     for name in OF_SAMPLES:
         for space in (1, 2, 3):
             _set(name.format(space), networks.samples((space + 2,)))
