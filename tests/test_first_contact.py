@@ -45,6 +45,7 @@ def run(folder, *command, **variables):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.some("command1")
 @pytest.mark.parametrize(
     ("command", "launcher"),

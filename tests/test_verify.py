@@ -788,6 +788,7 @@ def test_what_varies_by_itself_is_left_out_in_float64_as_well(verify, how):
     assert "same up to rounding" in said
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_alone_shows_its_traceback(verify):
     code, said = verify(TRAIN + "raise ValueError('no such luck')\n")
     assert code == 2
