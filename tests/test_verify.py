@@ -940,6 +940,14 @@ STEPS = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["range(3, 39)", "[*range(39)]"])
+def test_a_sampler_may_be_a_range_or_a_list(verify, sampler):
+    """As ``migrate`` writes it."""
+    code, said = verify(TRAIN.replace(", 8):", f", 8, sampler={sampler}):"))
+    assert code == 0, said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STEPS)
 def test_weights_of_a_script_without_an_optimizer_are_compared(verify, how):
     code, said = verify(BY_HAND.replace("STEP", STEPS[how]))

@@ -51,7 +51,10 @@ def install(record: Record, local: bool) -> None:
 
 def line_of(thing: Any) -> str:
     """Name the line that made a loader, a sampler or an optimizer; empty if it was none of the script's."""
-    return _lines.get(thing, "")
+    try:
+        return _lines.get(thing, "")
+    except TypeError:  # a range or a list, which may be samplers, have no weak references
+        return ""
 
 
 def note_ranks(record: Record) -> None:
