@@ -362,3 +362,61 @@ def test_a_sampler_that_draws_by_itself_is_said():
     for drawn, said in (("torch.randperm(9).tolist()", 1), ("torch.randperm(9, generator=g)", 0), ("range(9)", 0)):
         found = left(ddp(text.replace("train_set,", f"{sampler.format(drawn)}train_set,", 1)))
         assert ["may decide differently" in reason for _, reason in found] == [True] * said
+
+
+TAKEN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(96, 4).double()
+y = (x[:, 0] > 0).long()
+train_loader = DataLoader(TensorDataset(x[:64], y[:64]), batch_size=16)
+test_loader = DataLoader(TensorDataset(x[64:], y[64:]), batch_size=10)
+model = nn.Linear(4, 2).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs, targets in train_loader:
+    loss = nn.functional.cross_entropy(model(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    hits = sum((model(a).argmax(1) == b).sum().item() for a, b in test_loader)
+    rows = torch.cat([model(a) for i, (a, _) in enumerate(test_loader)])
+    counts, kept = torch.zeros(2, 2, dtype=torch.long), {"p": [], "t": []}
+    for a, b in test_loader:
+        for t, p in zip(b, model(a).argmax(1)):
+            counts[t, p] += 1
+    for a, b in test_loader:
+        kept["p"].extend(model(a)[:, 1].tolist())
+        kept["t"].extend(b.tolist())
+print(hits / 32, len(rows), round(rows.sum().item(), 10), counts.tolist(), round(sum(kept["p"]), 10), sum(kept["t"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+def test_batches_that_comprehensions_and_tables_take_are_those_of_one_process(launcher, target):
+    after = rewrite(TAKEN, target, "taken.py")
+    assert left(after) == []
+    wanted, _ = launcher.run(TAKEN, "taken.py", 1)
+    out, _ = launcher.run(after, "taken.py", 2)
+    assert out[0] == wanted[0]
+
+
+def test_a_comprehension_over_a_loader_that_is_trained_on_is_told():
+    after = rewrite(TAKEN.replace("for a, b in test_loader)", "for a, b in train_loader)"), "ddp", "taken.py")
+    (said,) = left(after)
+    assert "these are this rank's rows only, since a training takes them of the same loader" in str(said)
+
+
+def test_a_loader_that_is_looped_over_by_a_key_is_told():
+    loops = "loaders = {'train': train_loader, 'test': test_loader}\nfor phase in loaders:\n    for a, b in loaders[phase]:\n"
+    text = TAKEN.partition("for inputs")[0] + loops
+    text += (
+        "        loss = nn.functional.cross_entropy(model(a), b)\n        loss.backward()\n        optimizer.step()\n"
+    )
+    after = rewrite(text, "ddp", "taken.py")
+    assert "sampler=" not in after
+    assert sum("loop over it by name, then migrate again" in str(said) for said in left(after)) == 2

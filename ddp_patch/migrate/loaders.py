@@ -31,6 +31,7 @@ class Loader:
     hides: str  # the dictionary that may hold what matters here
     sizes: list[ast.expr]  # batch sizes in dictionaries that the call takes by **
     handed: list[tuple[str, ast.Call]]  # to functions of other files
+    comprehensions: list[ast.comprehension]  # that take its batches
     whole: str = ""  # why every rank takes all of it
 
     @property
@@ -67,7 +68,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
                 made = next(n for n in ast.walk(statement.value) if isinstance(n, ast.Call))
                 learns = any(trains(loop) for loop in loops)
                 handed = [(tail(c), c) for c in script.calls() if _is_foreign(bindings, c) and _gets(flow, c, node)]
-                found[node] = Loader(node, made, dotted(node), loops, learns, False, False, "", [], handed)
+                found[node] = Loader(node, made, dotted(node), loops, learns, False, False, "", [], handed, [])
     for call in script.calls():
         if tail(call) == "DataLoader":
             loops = [loop for loop, over in flow.loader_loops.items() if call in flow.loader_calls(over)]
@@ -84,8 +85,33 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
             stream = _is_stream(bindings, keyword(call, "dataset", 0))
             hides, sizes = _starred(script, call)
             handed = [(tail(c), c) for c in script.calls() if _is_foreign(bindings, c) and _gets(flow, c, call)]
-            found[call] = Loader(call, call, name, loops, learns, bool(pulls), stream, hides, sizes, handed)
+            taken = [
+                n for n in script.all(ast.comprehension) if any(call in bindings.origins(e) for e in _below(n.iter))
+            ]
+            found[call] = Loader(call, call, name, loops, learns, bool(pulls), stream, hides, sizes, handed, taken)
     return found
+
+
+def _below(iterated: ast.expr) -> list[ast.expr]:
+    """What is looped over, and what enumerate(), tqdm() and their kin are given."""
+    if isinstance(iterated, ast.Call) and tail(iterated) in _KNOWN:
+        return [iterated, *(inner for given in iterated.args for inner in _below(given))]
+    return [iterated]
+
+
+def is_put_away(script: Script, loader: Loader) -> bool:
+    """Tell whether nothing is known of who takes a loader's batches, as a container holds it."""
+    if loader.loops or loader.pulled or loader.handed or loader.comprehensions:
+        return False
+    names = [n for n in script.all(ast.Name) if n.id == loader.name and isinstance(n.ctx, ast.Load)]
+    held = (ast.Dict, ast.List, ast.Tuple)
+    inside = [node for node in (loader.call, *names) if any(isinstance(outer, held) for outer in script.above(node))]
+    if not inside:
+        return False
+    statements = [statement for node in inside if isinstance(statement := script.statement(node), ast.Assign)]
+    containers = {dotted(target) for statement in statements for target in statement.targets}
+    over = [loop.iter for loop in script.all(ast.For) if isinstance(loop.iter, ast.Subscript)]
+    return not any(isinstance(each.slice, ast.Constant) and dotted(each.value) in containers for each in over)
 
 
 def _is_foreign(bindings: Bindings, call: ast.Call) -> bool:

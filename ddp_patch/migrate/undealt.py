@@ -71,6 +71,8 @@ def _form(script: Script, loader: Loader) -> str:
         return "it is made in another file"
     if loader.pulled:
         return "a batch is taken from it by next()"
+    if loader.comprehensions:
+        return "a comprehension takes its batches"
     if loader.stream:
         return "a stream has no length"
     if loader.handed:
@@ -92,6 +94,10 @@ def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> st
             statement = script.statement(node)
             if isinstance(statement, ast.Assign) and flow.kind(statement.value).of_rows:
                 return f"{dotted(node.value)} is filled batch by batch"
+        if isinstance(node, ast.AugAssign) and _is_table(node.target):
+            return f"{script.code(node.target)} is counted row by row"
+        if isinstance(node, ast.Expr) and _is_kept_by_key(flow, node):
+            return "its rows are kept in lists of a table"
         if isinstance(node, ast.Expr) and (owner := fed(flow, node, loop)):
             return f"{owner} is fed with its rows"
         if writes(script, flow, node, loop):
@@ -106,6 +112,22 @@ def _reason(script: Script, bindings: Bindings, flow: Flow, loop: ast.For) -> st
         ),
         "",
     )
+
+
+def _is_table(target: ast.expr) -> bool:
+    """Tell whether rows decide which entry is counted, as in a confusion matrix: ``counts[t, p] += 1``."""
+    if not isinstance(target, ast.Subscript):
+        return False
+    return not all(isinstance(n, (ast.Constant, ast.Tuple, ast.Load)) for n in ast.walk(target.slice))
+
+
+def _is_kept_by_key(flow: Flow, node: ast.Expr) -> bool:
+    """Tell whether rows go into a list of a dictionary: ``rows["p"].extend(output.tolist())``."""
+    call = node.value
+    if not isinstance(call, ast.Call) or tail(call) not in ("append", "extend", "add", "update"):
+        return False
+    owner = getattr(call.func, "value", None)
+    return isinstance(owner, ast.Subscript) and any(flow.kind(given).of_rows for given in call.args)
 
 
 def _trains_at_times(script: Script, loop: ast.For) -> bool:

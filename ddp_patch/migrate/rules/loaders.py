@@ -6,7 +6,7 @@ import ast
 import re
 from itertools import count
 
-from ..loaders import Loader, own_sampler
+from ..loaders import Loader, is_put_away, own_sampler
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
 from ..undealt import writes
@@ -64,6 +64,8 @@ class _Deal:
             written = any(writes(self.script, self.plan.flow, n, loop) for n in ast.walk(loop))
             if written and not self.plan.trains(loop):
                 self.script.todo(loop, f"{_WRITTEN}: write them of a loader of its own")
+        for taken in self.loader.comprehensions if self.trains else ():
+            self.script.todo(taken.iter, f"{_WRITTEN}: take them of a loader of its own")
         for function, call in self.loader.handed:
             self.script.todo(call, f"{function}() of another file gets this loader, and sees this rank's rows only")
         dataset = keyword(self.call, "dataset", 0)
@@ -115,6 +117,12 @@ class _Deal:
         inside = (ast.ListComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
         if any(isinstance(n, inside) for n in self.script.above(call)):
             todo(call, "several DataLoaders are made at once: write each out by itself, then migrate again")
+            return True
+        if is_put_away(self.script, self.loader):
+            todo(
+                call,
+                "a dictionary or a list holds it, where it is not followed: loop over it by name, then migrate again",
+            )
             return True
         if keyword(call, "dataset", 0) is None:
             todo(
