@@ -169,7 +169,7 @@ def test_a_traceback_is_the_scripts(tmp_path):
     assert own not in done.stderr
     assert "ValueError: as I thought" in done.stderr
     assert "mat1 and mat2 shapes cannot be multiplied" in done.stderr
-    assert "frames of its own are left out; DDP_PATCH_TRACEBACK=1 shows them." in done.stderr
+    assert "frames of ddp_patch are left out; DDP_PATCH_TRACEBACK=1 shows them." in done.stderr
     done = run(tmp_path, "script.py", DDP_PATCH_NPROC="2", DDP_PATCH_TRACEBACK="1")
     assert own in done.stderr
     assert "left out" not in done.stderr

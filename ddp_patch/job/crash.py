@@ -115,7 +115,7 @@ class CrashHook:
             self._show(error)
             if not is_wanted:
                 own = (
-                    f" {left_out} frames of its own are left out; DDP_PATCH_TRACEBACK=1 shows them." if left_out else ""
+                    f" {left_out} frames of ddp_patch are left out; DDP_PATCH_TRACEBACK=1 shows them." if left_out else ""
                 )
                 sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
