@@ -114,9 +114,8 @@ class CrashHook:
             left_out = 0 if self.shows_own else _leave_out_ours(error)
             self._show(error)
             if not is_wanted:
-                own = (
-                    f" {left_out} frames of ddp_patch are left out; DDP_PATCH_TRACEBACK=1 shows them." if left_out else ""
-                )
+                said = f" {left_out} frames of ddp_patch are left out; DDP_PATCH_TRACEBACK=1 shows them."
+                own = said if left_out else ""
                 sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
         # Not every launcher ends the others, and they may compute for an hour before they need this one.
