@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from ..errors import BatchError
 from .sizes import BatchSize
 
@@ -20,6 +22,8 @@ def function_name(func: Any) -> str:
         return f"Tensor.{owner.__name__}"
     where = getattr(func, "__objclass__", None)
     if where is not None:
+        return f"Tensor.{name}"
+    if getattr(Tensor, name, None) is func:  # written in Python
         return f"Tensor.{name}"
     if type(func).__module__ == "torch._ops":
         return f"torch.ops.{func}"
