@@ -213,8 +213,8 @@ def parse(name: str, text: str, source: str | None = None) -> Any:
     try:
         value = PARSERS[name](text)
         Options(**{name: value})
-    except (ValueError, KeyError) as error:
-        raise invalid(name, text, FORMS[name], source=source or variable(name)) from error
+    except (ValueError, KeyError):
+        raise invalid(name, text, FORMS[name], source=source or variable(name)) from None
     return value
 
 
