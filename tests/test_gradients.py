@@ -9,6 +9,7 @@ from parity.habits import data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ddp_patch.gradients.accumulation import AccumulationSchedule
 from ddp_patch.gradients.loss_scale import LossScale
 from ddp_patch.ledger import Ledger
 
@@ -515,3 +516,16 @@ def test_ddp_gets_parameters_of_one_type_of_device(table, frozen, head, elsewher
     )
     found = [id(parameter) for parameter in parameters_elsewhere(model)]
     assert [name for name, parameter in model.named_parameters() if id(parameter) in found] == elsewhere
+
+
+@pytest.mark.parametrize("declared", [None, 4])
+def test_a_short_last_group_whose_gradients_are_clipped_changes_no_schedule(declared):
+    schedule = AccumulationSchedule(declared)
+    for _ in range(3):
+        averaged = []
+        for size in (4, 4, 1):
+            for _ in range(size):
+                averaged.append(schedule.backward())
+            schedule.read()
+            schedule.step()
+    assert averaged == [False, False, False, True, False, False, False, True, False]

@@ -56,6 +56,7 @@ class AccumulationSchedule:
         if not self._cycle:
             return
         self._cycle[-1] = True
+        self._read.discard(len(self._cycle) - 1)  # before a step, as clipping does: not between backwards
         cycle = tuple(self._cycle)
         self._cycle.clear()
         # A ragged end of an epoch does not change the schedule; the same thing twice in a row does.
