@@ -383,6 +383,7 @@ for inputs, targets in train_loader:
     optimizer.step()
 with torch.no_grad():
     hits = sum((model(a).argmax(1) == b).sum().item() for a, b in test_loader)
+    numbers = [step * 2 for step in range(len(train_loader))]
     rows = torch.cat([model(a) for i, (a, _) in enumerate(test_loader)])
     counts, kept = torch.zeros(2, 2, dtype=torch.long), {"p": [], "t": []}
     for a, b in test_loader:
@@ -391,7 +392,7 @@ with torch.no_grad():
     for a, b in test_loader:
         kept["p"].extend(model(a)[:, 1].tolist())
         kept["t"].extend(b.tolist())
-print(hits / 32, len(rows), round(rows.sum().item(), 10), counts.tolist(), round(sum(kept["p"]), 10), sum(kept["t"]))
+print(hits / 32, len(numbers), len(rows), round(rows.sum().item(), 10), counts.tolist(), round(sum(kept["p"]), 10), sum(kept["t"]))
 """
 
 

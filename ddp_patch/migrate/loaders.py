@@ -57,6 +57,9 @@ class Loader:
         return self.trains and self.drop_last is None
 
 
+_ITERATED = {"enumerate", "tqdm", "zip", "iter", "islice", "chain", "list", "tuple", "cycle", "reversed"}
+
+
 def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.AST], bool]) -> dict[ast.expr, Loader]:
     """List the loaders, with the loops over them."""
     found: dict[ast.expr, Loader] = {}
@@ -94,7 +97,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
 
 def _below(iterated: ast.expr) -> list[ast.expr]:
     """What is looped over, and what enumerate(), tqdm() and their kin are given."""
-    if isinstance(iterated, ast.Call) and tail(iterated) in _KNOWN:
+    if isinstance(iterated, ast.Call) and tail(iterated) in _ITERATED:
         return [iterated, *(inner for given in iterated.args for inner in _below(given))]
     return [iterated]
 
