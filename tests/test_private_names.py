@@ -95,7 +95,6 @@ ATTRIBUTES = {
     "_flat_weights": lambda: torch.nn.GRU(1, 1),
     "_get_iterator": lambda: torch.utils.data.DataLoader,
     "_get_sequence_number_for_group": lambda: torch.distributed.ProcessGroup,
-    "_schema": lambda: torch.ops.aten.add.Tensor,
     "_is_full_backward_hook": lambda: torch.nn.Linear(1, 1),
     "_base": lambda: torch.ones(2)[0],
     "_iterator": lambda: torch.utils.data.DataLoader([1]),
