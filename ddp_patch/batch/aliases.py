@@ -54,14 +54,18 @@ def enter(batch: BatchTensor, rows: Tensor) -> None:
         rows: of this rank, of it.
     """
     key = memory(rows)
-    holders = [holder for holder in ALIASED.get(key, []) if holder() is not None and holder() is not batch]
-    ALIASED[key] = [*holders, weakref.ref(batch, lambda gone: _let_go(key, gone))]
+    holders = ALIASED.setdefault(key, [])
+    if all(holder() is not batch for holder in holders):
+        holders.append(weakref.ref(batch))
+        # Not a callback of the reference: a script's last batches go when this module's names are gone.
+        weakref.finalize(batch, _let_go, key).atexit = False
     _hear_of_arrays()
 
 
 def enter_slice(batch: BatchTensor) -> None:
     """Note that a batch's whole is a view of another's."""
-    _slices.append(weakref.ref(batch, _let_slice_go))
+    _slices.append(weakref.ref(batch))
+    weakref.finalize(batch, _let_slice_go).atexit = False
     _hear_of_arrays()
 
 
@@ -144,15 +148,15 @@ def memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _let_go(key: int, gone: weakref.ref[BatchTensor]) -> None:
-    holders = [holder for holder in ALIASED.pop(key, []) if holder is not gone]
+def _let_go(key: int) -> None:
+    holders = [holder for holder in ALIASED.pop(key, []) if holder() is not None]
     if holders:
         ALIASED[key] = holders
     _hear_of_arrays()
 
 
-def _let_slice_go(gone: weakref.ref[BatchTensor]) -> None:
-    _slices.remove(gone)
+def _let_slice_go() -> None:
+    _slices[:] = [holder for holder in _slices if holder() is not None]
     _hear_of_arrays()
 
 
