@@ -664,7 +664,10 @@ def test_a_precision_that_a_shell_exports_is_not_the_scripts(ranks, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(PRECISE)
     (wanted,) = ranks.script(script, 1).ok().stdout
-    assert ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout[0] == wanted
+    found = ranks.script(script, 2, env={"ACCELERATE_MIXED_PRECISION": "bf16"}).ok().stdout[0]
+    compare_text(
+        found, wanted, 1e-5
+    )  # float32 is rounded otherwise where there are fewer rows; bfloat16 has eight bits
 
 
 @pytest.mark.slow

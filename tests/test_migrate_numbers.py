@@ -412,12 +412,144 @@ def test_a_comprehension_over_a_loader_that_is_trained_on_is_told():
     assert "these are this rank's rows only, since a training takes them of the same loader" in str(said)
 
 
-def test_a_loader_that_is_looped_over_by_a_key_is_told():
-    loops = "loaders = {'train': train_loader, 'test': test_loader}\nfor phase in loaders:\n    for a, b in loaders[phase]:\n"
-    text = TAKEN.partition("for inputs")[0] + loops
-    text += (
-        "        loss = nn.functional.cross_entropy(model(a), b)\n        loss.backward()\n        optimizer.step()\n"
+HELD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+x = torch.randn(48, 5)
+y = (x.sum(1) > 0).long()
+def data(a, b):
+    return TensorDataset(x[a:b], y[a:b])
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loss_fn = nn.CrossEntropyLoss()
+def evaluate(model, loader):
+    hits, total = 0, 0.0
+    with torch.no_grad():
+        for a, b in loader:
+            out = model(a)
+            total += loss_fn(out, b).item() * len(b)
+            hits += (out.argmax(1) == b).sum().item()
+    return hits, round(total, 9)
+"""
+MADE = "DataLoader(data(0, 30), batch_size=6), DataLoader(data(30, 40), batch_size=4), DataLoader(data(40, 48), batch_size=3)"
+BY_KEY = f"""\
+train, val, test = {MADE}
+loaders = {{"train": train, "val": val}}
+loaders["test"] = test
+for epoch in range(3):
+    for a, b in loaders["train"]:
+        optimizer.zero_grad()
+        loss_fn(model(a), b).backward()
+        optimizer.step()
+    for phase in ("val", "test"):
+        seen = 0.0
+        for a, b in loaders[phase]:
+            seen += model(a).sum().item()
+        print(phase, round(seen, 9), len(loaders[phase]), len(loaders[phase].dataset))
+        print(round(seen / len(loaders["val"].dataset), 8), evaluate(model, loaders[phase]))
+    print(evaluate(model, loaders["val"]), len(loaders["test"]))
+"""
+BY_NAME = f"""\
+train, val, test = {MADE}
+for epoch in range(3):
+    for a, b in train:
+        optimizer.zero_grad()
+        loss_fn(model(a), b).backward()
+        optimizer.step()
+    for name, each in (("val", val), ("test", test)):
+        hits = 0
+        for a, b in each:
+            hits += (model(a).argmax(1) == b).sum().item()
+        print(name, hits / len(each.dataset), len(each))
+    for number, each in enumerate([val, test]):
+        print(number, evaluate(model, each))
+    for each in [val, test]:
+        summed = 0
+        for number, (a, b) in enumerate(each):
+            summed += b.sum().item()
+        print(summed, number)
+"""
+OF_AN_OBJECT = f"""\
+def make():
+    first, second, third = {MADE}
+    return dict(train=first, val=second, test=third)
+class Trainer:
+    def __init__(self):
+        self.loaders = make()
+    def run(self):
+        for epoch in range(3):
+            for a, b in self.loaders["train"]:
+                optimizer.zero_grad()
+                loss_fn(model(a), b).backward()
+                optimizer.step()
+            for split in ["val", "test"]:
+                print(split, self.check(split))
+    def check(self, split):
+        total = 0.0
+        for a, b in self.loaders[split]:
+            total += (model(a).argmax(1) == b).sum().item()
+        return total / len(self.loaders[split].dataset)
+Trainer().run()
+"""
+PHASED = f"""\
+train, val, test = {MADE}
+def fit(dataloaders):
+    for epoch in range(3):
+        for phase in ["train", "val"]:
+            running, n = 0.0, 0
+            for a, b in dataloaders[phase]:
+                with torch.set_grad_enabled(phase == "train"):
+                    loss = loss_fn(model(a), b)
+                if phase == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                running += loss.item() * a.size(0)
+                n += a.size(0)
+            print(phase, round(running / n, 9))
+loaders = {{"train": train, "val": val, "test": test}}
+fit(loaders)
+for key, loader in loaders.items():
+    if key != "train":
+        print(key, evaluate(model, loader))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["ddp", "accelerate"])
+@pytest.mark.parametrize("script", [BY_KEY, BY_NAME, OF_AN_OBJECT, PHASED], ids=["key", "name", "object", "phase"])
+def test_loaders_that_are_taken_out_of_containers_give_the_numbers_of_one_process(launcher, script, target):
+    after = rewrite(HELD + script, target, "held.py")
+    told = [str(said) for said in left(after) if "loader is made in another file" not in str(said)]  # evaluate, unused
+    assert all("write a loop for each of the two" in said for said in told)
+    assert len(told) == (script is PHASED)
+    wanted, _ = launcher.run(HELD + script, "held.py", 1)
+    out, _ = launcher.run(after, "held.py", 2)
+    assert out[0] == wanted[0]
+
+
+def test_a_key_that_is_not_known_may_be_that_of_any_loader():
+    after = rewrite(HELD + PHASED.replace("""["train", "val"]""", "sys.argv[1:]"), "ddp", "held.py")
+    assert after.count("batch_size=rank_share(") == 3
+    after = rewrite(HELD + PHASED, "ddp", "held.py")
+    assert after.count("batch_size=rank_share(") == 2
+
+
+def test_loaders_that_a_comprehension_makes_are_told():
+    made = """loaders = {{x: DataLoader(data(0, 30), batch_size=6) for x in ("train", "val", "test")}}"""
+    script = PHASED.replace("""loaders = {"train": train, "val": val, "test": test}""", made.format())
+    (said,) = [str(said) for said in left(rewrite(HELD + script, "ddp", "held.py")) if "at once" in str(said)]
+    assert "several DataLoaders are made at once" in said
+
+
+def test_a_loader_whose_container_is_not_followed_is_told():
+    script = (
+        BY_KEY.partition("    for phase")[0].replace('loaders["train"]', "train") + "train_on(**{'loaders': loaders})\n"
     )
-    after = rewrite(text, "ddp", "taken.py")
-    assert "sampler=" not in after
-    assert sum("loop over it by name, then migrate again" in str(said) for said in left(after)) == 2
+    after = rewrite(HELD + script, "ddp", "held.py")
+    assert (
+        sum("loop over it by name, then migrate again" in str(said) for said in left(after)) == 1
+    )  # they are made in one line

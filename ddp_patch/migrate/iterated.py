@@ -8,10 +8,7 @@ from collections.abc import Collection
 from .bindings import Bindings
 from .script import Script
 from .tree import Function, dotted, keyword, tail
-from .values import (
-    SAME,
-    Value,
-)  # fmt: skip
+from .values import SAME, Value
 
 
 class Iterated:
@@ -59,7 +56,7 @@ class Iterated:
             return node if tail(node) in ("DataLoader",) else None
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             named = node.value if isinstance(node, ast.Subscript) else node
-            made = {tail(call) for call in self.bindings.origins(named)}
+            made = {tail(call) for call in self._makers(node)}
             if "DataLoader" in made:
                 return node
             group = self.bindings.group(named)
@@ -78,10 +75,16 @@ class Iterated:
 
     def loader_calls(self, over: ast.expr) -> set[ast.expr]:
         """Find what makes the loader that is iterated, or the name by which it comes from another file."""
-        named = over.value if isinstance(over, ast.Subscript) else over
         if isinstance(over, ast.Call):
             return {over}
-        return {c for c in self.bindings.origins(named) if tail(c) == "DataLoader"} or self._foreign_loaders(named)
+        named = over.value if isinstance(over, ast.Subscript) else over
+        return {c for c in self._makers(over) if tail(c) == "DataLoader"} or self._foreign_loaders(named)
+
+    def _makers(self, over: ast.expr) -> list[ast.Call]:
+        """List the calls that made what is iterated, or the container that it is taken of."""
+        return self.bindings.origins(over) or (
+            self.bindings.origins(over.value) if isinstance(over, ast.Subscript) else []
+        )
 
     def _foreign_loaders(self, named: ast.expr) -> set[ast.expr]:
         if named not in self._looked_up:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .bindings import Bindings
@@ -108,13 +108,12 @@ def is_put_away(script: Script, loader: Loader) -> bool:
         return False
     names = [n for n in script.all(ast.Name) if n.id == loader.name and isinstance(n.ctx, ast.Load)]
     held = (ast.Dict, ast.List, ast.Tuple)
-    inside = [node for node in (loader.call, *names) if any(isinstance(outer, held) for outer in script.above(node))]
-    if not inside:
-        return False
-    statements = [statement for node in inside if isinstance(statement := script.statement(node), ast.Assign)]
-    containers = {dotted(target) for statement in statements for target in statement.targets}
-    over = [loop.iter for loop in script.all(ast.For) if isinstance(loop.iter, ast.Subscript)]
-    return not any(isinstance(each.slice, ast.Constant) and dotted(each.value) in containers for each in over)
+    around = {outer for node in (loader.call, *names) for outer in script.above(node)}
+    return any(isinstance(n, held) or (isinstance(n, ast.Assign) and _is_put(n, [*names, loader.call])) for n in around)
+
+
+def _is_put(node: ast.Assign, given: Sequence[ast.expr]) -> bool:
+    return node.value in given and any(isinstance(target, ast.Subscript) for target in node.targets)
 
 
 def _is_foreign(bindings: Bindings, call: ast.Call) -> bool:

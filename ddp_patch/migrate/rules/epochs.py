@@ -19,10 +19,14 @@ def apply(plan: Plan, loader: Loader) -> None:
     for loop in loader.loops:
         if plan.trains(loop):
             over = _below_a_bar(plan, loop, plan.flow.loader_loops[loop])
-            if not dotted(over) or not _set_epoch(plan, loop, over, 0):
+            if not _is_named(over) or not _set_epoch(plan, loop, over, 0):
                 plan.script.todo(loop, _CALL)
     if not any(plan.trains(loop) for loop in loader.loops) and not _count_up(plan, loader):
         plan.script.todo(loader.call, _CALL)
+
+
+def _is_named(over: ast.expr) -> bool:
+    return bool(dotted(over.value if isinstance(over, ast.Subscript) else over))
 
 
 def _count_up(plan: Plan, loader: Loader) -> bool:

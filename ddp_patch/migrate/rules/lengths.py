@@ -105,7 +105,8 @@ def _batches(plan: Plan) -> None:
     written: dict[ast.AST, str] = {}
     for call in plan.script.calls():
         measured = call.args[0] if tail(call) == "len" and len(call.args) == 1 else None
-        if measured is not None and dotted(measured) and plan.flow.loader_calls(measured) & dealt:
+        named = measured.value if isinstance(measured, ast.Subscript) else measured
+        if measured is not None and dotted(named) and plan.flow.loader_calls(measured) & dealt:
             written[call] = f"{plan.use('batches_of')}({plan.script.code(call.args[0])})"
     for loop, over in plan.flow.loader_loops.items():
         number, start = number_of_batch(loop)
