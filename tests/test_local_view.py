@@ -574,12 +574,15 @@ def calls_beside_ddp_by_hand():
         return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
 
     with ddp_patch.enable(view="local", quiet=True):
-        ours = calls_of_python(net())
-    return ours - calls_of_python(DistributedDataParallel(net(), broadcast_buffers=False))
+        model = net()
+        first, second = calls_of_python(model), calls_of_python(model)  # with another optimizer
+    by_hand = calls_of_python(DistributedDataParallel(net(), broadcast_buffers=False))
+    return [first - by_hand, second - by_hand]
 
 
 def test_a_step_costs_few_calls_more_than_ddp_by_hand(ranks):
-    assert max(ranks.call(calls_beside_ddp_by_hand, 2, bare=True).ok().results) <= 27
+    for first, second in ranks.call(calls_beside_ddp_by_hand, 2, bare=True).ok().results:
+        assert second == first <= 27
 
 
 # --- one process outwards, N ranks inside -------------------------------------------------------------------------------

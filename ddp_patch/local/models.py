@@ -105,7 +105,8 @@ class Models:
         """Give those under DDP."""
         return [synced.module for synced in self._synced.values()]
 
-    def _everything_found(self) -> bool:
+    def has_found_all(self) -> bool:
+        """Tell whether the models under DDP hold all that optimizers train."""
         return bool(optimized := self.trained.ids()) and optimized <= self._held
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class Models:
     def call(self, call: Call) -> Any:
         """Take a module over, and carry out its call."""
         self._make(call.module)
-        if self._everything_found():
+        if self.has_found_all():
             self.rest()
         return self._called(call.module, call.run, call.args, call.kwargs)
 
@@ -190,7 +191,7 @@ class Models:
             if any(parameter.requires_grad for parameter in synced.module.parameters()):
                 self._make(synced.module)
         self._maker.send_buffers(self._synced.values())
-        if self._synced and not (self._everything_found() or self._beside.is_rest(self.trained, self._held)):
+        if self._synced and not (self.has_found_all() or self._beside.is_rest(self.trained, self._held)):
             self.watch()
         elif self.watching and self._synced:
             self.rest()
@@ -206,7 +207,7 @@ class Models:
             args, kwargs = self.weights.weigh(args, kwargs)
         self.in_backward = self.weights.is_backward = True
         for synced in self._synced.values():
-            synced.before = synced.gradients()
+            synced.begin()
         if self.tuning.is_on:
             self.tuning.begin()
         try:

@@ -51,6 +51,12 @@ class LocalSession(Session):
     def _make_random(self) -> OwnSeeds:
         return OwnSeeds(self.stream, self.rank_zero, self.owners)
 
+    def adopt(self, optimizer: Any) -> None:
+        """Take over an optimizer, made before or now, or one that got another group."""
+        super().adopt(optimizer)
+        if self.models.has_found_all():  # by an earlier optimizer
+            self.models.rest()
+
     def _optimizes(self, optimizer: Any) -> None:
         self.models.optimizes(optimizer)
 

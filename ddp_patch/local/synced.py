@@ -55,7 +55,7 @@ class Synced:
         self._armed = self._to_check = False
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
-        self.before: list[Any] = []  # ``gradients()`` when the backward began
+        self._before: list[Any] | None = None  # ``_gradients()`` when the backward began; None if there were none
         self._held: list[Any] = []
 
     def fits(self) -> bool:
@@ -84,7 +84,15 @@ class Synced:
         """Tell whether a backward may reach something: GANs freeze what only judges."""
         return any(parameter.requires_grad for parameter in (*self.dense, *self.sparse))
 
-    def gradients(self) -> list[Any]:
+    def begin(self) -> None:
+        """A backward of the script begins."""
+        for parameter in self._watched:
+            if grad_of(parameter) is not None:
+                self._before = self._gradients()
+                return
+        self._before = None
+
+    def _gradients(self) -> list[Any]:
         """Tell gradients that a backward reaches from those before it, in less time than hooks on the parameters."""
         found: list[Any] = []
         self._held = list(map(grad_of, self._watched))  # no other one gets the identity of one that is let go meanwhile
@@ -92,10 +100,19 @@ class Synced:
             found.append(grad if grad is None else (id(grad), grad._version))
         return found
 
+    def _is_reached(self) -> bool:
+        if self._before is not None:
+            is_reached = self._gradients() != self._before
+            self._held = []
+            return is_reached
+        for parameter in self._watched:
+            if grad_of(parameter) is not None:
+                return True
+        return False
+
     def ended(self) -> None:
         """A backward of the script has ended."""
-        is_reached = self.gradients() != self.before
-        self._held = []
+        is_reached = self._is_reached()
         if is_reached and not self.schedule.backward():
             self._world.ledger.deferred += 1
         if self._armed and is_reached:
