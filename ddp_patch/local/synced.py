@@ -105,10 +105,10 @@ class Synced:
             is_reached = self._gradients() != self._before
             self._held = []
             return is_reached
+        is_reached = False
         for parameter in self._watched:
-            if grad_of(parameter) is not None:
-                return True
-        return False
+            is_reached = is_reached or grad_of(parameter) is not None
+        return is_reached
 
     def ended(self) -> None:
         """A backward of the script has ended."""
