@@ -2,6 +2,8 @@
 
 import pytest
 
+from ddp_patch.job.forked import children_may_hang
+
 SCRIPT = """
 import atexit, os, sys, tempfile, threading
 import torch
@@ -56,3 +58,9 @@ def test_the_parent_goes_on_with_its_files(outcomes):
     alone, spread = outcomes
     assert spread.files() == alone.files()
     assert (spread.cwd / "log.txt").read_text() == "parent"
+
+
+def test_forks_wait_for_threads_where_a_child_of_python_may_hang():
+    hang = [(3, 10, 14), (3, 11, 7), (3, 11, 9)]
+    mended = [(3, 10, 15), (3, 11, 10), (3, 12, 0), (3, 14, 1)]
+    assert [children_may_hang(version) for version in hang + mended] == [True] * 3 + [False] * 4

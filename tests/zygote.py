@@ -242,8 +242,10 @@ def serve(request):
             if late or (failed_at is not None and time.monotonic() > failed_at + request.get("grace", 30)):
                 left = [other for other in pids if pids[other] not in codes]
                 shows_stacks = late and not ended
-                for other in left:
-                    os.kill(other, signal.SIGABRT if shows_stacks else signal.SIGKILL)
+                inside = [pid for other in left for pid in children(other)] if shows_stacks else []
+                for other in (*left, *inside):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(other, signal.SIGABRT if shows_stacks else signal.SIGKILL)
                 ended = ended or [pids[other] for other in left]
                 time.sleep(2 if shows_stacks else 0)
             time.sleep(0.002)
@@ -251,6 +253,13 @@ def serve(request):
         os.kill(store, signal.SIGKILL)
         os.waitpid(store, 0)
     return {"codes": [codes[rank] for rank in range(request["nproc"])], "late": late, "ended": ended}
+
+
+def children(pid):
+    """List the processes that one has started, as workers of a loader: a rank may be waiting for one."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as listed:
+        return [int(each) for each in listed.read().split()]
+    return []
 
 
 if __name__ == "__main__":
