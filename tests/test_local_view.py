@@ -585,6 +585,25 @@ def test_a_step_costs_few_calls_more_than_ddp_by_hand(ranks):
         assert second == first <= 27
 
 
+def unfrozen_for_another_optimizer():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)).requires_grad_(False)
+    model[1].requires_grad_(True)
+    x = torch.full((2, 3), 1.0 + ddp_patch.rank())
+    for optimizer in (torch.optim.SGD(model[1].parameters(), 0.1), None):
+        optimizer = optimizer or torch.optim.SGD(model.requires_grad_(True).parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return [p.detach().flatten().tolist() for p in model.parameters()]
+
+
+def test_what_is_unfrozen_for_another_optimizer_is_averaged(ranks):
+    first, second = ranks.call(unfrozen_for_another_optimizer, 2, enable={"view": "local"}).ok().results
+    assert first == second
+
+
 # --- one process outwards, N ranks inside -------------------------------------------------------------------------------
 
 

@@ -54,7 +54,7 @@ class LocalSession(Session):
     def adopt(self, optimizer: Any) -> None:
         """Take over an optimizer, made before or now, or one that got another group."""
         super().adopt(optimizer)
-        if self.models.has_found_all():  # by an earlier optimizer
+        if self.models.trained.ids() <= self.models.ids:  # by an earlier optimizer, and none was frozen then
             self.models.rest()
 
     def _optimizes(self, optimizer: Any) -> None:
