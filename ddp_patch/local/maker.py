@@ -91,7 +91,7 @@ class Maker:
         built = synced.built = self._tuning.built(synced.module, described(synced.module), synced.dense)
         # A script may evaluate before it trains: DDP writes to buckets of gradients later on.
         with self._world.collective("the making of DDP"), torch.inference_mode(False):
-            synced.ddp = self._job.wrapping.wrap(
+            ddp = self._job.wrapping.wrap(
                 synced.module,
                 swap.original_class(synced.module),
                 without=synced.sparse,
@@ -99,5 +99,6 @@ class Maker:
                 sync_buffers=synced.sends_buffers,
                 **for_ddp(built.options),
             )
+            synced.put_under(ddp)
         if built.options.comm_hook is not None:
-            compress(built.options.comm_hook, synced.ddp, lambda is_last: None, built.powersgd_after)
+            compress(built.options.comm_hook, ddp, lambda is_last: None, built.powersgd_after)

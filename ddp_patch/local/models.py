@@ -147,7 +147,7 @@ class Models:
                 self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
-            outputs = meet(self._world, self._attendance, "a forward under DDP", synced.arm(), args, kwargs)
+            outputs = meet(self._world, self._attendance, "a forward under DDP", synced.forward, (args, kwargs), {})
             return self.weights.mark(outputs) if self.weights.is_used else outputs
         finally:
             self.inside = False

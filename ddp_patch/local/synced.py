@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.world import World
+from ..calling import compiled
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, average_sparse, in_parts
@@ -37,7 +38,7 @@ class Synced:
             options: of the session.
         """
         self.module = module
-        self.ddp: DistributedDataParallel | None = None  # around it; where all of its gradients are sparse, none
+        self.ddp: DistributedDataParallel | None = None  # see ``put_under``; none where all gradients are sparse
         self.sparse = sparse_parameters(module)
         apart = {id(parameter) for parameter in self.sparse}
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -53,10 +54,16 @@ class Synced:
         self.buffers = Buffers(module, world) if looks else None  # until it is known that they have to be sent
         self._world = world
         self._armed = self._to_check = False
+        self._is_plain = not (options.find_unused_parameters or options.static_graph)
+        self._needs_all = True  # of DDP's own forward: in its first one, it gets ready
         # DDP reaches all of them in every backward, or says so; unless it looks for those that it does not.
         self._watched = self.dense if options.find_unused_parameters else [*self.dense[:1], *self.dense[-1:]]
         self._before: list[Any] | None = None  # ``_gradients()`` when the backward began; None if there were none
         self._held: list[Any] = []
+
+    def put_under(self, ddp: DistributedDataParallel) -> None:
+        """Have another DDP average the gradients."""
+        self.ddp, self._needs_all = ddp, True
 
     def fits(self) -> bool:
         """Tell whether these are the parameters that the module trains."""
@@ -67,18 +74,29 @@ class Synced:
         """Whether no gradient is on its way, DDP does not wait for one, and another would have the same parameters."""
         return self.schedule.is_at_start and not self.pending and not self._armed and self.fits()
 
-    def arm(self) -> DistributedDataParallel:
-        """Get ready for a forward that a backward may follow, through what this gives."""
+    def forward(self, args: Any, kwargs: Any) -> Any:
+        """Carry out a forward that a backward may follow, under DDP."""
         ddp = self.ddp
         assert ddp is not None
         is_last = not self.schedule.accumulates or self.schedule.is_next_wanted()
-        if ddp.require_backward_grad_sync is not is_last:
-            ddp.require_backward_grad_sync = is_last
         if self.buffers is not None:
             self.buffers.begin()
         if is_last and not self._armed:
             self._armed = self.dense[0].requires_grad or self._is_trained()
-        return ddp
+        if self._needs_all or self.sends_buffers or compiled.is_used():
+            self._needs_all = not self._is_plain
+            if ddp.require_backward_grad_sync is not is_last:
+                ddp.require_backward_grad_sync = is_last
+            return ddp(*args, **kwargs)
+        # What is left of DDP's own forward, whose statistics, labels for profiles and guards for TorchDynamo take
+        # a third of a small model's time (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
+        if is_last:
+            ddp.reducer.prepare_for_forward()
+        ddp.reducer._rebuild_buckets()
+        outputs = ddp.module(*args, **kwargs)
+        if is_last:
+            ddp.reducer.prepare_for_backward([])
+        return outputs
 
     def _is_trained(self) -> bool:
         """Tell whether a backward may reach something: GANs freeze what only judges."""
@@ -100,19 +118,15 @@ class Synced:
             found.append(grad if grad is None else (id(grad), grad._version))
         return found
 
-    def _is_reached(self) -> bool:
+    def ended(self) -> None:
+        """A backward of the script has ended."""
+        is_reached = False
         if self._before is not None:
             is_reached = self._gradients() != self._before
             self._held = []
-            return is_reached
-        is_reached = False
-        for parameter in self._watched:
-            is_reached = is_reached or grad_of(parameter) is not None
-        return is_reached
-
-    def ended(self) -> None:
-        """A backward of the script has ended."""
-        is_reached = self._is_reached()
+        else:
+            for parameter in self._watched:
+                is_reached = is_reached or grad_of(parameter) is not None
         if is_reached and not self.schedule.backward():
             self._world.ledger.deferred += 1
         if self._armed and is_reached:
@@ -124,7 +138,7 @@ class Synced:
         if self.buffers is not None and self.buffers.are_written():
             self.sends_buffers, self.buffers = True, None
             if self.ddp is not None:
-                self.ddp.forward_sync_buffers = True
+                self.ddp.forward_sync_buffers = self.ddp.require_forward_param_sync = True
 
     def settle(self) -> None:
         """Average what is still this rank's own. Every rank comes here at the same point of the script."""
