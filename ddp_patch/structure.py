@@ -18,6 +18,7 @@ class Opaque:
 
 PIECE = 2**20  # entries
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
+_PLAIN = (tuple, list, dict)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
@@ -25,7 +26,11 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
     Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes).
     """
-    if not isinstance(value, _NO_CONTAINERS) and is_container(value):
+    if isinstance(value, _NO_CONTAINERS):
+        return function(value)
+    if not value and type(value) in _PLAIN:  # arguments by keyword, in every step
+        return value
+    if is_container(value):
         return map_items(lambda item: map_leaves(function, item), value)
     return function(value)
 

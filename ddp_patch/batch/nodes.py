@@ -7,12 +7,12 @@ has one more class for each name that it stands in for.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 # Not by attribute, later: the door for the scripts' own functions is guarded.
 _apply = torch.autograd.Function.__dict__["apply"]  # a method of a class; of C from torch 2.14
@@ -30,14 +30,17 @@ def unheard(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_before_tie: Any = WeakIdKeyDictionary()  # no attributes: these would be saved with the tensor
-_have_ties: Any = WeakIdKeyDictionary()
+# By identity, each with what tells that the tensor lives: no attributes, which would be saved with it.
+_before_tie: dict[int, tuple[Any, Tensor, Any]] = {}
+_have_ties: dict[int, Any] = {}
 
 
 def note_untied(tied: Tensor, output: Tensor) -> None:
     """Note which output of a forward the script has in another form, that brings every backward to all parameters."""
-    _before_tie[tied] = output, tied.grad_fn
-    _have_ties[output] = True
+    key, its = id(tied), id(output)
+    # Of C alone, in every step: a reference calls ``pop(key, reference)``.
+    _before_tie[key] = weakref.ref(tied, functools.partial(_before_tie.pop, key)), output, tied.grad_fn
+    _have_ties[its] = weakref.ref(output, functools.partial(_have_ties.pop, its))
 
 
 def untied(tensor: Any) -> Any:
@@ -45,13 +48,13 @@ def untied(tensor: Any) -> Any:
 
     What comes back to the tied form comes back to it as well. Not once the script has written to that.
     """
-    output, node = _before_tie.get(tensor, (tensor, None)) if isinstance(tensor, Tensor) else (tensor, None)
+    _, output, node = _before_tie.get(id(tensor), (None, tensor, None))
     return output if node is not None and tensor.grad_fn is node else tensor
 
 
 def has_tie(tensor: Any) -> bool:
     """Tell whether a forward computed it, and the script has it in another form."""
-    return isinstance(tensor, Tensor) and tensor in _have_ties
+    return id(tensor) in _have_ties
 
 
 def name_of(tensor: Tensor) -> str | None:

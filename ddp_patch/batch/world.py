@@ -18,6 +18,7 @@ from ..ledger import Ledger
 from ..trail import Trail
 from .collectives import Collectives, named
 from .in_datasets import computes as computes_in_dataset
+from .meeting import Meeting
 from .observation import Observation
 from .one_thread import OneThread
 from .tried import Tries
@@ -199,8 +200,7 @@ class World(Collectives):
         if self.reading.get():
             raise computes_in_dataset(read_by_one=True)
 
-    @contextmanager
-    def collective(self, what: str, size: int = 0, *, computes: bool = False) -> Iterator[None]:
+    def collective(self, what: str, size: int = 0, *, computes: bool = False) -> Meeting:
         """Surround a collective: a rank that is out of step must not begin it, and its failure is explained.
 
         Args:
@@ -211,25 +211,7 @@ class World(Collectives):
         Raises:
             LockstepError: if this rank or this thread is out of step with the others.
         """
-        self.check()
-        if self.fetching.get():
-            raise computes_in_dataset(read_by_one=False)
-        self.one_thread.begins()
-        if self.observation is not None:
-            self.observation.crossed()
-        counts = self.trail.enter(what, size)
-        began = None if computes else self.ledger.pace.begin()
-        try:
-            yield
-        except RuntimeError as error:
-            why = self.explain(error)
-            if why is None or why is error:
-                raise
-            raise why from error
-        finally:
-            self.ledger.pace.end("waiting", began)
-            if counts:
-                self.trail.leave()
+        return Meeting(self, what, size, computes)
 
     def comes_to(self, what: str) -> bool:
         """Come to what all ranks come to together, though not all wait; what only some do is none.

@@ -24,7 +24,7 @@ def out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     layout = common_layout(tensors)
     if layout is None:
         return NotImplemented
-    cut = cutter(layout, broadcast_dims(tensors))
+    cut = own_form if len(tensors) == 1 else cutter(layout, broadcast_dims(tensors))
     result = func(*map(cut, args), **{name: cut(value) for name, value in kwargs.items()})
     if result is NotImplemented:
         raise Unanswered
@@ -75,21 +75,24 @@ def cast(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def common_layout(tensors: list[Tensor]) -> Layout | None:
     """Give the layout of the broadcast result, or None if the operands' rows do not lie side by side."""
     batches = [tensor for tensor in tensors if isinstance(tensor, BatchTensor)]
-    layout, back = batches[0]._layout, batches[0].dim() - batches[0]._layout.dim
-    total = layout.total
-    for batch in batches[1:]:
-        if not batch._layout.lies_as(layout) or batch.dim() - batch._layout.dim != back:
-            return None
-    dims = broadcast_dims(tensors)
-    for tensor in tensors:
-        if tensor.dim() >= back and tensor.shape[-back] not in (1, total):
-            return None
-    return layout.at(dims - back)
+    layout = batches[0]._layout
+    if len(tensors) == 1:
+        return layout
+    with torch._C.DisableTorchFunctionSubclass():  # a batch carries the global shape
+        back, total = batches[0].dim() - layout.dim, layout.total
+        for batch in batches[1:]:
+            if not batch._layout.lies_as(layout) or batch.dim() - batch._layout.dim != back:
+                return None
+        for tensor in tensors:
+            if tensor.dim() >= back and tensor.shape[-back] not in (1, total):
+                return None
+    return layout.at(broadcast_dims(tensors) - back)
 
 
 def broadcast_dims(tensors: list[Tensor]) -> int:
     """Number of dimensions of the broadcast result."""
-    return max(tensor.dim() for tensor in tensors)
+    with torch._C.DisableTorchFunctionSubclass():
+        return max(map(Tensor.dim, tensors))
 
 
 def cutter(layout: Layout, dims: int) -> Callable[[Any], Any]:
