@@ -30,6 +30,7 @@ def check_rule(
     out_dims: Any = _AS_REGISTERED,
     rtol: float | None = None,
     atol: float | None = None,
+    gradients: bool = True,
     **kwargs: Any,
 ) -> None:
     """Call a function on a batch and on its parts, and compare values and gradients.
@@ -41,19 +42,20 @@ def check_rule(
         function: registered or not.
         args: for it, as one process would give them, with at least 2 rows; float64 is best.
         kind: "rowwise", "sum" or "mean"; of a function that is registered, as there.
-        dims: argument, by name or position -> the dimension of its rows; by default the first tensor along dimension 0.
-            Of a function that is registered, as there.
+        dims: argument, by name or position -> the dimension of its rows; by default the first tensor, and all others
+            with as many rows, along dimension 0. Of a function that is registered, as there.
         out_dims: dimension of the rows in every result, None for one without; 0 by default. Of a function that is
             registered, as there.
         rtol: relative tolerance; by default 1e-9 for float64 and torch.testing's for others.
         atol: absolute tolerance.
+        gradients: False for a function that only gets data: its arguments want none then.
         kwargs: for it.
 
     Raises:
         RuleError: what differs, by how much.
         ValueError: for arguments without rows, or another rule than the one that is registered.
     """
-    checked = _Check(_rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol))
+    checked = _Check(_rule(function, kind, dims, out_dims), args, kwargs, (rtol, atol), gradients)
     for ranks in sorted({2, 3, checked.rows}):
         if ranks <= checked.rows:
             checked.on(ranks)
@@ -81,18 +83,32 @@ def _rule(function: Any, kind: str | None, dims: Mapping[Argument, int | None] |
 
 
 class _Check:
-    def __init__(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: tuple[Any, Any]) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tolerance: tuple[float | None, float | None],
+        gradients: bool,
+    ) -> None:
         self._rule, self._args, self._kwargs, self._tolerance = rule, args, kwargs, tolerance
+        self._gradients = gradients
         arguments = rule.arguments(args, kwargs)
         tensors = {place: value for place, _, value in arguments if isinstance(value, Tensor)}
+        if not tensors:
+            raise ValueError(f"{rule.name} got no tensor. Call check_rule with what one process would give it")
         if rule.dims is None:
-            self._dims = dict.fromkeys(list(tensors)[:1], 0)
+            # Of batches each is cut where it is called, and a plain tensor with as many rows is an error there.
+            rows = next(iter(tensors.values())).shape[:1]
+            self._dims = {place: 0 for place, value in tensors.items() if value.shape[:1] == rows}
         else:
             said = {place: rule.dim_of(place if isinstance(place, int) else -1, name) for place, name, _ in arguments}
             self._dims = {place: dim for place, dim in said.items() if place in tensors and dim is not None}
         counts = {tensors[place].shape[dim] for place, dim in self._dims.items()}
         if len(counts) != 1 or min(counts) < 2:
-            raise ValueError(f"batches need one number of rows, 2 or more; these have {sorted(counts)} ({self._dims})")
+            raise ValueError(
+                f"batches need one number of rows, 2 or more; these have {sorted(counts)} (dims={self._named()})"
+            )
         self.rows = counts.pop()
 
     def on(self, ranks: int) -> None:
@@ -106,7 +122,7 @@ class _Check:
     def _run(self, counts: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """Call it on parts with these numbers of rows, and put the results together."""
         fresh = {
-            place: value.detach().clone().requires_grad_(value.is_floating_point() or value.is_complex())
+            place: value.detach().clone().requires_grad_(self._wants_gradient(value))
             for place, _, value in self._rule.arguments(self._args, self._kwargs)
             if isinstance(value, Tensor)
         }
@@ -134,11 +150,16 @@ class _Check:
         try:
             result = self._rule.function(*args, **kwargs)
         except Exception as error:
+            if any(tensor.requires_grad for tensor in fresh.values()) and "requires grad" in str(error):
+                raise RuleError(
+                    f"{self._rule.name} fails on tensors that want gradients: {error}. If it only gets data, write "
+                    "check_rule(..., gradients=False)"
+                ) from error
             if count == self.rows or not (others := self._with_as_many_rows()):
                 raise
             raise RuleError(
                 f"{self._rule.name} fails on {count} of {self.rows} rows: {error}. Other arguments have as many rows: "
-                f"if they are batches as well, say so: dims={ {**self._dims, **others} }"
+                f"if they are batches as well, say so where it is registered: dims={ {**self._named(), **others} }"
             ) from error
         if self._rule.kind in KINDS and not isinstance(result, Tensor):
             raise RuleError(f"{self._rule.name} gives {type(result).__name__}; a reduction gives one tensor")
@@ -148,6 +169,17 @@ class _Check:
                 "its arguments. Pass it as one"
             )
         return [leaf for _, leaf in leaves(result)]
+
+    def _wants_gradient(self, value: Tensor) -> bool:
+        return self._gradients and (value.is_floating_point() or value.is_complex())
+
+    def _named(self) -> dict[Argument, int]:
+        """Give the dimensions as they are written in ``dims``."""
+        names = {place: place if name is None else name for place, name, _ in self._arguments()}
+        return {names[place]: dim for place, dim in self._dims.items()}
+
+    def _arguments(self) -> list[tuple[Argument, str | None, Any]]:
+        return list(self._rule.arguments(self._args, self._kwargs))
 
     def _with_as_many_rows(self) -> dict[Argument, int]:
         """Arguments that are no batches as far as is known, and may be."""
@@ -193,8 +225,18 @@ class _Check:
             except AssertionError as error:
                 raise RuleError(
                     f"{self._rule.name} is not {_SAID[self._rule.kind]}: {what} differ, number {index}: {error}"
-                    f"{_REST if self._rule.kind in KINDS else ''}"
+                    f"{_REST if self._rule.kind in KINDS else ''}{self._if_whole()}"
                 ) from None
+
+    def _if_whole(self) -> str:
+        """Say what to write if an argument was taken for a batch."""
+        if self._rule.dims is not None or len(self._dims) < 2:
+            return ""
+        first, *others = self._named()
+        return (
+            f". {', '.join(map(repr, others))} was taken for a batch, as one with as many rows would be; if it is the "
+            f"same on every rank, register it with dims={ {first: 0} }"
+        )
 
 
 _SAID = {"rowwise": "rowwise", "sum": "a sum over rows", "mean": "a mean over rows"}

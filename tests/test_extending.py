@@ -305,8 +305,35 @@ def test_an_operator_is_checked_as_it_is_registered():
 
 def test_another_argument_with_as_many_rows_is_named():
     x = torch.randn(7, 4, dtype=torch.float64)
-    with pytest.raises(RuleError, match=r"fails on . of 7 rows: .* say so: dims=\{0: 0, 'y': 0\}"):
-        check_rule(lambda x, y: x * y, x, x.clone())
+    with pytest.raises(RuleError, match=r"fails on . of 7 rows: .* say so where .*: dims=\{'x': 0, 'y': 0\}"):
+        check_rule(lambda x, y: x * y, x, x.clone(), dims={"x": 0})
+
+
+def test_without_dims_every_argument_with_as_many_rows_is_a_batch():
+    """As where it is called, each batch is cut."""
+    x = torch.randn(7, 4, dtype=torch.float64)
+    check_rule(ddp_patch.register_rowwise(lambda a, b: a * b), x, x.clone())
+    mixes = ddp_patch.register_rowwise(lambda a, b: (a * b.sum(0)).cumsum(1))
+    with pytest.raises(RuleError, match=r"(?s)is not rowwise: .*'b' was taken for a batch.*dims=\{'a': 0\}"):
+        check_rule(mixes, x, x.clone())
+    check_rule(ddp_patch.register_rowwise(dims={"a": 0})(lambda a, b: (a * b.sum(0)).cumsum(1)), x, x.clone())
+
+
+def test_a_function_of_data_is_checked_without_gradients():
+    def centred(x):
+        values = x.numpy()
+        return torch.from_numpy(values - values.mean(1, keepdims=True))
+
+    with pytest.raises(RuleError, match=r"write check_rule\(..., gradients=False\)"):
+        check_rule(centred, torch.randn(7, 4, dtype=torch.float64))
+    check_rule(centred, torch.randn(7, 4, dtype=torch.float64), gradients=False)
+    with pytest.raises(RuleError, match="is not rowwise"):
+        check_rule(lambda x: torch.from_numpy(x.numpy() - x.numpy().mean(0)), torch.randn(7, 4), gradients=False)
+
+
+def test_a_call_without_a_tensor_is_told():
+    with pytest.raises(ValueError, match="got no tensor"):
+        check_rule(lambda x: x, [1, 2, 3])
 
 
 def test_a_reduction_gives_one_tensor():

@@ -32,6 +32,8 @@ _PASSED_OVER = (
     f"{_TORCH}_tensor.py",
     f"{_TORCH}utils{os.sep}_device.py",  # hands calls on, under torch.set_default_device
 )
+_NUMPYS = {"numpy", "__array__", "Tensor.numpy", "Tensor.__array__"}
+_TO_NUMPY = "If what it computes keeps rows apart, say so: ddp_patch.register_rowwise"
 
 
 class Observation:
@@ -160,7 +162,7 @@ class Observation:
             if self.mixing is not None and self._line == model_line():
                 self.mixing = None  # that is what it looks at the batch for
             why = f"{self.function} reads values of the batch, and the script may branch on them"
-            self.tied(why, "Choose with torch.where instead", here=True)
+            self.tied(why, _TO_NUMPY if self.function in _NUMPYS else "Choose with torch.where instead", here=True)
 
     def acted(self, what: str) -> None:
         """The forward does something outside, which rows would do with what they know."""
