@@ -30,7 +30,9 @@ _SIGNALS = "--signals-to-handle=SIGQUIT"  # the others are left to us
 def main(argv: Sequence[str]) -> int:
     """Start the ranks, wait for them, and give back the exit code of the first one that failed."""
     # The rank that failed shows its own traceback; the agent's log would say it again at length.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    elastic = logging.getLogger("torch.distributed.elastic")  # loggers below it have levels of their own (torch 2.13)
+    elastic.propagate = False
+    elastic.addHandler(logging.NullHandler())
     nproc, *command = argv
     os.environ["DDP_PATCH_AGENT"] = "1"  # for the ranks
     make(os.environ)
