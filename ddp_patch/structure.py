@@ -18,7 +18,6 @@ class Opaque:
 
 PIECE = 2**20  # entries
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
-_PLAIN = (tuple, list, dict)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
@@ -28,7 +27,11 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """
     if isinstance(value, _NO_CONTAINERS):
         return function(value)
-    if not value and type(value) in _PLAIN:  # arguments by keyword, in every step
+    kind = type(value)
+    if kind is tuple or kind is list:  # in every step
+        items = [function(item) if isinstance(item, _NO_CONTAINERS) else map_leaves(function, item) for item in value]
+        return value if all(map(operator.is_, items, value)) else kind(items)
+    if kind is dict and not value:
         return value
     if is_container(value):
         return map_items(lambda item: map_leaves(function, item), value)
@@ -116,7 +119,11 @@ def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
     elif isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
         for index, item in enumerate(value):
-            _collect(item, f"{path}.{names[index]}" if names else f"{path}[{index}]", found)
+            at = f"{path}.{names[index]}" if names else f"{path}[{index}]"
+            if isinstance(item, _NO_CONTAINERS):  # in every step
+                found.append((at, item))
+            else:
+                _collect(item, at, found)
     elif isinstance(value, dict):
         for key, item in value.items():
             _collect(item, f"{path}[{key!r}]", found)
