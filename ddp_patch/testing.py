@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .extending import KINDS, Argument, Rule, dims_by_name, rows_of_result, rule_of
 from .structure import leaves, leaves_below, nodes_of
@@ -99,8 +99,9 @@ class _Check:
             raise ValueError(f"{rule.name} got no tensor. Call check_rule with what one process would give it")
         if rule.dims is None:
             # Of batches each is cut where it is called, and a plain tensor with as many rows is an error there.
-            rows = next(iter(tensors.values())).shape[:1]
-            self._dims = {place: 0 for place, value in tensors.items() if value.shape[:1] == rows}
+            maybe = {place: value for place, value in tensors.items() if not isinstance(value, nn.Parameter)} or tensors
+            rows = next(iter(maybe.values())).shape[:1]
+            self._dims = {place: 0 for place, value in maybe.items() if value.shape[:1] == rows}
         else:
             said = {place: rule.dim_of(place if isinstance(place, int) else -1, name) for place, name, _ in arguments}
             self._dims = {place: dim for place, dim in said.items() if place in tensors and dim is not None}
@@ -150,7 +151,7 @@ class _Check:
         try:
             result = self._rule.function(*args, **kwargs)
         except Exception as error:
-            if any(tensor.requires_grad for tensor in fresh.values()) and "requires grad" in str(error):
+            if self._gradients and "requires grad" in str(error):  # torch's words (2.13)
                 raise RuleError(
                     f"{self._rule.name} fails on tensors that want gradients: {error}. If it only gets data, write "
                     "check_rule(..., gradients=False)"
@@ -175,11 +176,9 @@ class _Check:
 
     def _named(self) -> dict[Argument, int]:
         """Give the dimensions as they are written in ``dims``."""
-        names = {place: place if name is None else name for place, name, _ in self._arguments()}
+        arguments = self._rule.arguments(self._args, self._kwargs)
+        names = {place: place if name is None else name for place, name, _ in arguments}
         return {names[place]: dim for place, dim in self._dims.items()}
-
-    def _arguments(self) -> list[tuple[Argument, str | None, Any]]:
-        return list(self._rule.arguments(self._args, self._kwargs))
 
     def _with_as_many_rows(self) -> dict[Argument, int]:
         """Arguments that are no batches as far as is known, and may be."""

@@ -317,6 +317,8 @@ def test_without_dims_every_argument_with_as_many_rows_is_a_batch():
     with pytest.raises(RuleError, match=r"(?s)is not rowwise: .*'b' was taken for a batch.*dims=\{'a': 0\}"):
         check_rule(mixes, x, x.clone())
     check_rule(ddp_patch.register_rowwise(dims={"a": 0})(lambda a, b: (a * b.sum(0)).cumsum(1)), x, x.clone())
+    weight = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))  # whole where it is called
+    check_rule(ddp_patch.register_rowwise(lambda a, weight: a @ weight), x[:4].clone(), weight)
 
 
 def test_a_function_of_data_is_checked_without_gradients():

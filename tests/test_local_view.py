@@ -586,7 +586,7 @@ def test_a_step_costs_few_calls_more_than_ddp_by_hand(ranks):
 
 
 def own_forwards_of_ddp(compiles):
-    """Count those of seven steps, four of which accumulate."""
+    """Count those of eleven backwards, in seven steps."""
     torch.manual_seed(0)
     model, count = torch.nn.Linear(4, 1), 0
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -610,14 +610,14 @@ def own_forwards_of_ddp(compiles):
 
 
 @pytest.mark.parametrize(
-    ("compiles", "options", "most"), [(False, {}, 1), (True, {}, 11), (False, {"static_graph": True}, 11)]
+    ("compiles", "options", "times"), [(False, {}, 1), (True, {}, 11), (False, {"static_graph": True}, 11)]
 )
-def test_ddps_own_forward_is_for_what_needs_all_of_it(ranks, compiles, options, most):
+def test_ddps_own_forward_is_for_what_needs_all_of_it(ranks, compiles, options, times):
     """Its statistics, labels for profiles and guards for TorchDynamo are a third of a small model's forward."""
     (count, *weights), (_, *others) = (
         ranks.call(own_forwards_of_ddp, 2, compiles, enable={"view": "local", **options}).ok().results
     )
-    assert count == most
+    assert count == times
     assert weights == others
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddp_patch
+from ddp_patch.batch.observation import Observation
 from ddp_patch.batch.world import World
 from ddp_patch.pace import KINDS, Pace
 
@@ -424,3 +425,11 @@ def test_what_waits_is_no_python_of_ours():
         pace.stepped(profiles=True)
     assert 0 <= pace.shown().python < 0.01
     assert pace.shown().waiting < pace.shown().total
+
+
+@pytest.mark.parametrize(("function", "remedy"), [("Tensor.numpy", "register_rowwise"), ("Tensor.item", "torch.where")])
+def test_what_reads_values_is_told_what_to_write(function, remedy):
+    seen = Observation(lambda tensor: False)
+    with seen.at(function, True):
+        seen.read()
+    assert remedy in seen.mixing

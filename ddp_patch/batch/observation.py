@@ -32,7 +32,7 @@ _PASSED_OVER = (
     f"{_TORCH}_tensor.py",
     f"{_TORCH}utils{os.sep}_device.py",  # hands calls on, under torch.set_default_device
 )
-_NUMPYS = {"numpy", "__array__", "Tensor.numpy", "Tensor.__array__"}
+_NUMPYS = {"Tensor.numpy", "Tensor.__array__"}
 _TO_NUMPY = "If what it computes keeps rows apart, say so: ddp_patch.register_rowwise"
 
 

@@ -12,7 +12,7 @@ from .synced import explain
 
 
 def meet(world: World, attendance: Attendance, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Do what ranks meet in, as ``World.collective`` surrounds it, in a fifth of its time."""
+    """Do what ranks meet in, as ``World.collective`` surrounds it, and compare what failed."""
     if attendance.out_of_step is not None:
         world.check()
     counts = world.trail.enter(what)
