@@ -1,6 +1,11 @@
 """The terminal of N ranks is that of one process."""
 
+import os
+import subprocess
+import sys
+
 import pytest
+from conftest import PATIENCE
 
 TALKATIVE = """
 import io, logging, sys, warnings
@@ -186,3 +191,26 @@ def test_what_loguru_says_is_said_once(ranks):
     said = [[line.partition(" - ")[2] or line for line in text.splitlines()] for text in outcome.stderr]
     assert said[0] == ["by all", "second by all", "of 0", "second of 0", "by all again", "second by all again"]
     assert said[1] == ["of 1", "second of 1"]
+
+
+PIECES = """
+import ddp_patch; ddp_patch.enable()
+import sys
+with ddp_patch.per_rank():
+    for stream in (sys.stdout, sys.stderr):
+        for _ in range(100):
+            print(*[ddp_patch.rank()] * 50, file=stream)
+print("once")
+print(sys.stdout.write_through, sys.stderr.write_through)
+"""
+
+
+def test_lines_of_ranks_that_share_a_stream_do_not_mix(tmp_path):
+    """Torchrun's ranks are ``python -u``, whose ``print`` writes each argument by itself."""
+    (tmp_path / "script.py").write_text(PIECES)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "DDP_PATCH_QUIET": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    lines = [" ".join([rank] * 50) for rank in "01" for _ in range(100)]
+    assert sorted(done.stdout.splitlines()) == sorted([*lines, "once", "True True"])
+    assert [line for line in sorted(done.stderr.splitlines()) if line in lines] == lines

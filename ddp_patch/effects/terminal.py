@@ -41,11 +41,12 @@ class Terminal:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Let this rank speak for a while."""
+        """Let this rank speak for a while, beside the others."""
         is_silent = bool(self._saved)
         self.stop()
         try:
-            yield
+            with _whole_lines():
+                yield
         finally:
             if is_silent:
                 self._silence()
@@ -126,6 +127,21 @@ class _Silent(io.TextIOWrapper):
     def isatty(self) -> bool:
         """As on rank 0."""
         return self._is_terminal
+
+
+@contextlib.contextmanager
+def _whole_lines() -> Iterator[None]:
+    """Write lines as wholes, which ``python -u`` (torchrun's) writes in pieces that mix with those of other ranks."""
+    streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if getattr(stream, "write_through", False)]
+    modes = [stream.line_buffering for stream in streams]
+    for stream in streams:
+        stream.reconfigure(line_buffering=True, write_through=False)
+    try:
+        yield
+    finally:
+        for stream, mode in zip(streams, modes, strict=True):
+            with contextlib.suppress(ValueError):  # closed, or detached
+                stream.reconfigure(line_buffering=mode, write_through=True)
 
 
 def _led_nowhere(descriptor: int, mode: int) -> int:
