@@ -353,7 +353,9 @@ def group_of_ones_own_after_disable():
 
 @pytest.mark.slow
 def test_after_disable_the_ranks_can_form_a_group_of_their_own(ranks):
-    assert ranks.call(group_of_ones_own_after_disable, 2).ok().results == [[8, 2, 0], [8, 2, 1]]
+    outcome = ranks.call(group_of_ones_own_after_disable, 2).ok()
+    assert outcome.results == [[8, 2, 0], [8, 2, 1]]
+    assert outcome.stderr == ["", ""]  # nor when the job's own group, which went with that, is to be destroyed
 
 
 # --- variables that a script sets or needs ------------------------------------------------------------------------

@@ -77,8 +77,8 @@ class OneProcess:
 
     def refused(self) -> OrderError | None:
         """Make the error for a process group that came about unseen; None if there is none."""
-        other = self.other_group
-        if other is None:
+        other = dist.GroupMember.WORLD
+        if other is None or other is self.group or other is self._launchers:  # asked before each collective
             return None
         ranks = f"{other.size()} rank{'s' if other.size() > 1 else ''}"
         return OrderError(
@@ -90,14 +90,12 @@ class OneProcess:
 
     def destroy(self) -> None:
         """Destroy the job's process groups, and nobody else's, and let go of them."""
-        if self._launchers is not None:
-            if self.group in dist.distributed_c10d._world.pg_map:  # not if Ray destroyed all meanwhile
+        if self.group in dist.distributed_c10d._world.pg_map:  # not if the program or Ray destroyed all (torch 2.13)
+            if self._launchers is None and self.other_group is None:
+                dist.GroupMember.WORLD = self.group  # all groups go with the default one
+                dist.destroy_process_group()
+            else:
                 dist.destroy_process_group(self.group)
-        elif self.other_group is None:
-            dist.GroupMember.WORLD = self.group  # all groups go with the default one
-            dist.destroy_process_group()
-        elif self.group in dist.distributed_c10d._world.pg_map:  # not if the program destroyed all (torch 2.13)
-            dist.destroy_process_group(self.group)
         del self.group
 
 
