@@ -20,7 +20,7 @@ _LEFT_OUT = 3  # steps, in which modules are observed and accumulation is learne
 _KEPT = 512  # steps
 _PROFILED = (10, 12)  # between which steps Python's own profiler runs, where a report was asked for
 _FEWEST = 8  # steps that tell something
-_TRIED = 1000  # calls
+_TRIED, _ROUNDS = 200, 5  # calls, and how often
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,14 @@ def _cost_of_profiling() -> float:
         pass
 
     def seconds() -> float:
-        began = perf_counter()
-        for _ in range(_TRIED):
-            called()
-        return perf_counter() - began
+        """The least of several times: between two steps of this loop another process may have the core."""
+        times = []
+        for _ in range(_ROUNDS):
+            began = perf_counter()
+            for _ in range(_TRIED):
+                called()
+            times.append(perf_counter() - began)
+        return min(times)
 
     plain, profile = seconds(), cProfile.Profile()
     profile.enable()
