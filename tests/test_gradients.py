@@ -1,6 +1,7 @@
 """When gradients travel: counts of collectives and bytes, and what DDP is told."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from parity.habits import data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ddp_patch.batch.pending import PendingReduction
 from ddp_patch.gradients.accumulation import AccumulationSchedule
+from ddp_patch.gradients.flags import Flags
 from ddp_patch.gradients.loss_scale import LossScale
 from ddp_patch.ledger import Ledger
 
@@ -377,6 +380,25 @@ def marked(ties):
 def test_buckets_leave_while_backward_goes_on(ranks, ties):
     for events in ranks.call(marked, 2, ties, enable={"bucket_cap_mb": 0.0001}).ok().results:
         assert events == [*([f"layer {4 - i}", i] for i in range(5)), ["end", 6]]  # the flags have one of their own
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_what_is_sent_with_the_last_bucket_is_anew_in_each_step(hooked):
+    """DDP writes to the gradient that autograd made of it, and has a hook at its node."""
+    parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    flags = Flags(parameters, SimpleNamespace(size=2, device=torch.device("cpu")), with_buckets=True)
+    node = flags.parameter.view_as(flags.parameter).grad_fn.next_functions[0][0]
+    if hooked:
+        node.register_hook(lambda *grads: None)
+    for number, used in enumerate([(1, 1), (1, 0), (0, 0), (0, 1), (1, 1), (1, 1)]):
+        for parameter, has in zip(parameters, used, strict=True):
+            parameter.grad = torch.ones(1) if has else None
+        loss = PendingReduction(torch.tensor(float(number)), None, 4)
+        assert flags.send(loss)
+        assert flags.parameter.grad[:2].tolist() == list(used)
+        assert flags.arrived() == [p for p, has in zip(parameters, used, strict=True) if not has]
+        assert loss.wait() == 2 * number / 4
+        flags.parameter.grad.mul_(0.5)
 
 
 # --- waiting for a device ---------------------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import inspect
-import weakref
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..structure import leaves, map_leaves
+from .argument_names import argument_names
 from .calls import Call, written
 from .items import rows_of
 
@@ -93,8 +92,14 @@ def _enter_with(
     dim: int | None,
 ) -> Entry:
     layout = found[0]._layout
-    if not all(batch._layout.lies_as(layout) for batch in found):
+    if len(found) > 1 and not all(batch._layout.lies_as(layout) for batch in found):
         return Entry(call.args, call.kwargs, layout, is_of_several=True)
+    is_plain = len(found) == len(call.leaves) == len(call.args) and not call.kwargs
+    if is_plain and all(map(operator.is_, found, call.args)):  # model(x), in every step
+        own = list(map(to_local, found))
+        entry = Entry(tuple(own), {}, layout)
+        vars(entry)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, own, strict=True)]
+        return entry
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
         return Entry(map_leaves(own_form, call.args), map_leaves(own_form, call.kwargs), layout)
     dims = {batch._layout.dim for batch in found}
@@ -219,29 +224,3 @@ def plain_targets(call: Call, entry: Entry) -> list[tuple[Tensor, Tensor]]:
         for (_, whole), (_, rows) in zip(call.leaves, entry.leaves, strict=True)
         if type(whole) is Tensor and rows is not whole and not whole.is_floating_point()
     ]
-
-
-def argument_names(module: nn.Module, count: int) -> list[str]:
-    """Names of a forward's positional arguments, as the script's author wrote them."""
-    forward = written(module).forward
-    names = _positional(getattr(forward, "__func__", forward))
-    names = names[1:] if hasattr(forward, "__func__") else names
-    return [names[i] if i < len(names) else f"argument {i}" for i in range(count)]
-
-
-def _positional(function: Callable[..., Any]) -> list[str]:
-    with contextlib.suppress(TypeError):  # a C function cannot be referred to weakly
-        if function in _names:
-            return _names[function]
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a ScriptModule, a C function
-        return []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    with contextlib.suppress(TypeError):
-        _names[function] = names
-    return names
-
-
-# Weakly: a function holds its module's names, and with them whatever the script has to end with.
-_names: weakref.WeakKeyDictionary[Callable[..., Any], list[str]] = weakref.WeakKeyDictionary()

@@ -122,7 +122,7 @@ def has_own(module: nn.Module) -> bool:
     """Tell whether a module carries hooks of the script's own."""
     held = vars(module)
     hooked = [held[kind] for kind in _KINDS if held[kind]]
-    return any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
+    return bool(hooked) and any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
 
 
 def drop_own(module: nn.Module) -> None:

@@ -100,7 +100,7 @@ class PerRankGenerators:
                 self._torch, self._accelerator = now
 
     def _keep_seed(self) -> None:
-        seed = torch.initial_seed()
+        seed = torch.default_generator.initial_seed()
         if seed != self._seeded_from:  # the script seeded anew
             self._seed(seed)
 

@@ -41,6 +41,8 @@ def average_flat(parameters: list[nn.Parameter], world: World) -> None:
 
 def average_sparse(parameters: list[nn.Parameter], world: World) -> None:
     """Average gradients of ``nn.Embedding(sparse=True)``, which are dense where the weight serves elsewhere as well."""
+    if not parameters:
+        return
     means = _means_of_entries(list(parameters), [grad_of(parameter) for parameter in parameters], world)
     for parameter, mean in zip(parameters, means, strict=True):
         if mean is not None:  # on no rank: one process would have left it None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..batch.pending import Derived, PendingReduction, meet
+from ..batch.pending import meet
 from ..batch.world import World
 from ..errors import DdpPatchError
 from .assumption import Assumption
 from .averages import align
 from .conversions import Conversions
-from .gradients import GradientSync
+from .gradients import GradientSync, Loss
 from .loss_scale import LossScale
 from .nested import Nested
 from .parameter_hooks import ParameterHooks
@@ -100,21 +100,20 @@ class Backwards:
 
     # --- backwards --------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def backward(
-        self, everywhere: bool, recorded: bool, reduction: PendingReduction | Derived | None = None
-    ) -> Iterator[None]:
-        """Surround a backward of the script.
+    def backward(self, run: Callable[[], None], everywhere: bool, recorded: bool, reduction: Loss | None) -> None:
+        """Carry out a backward of the script.
 
         Args:
+            run: has autograd do it.
             everywhere: it accumulates into every leaf it reaches, unlike ``backward(inputs=...)``.
             recorded: with ``create_graph``.
             reduction: the loss that it starts from, if that was not summed yet.
         """
         self.tuning.begin()
+        source = None if reduction is None else reduction.source
         for sync in self._syncs:
             hooked = self.hooks.on_any(sync.all)
-            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, reduction)
+            sync.begin(everywhere and not recorded and not hooked, self._stepping is not None, reduction, source)
         # Of a sum of losses, only a part of the gradients would have to be corrected.
         counted = None if reduction is None else reduction.multiple_of
         if (
@@ -124,15 +123,13 @@ class Backwards:
         ):
             meet(reduction.reductions)  # each would be waited for, one by one
         assumed = self._assumption.begin(self._syncs, counted) if counted is not None and everywhere else None
-        source = None if reduction is None else reduction.source
         self.running, failed, begun = True, True, self._collectives()
         self._count += 1
         try:
             with self._world.collective("a backward", computes=True):
-                for sync in self._syncs:
-                    sync.rebuild()
-                begun = self._collectives()
-                yield
+                rebuilt = [sync.rebuild() for sync in self._syncs]
+                begun = self._collectives() if any(rebuilt) else begun
+                run()
             failed = False
             self._count_buckets(self._collectives() - begun)
         except DdpPatchError:
@@ -172,7 +169,7 @@ class Backwards:
             return 0
 
     def _count_buckets(self, sent: int) -> None:
-        size = sum(sync.bytes for sync in self._syncs if sync.was_reduced)
+        size = sum([sync.bytes for sync in self._syncs if sync.was_reduced])
         if size:
             self._world.ledger.count("gradient bucket", size, sent)
 

@@ -41,11 +41,10 @@ class Flags:
         dtype, device = torch.float32, world.device
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
-        # What is sent when every parameter had a gradient.
-        self._all_used = torch.zeros(len(parameters) + _ROOM, dtype=dtype, device=device)
-        self._all_used[: len(parameters)] = 1
+        self._own = torch.ones(len(parameters) + _ROOM, dtype=dtype, device=device)  # what is sent
+        self._used, self._room = self._own.split([len(parameters), _ROOM])
         if with_buckets:
-            self.parameter = nn.Parameter(torch.zeros_like(self._all_used))
+            self.parameter = nn.Parameter(torch.zeros_like(self._own))
             self.parameter.is_of_ddp_patch = True  # type: ignore[attr-defined]  # for who looks at all tensors
 
     def send(self, loss: PendingReduction | Derived | None) -> bool:
@@ -58,20 +57,22 @@ class Flags:
             whether DDP has reduced all of its buckets with that.
         """
         self._loss = None
-        used = with_grad(self._parameters)
-        self._lacks = not all(used)
-        own = self._all_used.clone()
+        did_lack, self._lacks = self._lacks, not all(with_grad(self._parameters))
         if self._lacks:
-            own[: len(used)] = own.new_tensor(used)
+            self._used.copy_(self._used.new_tensor(list(with_grad(self._parameters))))
+        elif did_lack:
+            self._used.fill_(1)
+        own = self._own
         if self.parameter is None:
-            self._total = self._world.all_reduce(own)
+            self._total = self._world.all_reduce(own.clone())
             return False
         if loss is not None and loss.is_open:
             part = loss.part
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
                 self._loss = loss, part
-                own[len(used) : len(used) + part.numel()] = part * self._world.size  # DDP averages
+                torch.mul(part, self._world.size, out=self._room[: part.numel()])  # DDP averages
         set_grad(self.parameter, None)
+        # The engine copies what somebody still holds.
         _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)
         self._total = grad_of(self.parameter)
         return True
@@ -83,7 +84,9 @@ class Flags:
         assert total is not None
         if riding is not None:
             loss, part = riding
-            loss.arrived(torch.empty_like(part).copy_(total[count : count + part.numel()]))  # DDP may write there
+            arrived = torch.narrow_copy(total, 0, count, part.numel())  # DDP may write there
+            is_like = arrived.dtype == part.dtype and arrived.device == part.device
+            loss.arrived(arrived if is_like else torch.empty_like(part).copy_(arrived))
         # What had a gradient here had one somewhere; looking at the flags waits for a device.
         if not self._lacks:
             return []

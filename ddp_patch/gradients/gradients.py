@@ -21,17 +21,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..batch.pending import Derived, PendingReduction
 from ..batch.sparse import met_sparse
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..structure import leaves, map_leaves
+from ..structure import map_leaves
 from .accumulation import AccumulationSchedule
 from .anchors import anchor
 from .averages import average, average_flat, average_sparse, in_parts
 from .flags import Flags, at_the_end
-from .ties import Ties
+from .ties import Ties, to_be_tied
 from .watch import grad_of, set_grad, with_grad
 
 _IDLE = object()
+Loss = PendingReduction | Derived
 
 
 class GradientSync:
@@ -74,7 +74,7 @@ class GradientSync:
         self._may_arm = self.armed = self._reached = self._reduced = False
         self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
-        self._loss: PendingReduction | Derived | None = None
+        self._loss: Loss | None = None
 
     def anchored(self, output: Any, given: Sequence[tuple[str, Any]]) -> Any:
         """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
@@ -85,14 +85,7 @@ class GradientSync:
         """
         if not self.parameters:
             return output
-        forms = [
-            form
-            for _, leaf in leaves(output)
-            if isinstance(leaf, Tensor)
-            for form in (leaf.forms if isinstance(leaf, BatchTensor) else (leaf,))
-            # What left a forward on rows was tied there.
-            if form.requires_grad and getattr(form.grad_fn, "sync", None) is not self
-        ]
+        forms = to_be_tied(output, self)
         if not forms:
             return output
         if self._anchor is None:
@@ -111,17 +104,19 @@ class GradientSync:
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
-    def begin(self, may_arm: bool, must_reduce: bool, reduction: PendingReduction | Derived | None) -> None:
+    def begin(self, may_arm: bool, must_reduce: bool, reduction: Loss | None, source: Any) -> None:
         """A backward of the script begins.
 
         Args:
             may_arm: it accumulates into every leaf it reaches, and is not recorded.
             must_reduce: it is known that somebody looks at the gradients right away.
             reduction: the loss that it starts from, if that was not summed yet.
+            source: the node that it comes by then.
         """
-        self._part_sparse()
+        if met := met_sparse():
+            self._part_sparse(met)
         # Only if the backward is sure to come by this replica, on every rank.
-        self._loss = reduction if reduction is not None and getattr(reduction.source, "sync", None) is self else None
+        self._loss = reduction if reduction is not None and getattr(source, "sync", None) is self else None
         self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
         self._must_reduce = must_reduce
         self.armed = self._reached = self._reduced = False
@@ -129,18 +124,17 @@ class GradientSync:
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
 
-    def _part_sparse(self) -> None:
-        late = {id(p) for p in met_sparse() if id(p) in self.ids} - {id(p) for p in self.sparse}
+    def _part_sparse(self, met: list[Tensor]) -> None:
+        late = {id(p) for p in met if id(p) in self.ids} - {id(p) for p in self.sparse}
         if late:  # DDP expects a dense one; the next forward makes another
             self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
             self.parameters = [p for p in self.parameters if id(p) not in late]
             self._anchor, self.broken = None, not self.safe
 
-    def rebuild(self) -> None:
-        """Have DDP order its buckets as its first backward did, once, before a second one adds to them."""
+    def rebuild(self) -> bool:
+        """Have DDP order its buckets as its first backward did, once, before a second one adds to them; tell if so."""
         ddp = self._ddp()
-        if ddp is not None and self._may_arm:
-            ddp.reducer._rebuild_buckets()
+        return ddp is not None and self._may_arm and ddp.reducer._rebuild_buckets()
 
     @property
     def was_reduced(self) -> bool:
@@ -154,9 +148,9 @@ class GradientSync:
 
     def reached(self, anchor: Tensor) -> None:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
-        if not self.in_backward and self.outlived is not None:
+        if self._before is _IDLE and self.outlived is not None:
             self.outlived(self)
-        if self._reached or not self.in_backward:
+        if self._reached or self._before is _IDLE:
             return  # torch.autograd.grad accumulates nowhere
         self._reached = True
         wanted = self.schedule.backward()
@@ -213,7 +207,7 @@ class GradientSync:
         average_sparse(self.sparse, self._world)
 
     def _signature(self) -> list[tuple[int, int]] | None:
-        if not any(with_grad(self.parameters)) and not any(with_grad(self.sparse)):
+        if not any(with_grad(self.all)):
             return None
         grads = [grad_of(parameter) for parameter in self.all]
         return [(id(grad), grad._version) if grad is not None else (0, 0) for grad in grads]

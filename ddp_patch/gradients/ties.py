@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch.forms import to_local
 from ..batch.nodes import note_untied
 from ..batch.pending_tensor import PendingTensor, passed_on
 from ..batch.tensor import BatchTensor
+from ..structure import leaves
 from .anchors import tie
 
 
@@ -45,3 +47,21 @@ class Ties:
         if isinstance(leaf, BatchTensor) and any(id(form) in self._tied for form in leaf.forms):
             return leaf.with_forms(self._tied)
         return self._tied.get(id(leaf), leaf)
+
+
+def to_be_tied(output: Any, sync: Any) -> list[Tensor]:
+    """Give the forms of a forward's outputs that want a gradient.
+
+    Args:
+        output: of the forward.
+        sync: is told when a backward comes by. What left a forward on rows was tied to it there.
+    """
+    forms: list[Tensor] = []
+    for _, leaf in leaves(output):
+        if isinstance(leaf, BatchTensor):
+            if leaf._rows is not None:
+                to_local(leaf)  # what was written to it through a slice that is gone is a part of its graph
+            forms += leaf.forms
+        elif isinstance(leaf, Tensor):
+            forms.append(leaf)
+    return [form for form in forms if form.requires_grad and getattr(form.grad_fn, "sync", None) is not sync]

@@ -72,7 +72,7 @@ class Tuning:
 
     def wants(self, module: nn.Module, built: Built) -> bool:
         """Tell whether a module's DDP is to be built anew, with other values."""
-        model = self._of(module)
+        model = self._of(module) if self.is_on else None
         return model is not None and model.trial.built is not built
 
     # --- steps --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,9 +21,9 @@ set_grad: Callable[[Tensor, Tensor | None], None] = _slot.__set__
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def with_grad(parameters: Sequence[Tensor]) -> list[bool]:
+def with_grad(parameters: Iterable[Tensor]) -> Iterator[bool]:
     """Tell of each parameter whether it has a gradient; without a step of Python's for each, since every step asks."""
-    return list(map(operator.is_not, map(grad_of, parameters), itertools.repeat(None)))
+    return map(operator.is_not, map(grad_of, parameters), itertools.repeat(None))
 
 
 class Watch:

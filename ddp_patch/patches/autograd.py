@@ -28,6 +28,7 @@ from ..session import Session
 from ..structure import leaves, map_leaves
 from .below_modes import below_modes
 
+_FLAGS = {type(None), bool}
 _MOST_NODES = 100_000  # of a graph that are looked at once
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 
@@ -54,7 +55,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     given = dict(zip(_BACKWARD, args, strict=False)) | kwargs
     roots = given.pop("tensors")
     roots = [root_of(root) for root in roots] if isinstance(roots, (list, tuple)) else root_of(roots)
-    reduction = reduction_of(roots) if all(v is None or isinstance(v, bool) for v in given.values()) else None
+    reduction = reduction_of(roots) if _FLAGS.issuperset(map(type, given.values())) else None
     recorded = bool(given.get("create_graph"))
     if given.get("inputs") is not None:
         inputs = given["inputs"]
@@ -68,8 +69,8 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         return
     if not session.replicas.trained.has_optimizers:
         session.by_hand.comes_to(leaves_of(roots))
-    with session.replicas.backwards.backward(given.get("inputs") is None, recorded, None if recorded else reduction):
-        wrapped(roots, **given)
+    everywhere, reduction = given.get("inputs") is None, None if recorded else reduction
+    session.replicas.backwards.backward(lambda: wrapped(roots, **given), everywhere, recorded, reduction)
 
 
 def _apply(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

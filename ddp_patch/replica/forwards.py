@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -31,7 +31,6 @@ from ..structure import leaves
 from .replica import Replica
 
 REFUSED = object()
-_NOTHING: AbstractContextManager[Any] = nullcontext()
 Place = tuple[int, int, bool]
 ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
 _MOST_NODES = 64  # of a graph that are looked at in every call
@@ -98,11 +97,11 @@ class Forwards:
         self.computes_rows = True
         self.count += 1
         try:
-            with self._around_rows(losses, breaks), self._compiled(call.module):
-                if replica is None or replica.module is not call.module:
-                    outputs = call.run(*entry.args, **entry.kwargs)
-                else:
-                    outputs = replica.run(call, entry)
+            if breaks or self.opened or self.compiling is not None:
+                with self._around_rows(call.module, losses, breaks):
+                    outputs = _run(call, entry, replica)
+            else:
+                outputs = _run(call, entry, replica)
             if losses is not None:
                 losses.check()
             outputs = containers.told(outputs)
@@ -126,19 +125,16 @@ class Forwards:
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
 
-    def _compiled(self, module: nn.Module) -> AbstractContextManager[None]:
-        return _NOTHING if self.compiling is None else self.compiling.forward_of(module)
-
-    def _around_rows(self, losses: Reductions | None, breaks: list[str]) -> AbstractContextManager[Any]:
-        if not breaks and not (self.opened and compiled.is_used()):
-            return _NOTHING
+    def _around_rows(self, module: nn.Module, losses: Reductions | None, breaks: list[str]) -> ExitStack:
         around = ExitStack()
-        if self.opened:
+        if self.opened and (breaks or compiled.is_used()):
             around.enter_context(compiled.stance("default"))
         if losses is not None:
             around.enter_context(self._world.reducing(losses))
         if breaks:
             around.enter_context(compiled.breaking_graphs(breaks))
+        if self.compiling is not None:
+            around.enter_context(self.compiling.forward_of(module))
         return around
 
     def _refused(self, call: Call, held: Held, written: int | None, error: Exception) -> Any:
@@ -246,3 +242,9 @@ class Forwards:
             yield
         finally:
             self._depth -= 1
+
+
+def _run(call: Call, entry: Entry, replica: Replica | None) -> Any:
+    if replica is None or replica.module is not call.module:
+        return call.run(*entry.args, **entry.kwargs)
+    return replica.run(call, entry)

@@ -12,9 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..batch.forms import to_local
 from ..batch.sparse import met_sparse
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
@@ -29,7 +27,6 @@ from ..gradients.gradients import GradientSync
 from ..gradients.trial import Built
 from ..job.job import Job
 from ..options import Options
-from ..structure import leaves
 
 _FOR_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 _dtype: Callable[[torch.Tensor], torch.dtype] = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
@@ -73,7 +70,8 @@ class Replica:
         """Compute this rank's rows: through DDP where TorchDynamo asks it at which layers gradients leave."""
         ddp = self._ddp
         # Activation checkpointing computes a forward again, for its values only.
-        if ddp is None or not torch.is_grad_enabled() or self.in_backward:
+        sync = self.sync
+        if ddp is None or not torch.is_grad_enabled() or (sync is not None and sync.in_backward):
             return call.run(*entry.args, **entry.kwargs)
         with self._world.collective("a call of the model", computes=True):  # DDP exchanges its buckets' order
             return (ddp if self._needs_ddp() else call.run)(*entry.args, **entry.kwargs)
@@ -96,9 +94,6 @@ class Replica:
         sync = self.sync
         if sync is None or sync.in_backward or not torch.is_grad_enabled():
             return outputs
-        for _, leaf in leaves(outputs):
-            if isinstance(leaf, BatchTensor) and leaf._rows is not None:
-                to_local(leaf)  # what was written to it through a slice that is gone is a part of its graph
         return sync.anchored(outputs, given)
 
     def holds(self, module: nn.Module) -> bool:

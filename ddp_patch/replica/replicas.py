@@ -51,8 +51,7 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.stream = PerRankGenerators(world.rank, world.device)
-        tuning = Tuning(options, world, compiled.is_used)
-        self.backwards = Backwards(world, lambda: job.one_process.group, tuning)
+        self.backwards = Backwards(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
@@ -148,7 +147,7 @@ class Replicas:
             self._world.ledger.note(f"{described(call.module)}: functional_call computes the whole batch")
             return self.forwards.on_whole(call)
         if self.forwards.opened:
-            return self._entered(call, entry, held, None)
+            return self._entered(call, entry, held, None)[0]
         if held.is_empty():
             self._world.ledger.on_whole[described(call.module)] = "parameters that hold no numbers yet: lazy or meta"
             return self.forwards.on_whole(call)
@@ -156,23 +155,25 @@ class Replicas:
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            return replica.anchored(self._entered(call, entry, held, replica), call.leaves)
-        with self._shares.counted(call.module, entry.layout, lambda: self._news):
-            result = self._entered(call, entry, held, replica)
-        return replica.anchored(result, call.leaves)
+            result, is_tied = self._entered(call, entry, held, replica)
+        else:
+            with self._shares.counted(call.module, entry.layout, lambda: self._news):
+                result, is_tied = self._entered(call, entry, held, replica)
+        return result if is_tied else replica.anchored(result, call.leaves)
 
-    def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> Any:
+    def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> tuple[Any, bool]:
+        """Compute a call, and tell whether what comes out is tied to the replica's parameters."""
         if self.hooks.inside(call.module, held):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
             self._news = self._news or self.hooks.is_new(call.module, held)
-            return self.forwards.opened_up(call, entry)
+            return self.forwards.opened_up(call, entry), False
         if entry.is_of_several or entry.items is not None:
             key = id(call.module), call.module.training
             self._news = self._news or key not in self._uncut
             self._uncut[key] = call.module
             self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
-            return self.forwards.opened_up(call, entry)
+            return self.forwards.opened_up(call, entry), False
         form = self.decisions.form(call, entry, held)
         decision = self.decisions.known(call, entry, form)
         how = self.recall.of(call.module) if self.recall.is_on else None
@@ -180,7 +181,7 @@ class Replicas:
         if is_first:
             first = self._first(call, entry, form)
             if first.ran:
-                return first.result
+                return first.result, False
             entry, decision = first.entry, first.decision
         if how is None:
             assert decision is not None
@@ -188,21 +189,21 @@ class Replicas:
         self.recall.note(call.module, how)
         if how is How.WHOLE:
             try:
-                return self.forwards.on_whole(call, is_first)
+                return self.forwards.on_whole(call, is_first), False
             except Exception:
                 if is_first:  # the script's own error; with other sizes rows may do
                     self.decisions.forget(call, form)
                 raise
         if how is How.BATCHES:
-            return self.forwards.opened_up(call, entry)
+            return self.forwards.opened_up(call, entry), False
         if how is How.OBSERVED:
             with self.forwards.closed(), compiled.stance("force_eager"):
-                return self.forwards.on_batches(call, entry)
+                return self.forwards.on_batches(call, entry), False
         result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, held, replica)
         if result is not REFUSED:
-            return result
+            return result, not call.vector
         self.decisions.withdraw(call, form, "torch.compile(fullgraph=True) lets no ranks meet in its forward")
-        return self.forwards.opened_up(call, entry)
+        return self.forwards.opened_up(call, entry), False
 
     def _first(self, call: Call, entry: Entry, form: Any) -> First:
         self._news = True

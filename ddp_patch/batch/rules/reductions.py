@@ -44,15 +44,23 @@ def over(name: str) -> Rule:
             return all_reduce(partial) if partial.dim() else pending_reduction(partial, 1, rows=rows)
         # Sum, then divide, as torch's kernel does: a mean of 0s and 1s stays exact. Half precision adds up in float.
         wide = torch.float32 if dtype.itemsize < 4 else dtype
-        reduced = 1 if not is_mean else batch.numel() if whole else math.prod(batch.shape[dim] for dim in dims or ())
+        reduced = 1 if not is_mean else _entries(batch) if whole else math.prod(batch.shape[dim] for dim in dims or ())
         # torch's mean into half precision has the entries in float on the CPU (torch 2.13, ReduceOps.cpp).
-        entries = rows.to(wide if is_mean and rows.device.type == "cpu" else dtype)
+        kind = wide if is_mean and rows.device.type == "cpu" else dtype
+        entries = rows if rows.dtype == kind else rows.to(kind)
         partial = torch.sum(entries, *args[1:], **{**kwargs, "dtype": wide})
         if partial.dim():
             return all_reduce(partial, reduced, dtype)
         return pending_reduction(partial, reduced, rows=rows, dtype=dtype)
 
     return rule
+
+
+def _entries(batch: BatchTensor) -> int:
+    if World.get().observation is not None:
+        return batch.numel()  # which is noted
+    with torch._C.DisableTorchFunctionSubclass():
+        return batch.numel()
 
 
 def _sums_in_float(rows: Tensor) -> bool:
