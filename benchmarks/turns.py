@@ -47,9 +47,9 @@ def measure() -> None:
     from ddp_patch.job.job import Job  # noqa: PLC0415 — the job is there only now
 
     assert Job.current is not None
-    attendance = Job.current.attendance
-    store = attendance._store = Asked(attendance._store)  # type: ignore[assignment]
-    waiting = attendance._waiting = Asked(attendance._waiting)  # type: ignore[assignment]
+    rank_status = Job.current.rank_status
+    store = rank_status._store = Asked(rank_status._store)  # type: ignore[assignment]
+    waiting = rank_status._waiting = Asked(rank_status._waiting)  # type: ignore[assignment]
     seconds, spent = [], 0.0
     for number in range(WARM + FILES):
         if number == WARM:
@@ -60,7 +60,7 @@ def measure() -> None:
             file.write("line\n")
         seconds.append(time.perf_counter() - start)
     spent = time.process_time() - spent
-    attendance._store, attendance._waiting = store.asked, waiting.asked
+    rank_status._store, rank_status._waiting = store.asked, waiting.asked
     median = statistics.median(seconds[WARM:])
     counts = f"{store.count / FILES:9.1f} {waiting.count / FILES:9.1f}"
     print(f"{ddp_patch.world_size():5d} {median * 1e3:9.2f} {counts} {spent / FILES * 1e3:9.2f}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # what torch needs anyway; Python's own has it from 3.11
 
     from .diagnosis.report import Report
-    from .options import Given
+    from .options import EnableOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class Enabled:
 @overload
 def enable(function: F, /) -> F: ...
 @overload
-def enable(**options: Unpack[Given]) -> Enabled: ...
-def enable(function: Any = None, /, **options: Unpack[Given]) -> Any:
+def enable(**options: Unpack[EnableOptions]) -> Enabled: ...
+def enable(function: Any = None, /, **options: Unpack[EnableOptions]) -> Any:
     """Run this script on several processes as if it were one.
 
     A plain call at the top of a script, a context manager (``with ddp_patch.enable():``) or a decorator

@@ -156,7 +156,7 @@ class Options:
         }
 
 
-class Given(TypedDict, total=False):
+class EnableOptions(TypedDict, total=False):
     """The keyword arguments of ``enable``: the fields of ``Options``."""
 
     nproc: int | None

@@ -217,7 +217,7 @@ class Session(Once):
         self.is_running = False
         if self.stop in self.job.closing:
             self.job.closing.remove(self.stop)
-        if not self.job.crash.failed and not self.job.attendance.out_of_step:
+        if not self.job.crash.failed and not self.job.rank_status.out_of_step:
             self._before_report()
         if self.options.report and self.job.placement.rank == 0 and self.ledger.patched:
             sys.stderr.write(str(self.report()))

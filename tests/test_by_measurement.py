@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import ddp_patch
-from ddp_patch.gradients.trial import LEFT_OUT, Trial, values_of
+from ddp_patch.gradients.option_trial import LEFT_OUT, OptionTrial, values_of
 from ddp_patch.options import Options
 
 MIB = 2**20
@@ -33,7 +33,7 @@ def tried(trial, seconds_of, most=500):
 
 
 def test_options_that_were_given_are_not_tried():
-    trial = Trial(Options(bucket_cap_mb=7.0), 100 * MIB)
+    trial = OptionTrial(Options(bucket_cap_mb=7.0), 100 * MIB)
     assert trial.is_over
     assert trial.built.options == Options(bucket_cap_mb=7.0)
 
@@ -53,7 +53,7 @@ def test_sizes_of_buckets_that_make_a_difference_are_tried(size, values):
 
 
 def test_the_fastest_is_taken_one_option_after_the_other():
-    trial = Trial(Options(bucket_cap_mb="auto", comm_hook="auto"), 30 * MIB)
+    trial = OptionTrial(Options(bucket_cap_mb="auto", comm_hook="auto"), 30 * MIB)
 
     def seconds_of(options, step):
         return {1.0: 3, 5.0: 1, 25.0: 2, 100.0: 4}[options.bucket_cap_mb] - 0.3 * (options.comm_hook == "bf16")
@@ -67,19 +67,19 @@ def test_the_fastest_is_taken_one_option_after_the_other():
 
 
 def test_what_only_becomes_faster_with_time_is_not_taken_for_better():
-    trial = Trial(Options(bucket_cap_mb="auto"), 30 * MIB)
+    trial = OptionTrial(Options(bucket_cap_mb="auto"), 30 * MIB)
     tried(trial, lambda options, step: 100.0 - step)
     assert trial.built.options.bucket_cap_mb == 25.0
 
 
 def test_a_gain_that_is_hardly_one_leaves_the_default():
-    trial = Trial(Options(comm_hook="auto"), 30 * MIB)
+    trial = OptionTrial(Options(comm_hook="auto"), 30 * MIB)
     tried(trial, lambda options, step: 1.0 if options.comm_hook is None else 0.97)
     assert trial.built.options.comm_hook is None
 
 
 def test_the_slowest_rank_decides():
-    trial = Trial(Options(gradient_as_bucket_view="auto"), 30 * MIB)
+    trial = OptionTrial(Options(gradient_as_bucket_view="auto"), 30 * MIB)
     trial.stepped(1.0), trial.stepped(1.0), trial.stepped(1.0)
     trial.begin()
     while not trial.stepped(1.0):
@@ -207,7 +207,7 @@ HABITS = ["zeroed in place", "a second backward"]
 
 def all_habits():
     """With the last value of each option taken, whatever was measured."""
-    Trial.times = lambda self: [float(len(self.values) - index) for index in range(len(self.values))]
+    OptionTrial.times = lambda self: [float(len(self.values) - index) for index in range(len(self.values))]
     found = []
     for habit in HABITS:
         model = net()

@@ -356,8 +356,8 @@ def asked_for_files():
     """Requests of this rank for each of ten files that are opened, appended to and closed; and what is left behind."""
     from ddp_patch.job.job import Job
 
-    attendance = Job.current.attendance
-    store = attendance._store
+    rank_status = Job.current.rank_status
+    store = rank_status._store
 
     def append():
         for _ in range(10):
@@ -365,10 +365,10 @@ def asked_for_files():
                 file.write("line\n")
 
     append()
-    left, asked, awaited = store.num_keys(), Asked(store), Asked(attendance._waiting)
-    attendance._store, attendance._waiting = asked, awaited
+    left, asked, awaited = store.num_keys(), Asked(store), Asked(rank_status._waiting)
+    rank_status._store, rank_status._waiting = asked, awaited
     append()
-    attendance._store, attendance._waiting = store, awaited.store
+    rank_status._store, rank_status._waiting = store, awaited.store
     return [(asked.count + awaited.count) / 10, store.num_keys() - left]
 
 
@@ -384,7 +384,7 @@ def asked_for_steps():
     """Requests of this rank's script, and of its other threads in a second, while it trains."""
     from ddp_patch.job.job import Job
 
-    attendance = Job.current.attendance
+    rank_status = Job.current.rank_status
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
@@ -395,15 +395,15 @@ def asked_for_steps():
             optimizer.step()
 
     train(5)
-    store, waiting = attendance._store, attendance._waiting
+    store, waiting = rank_status._store, rank_status._waiting
     found = []
     for steps in (50, 300):
         asked, awaited = Asked(store), Asked(waiting)
-        attendance._store, attendance._waiting = asked, awaited
+        rank_status._store, rank_status._waiting = asked, awaited
         began = time.monotonic()
         train(steps)
         took = time.monotonic() - began
-        attendance._store, attendance._waiting = store, waiting
+        rank_status._store, rank_status._waiting = store, waiting
         found.append([asked.count + awaited.count, (asked.others + awaited.others) / max(took, 1)])
     return found
 
@@ -423,7 +423,7 @@ def seeded_often():
     most = 0
     for _ in range(400):
         torch.seed()
-        most = max(most, Job.current.attendance._store.num_keys())
+        most = max(most, Job.current.rank_status._store.num_keys())
     return [most, torch.initial_seed()]
 
 
@@ -454,10 +454,10 @@ def fails_often(where):
                     torch.nn.functional.cross_entropy(out, torch.full_like(x[:, 0], 2, dtype=torch.long))
 
     train(3)
-    asked = Asked(Job.current.attendance._store)
-    Job.current.attendance._store, before = asked, asked.store.num_keys()
+    asked = Asked(Job.current.rank_status._store)
+    Job.current.rank_status._store, before = asked, asked.store.num_keys()
     train(40)
-    Job.current.attendance._store = asked.store
+    Job.current.rank_status._store = asked.store
     return [asked.count, asked.store.num_keys() - before]
 
 

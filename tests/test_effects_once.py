@@ -188,7 +188,7 @@ def large_answers():
     """More than the job's store takes as one value (torch 2.13: 8 MiB)."""
     from ddp_patch.job.job import Job
 
-    attendance = Job.current.attendance
+    rank_status = Job.current.rank_status
     command = [sys.executable, "-c", LARGE]
     lengths = [len(subprocess.check_output(command, stdin=subprocess.DEVNULL))]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -201,15 +201,15 @@ def large_answers():
     own, seen = f"{os.getpid()}, ".encode() * 1_300_000, []
 
     def exchange():
-        attendance.post("what is large", own)
-        seen.extend(hashlib.sha256(told).hexdigest() for told in attendance.collect("what is large"))
+        rank_status.post("what is large", own)
+        seen.extend(hashlib.sha256(told).hexdigest() for told in rank_status.collect("what is large"))
 
     thread = threading.Thread(target=exchange)
     thread.start()
     thread.join()
     for name in ("a", "b"):
         os.mkdir(name)  # all come, and what was told before is dropped
-    keys = attendance._store.num_keys()
+    keys = rank_status._store.num_keys()
     return [lengths, seen, keys]
 
 

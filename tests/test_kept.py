@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from ddp_patch.measure.kept import Kept
+from ddp_patch.measure.saved_tensors import SavedTensors
 
 ROWS, WIDTH = 16, 64
 
@@ -32,7 +32,7 @@ def batch():
 
 
 def counted(model, step):
-    kept = Kept()
+    kept = SavedTensors()
     kept.begin([torch.optim.SGD(model.parameters(), lr=0.1)])
     try:
         step()
@@ -52,7 +52,7 @@ def test_hooks_of_the_scripts_own_are_left_in_place():
         packed.append(tensor.shape)
         return tensor.detach()
 
-    kept = Kept()
+    kept = SavedTensors()
     with saved_tensors_hooks(pack, lambda held: held):
         kept.begin([])
         model(batch()).sum().backward()
@@ -86,7 +86,7 @@ def test_weights_and_buffers_and_views_of_them_are_left_out():
     frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
     table = nn.Parameter(torch.randn(WIDTH, WIDTH))
     optimizer = torch.optim.SGD([*model.parameters(), table], lr=0.1)
-    x, kept = batch(), Kept()
+    x, kept = batch(), SavedTensors()
     kept.begin([optimizer])
     (frozen(model(x)) @ table[:, 1:].t().contiguous().t()).sum().backward()
     # x, the first layer's and the frozen one's output, a copy of the table but for one column, and 64 means and scales.

@@ -350,10 +350,10 @@ def test_cuda_used_on_another_ranks_device_is_refused():
     from ddp_patch.errors import OrderError
     from ddp_patch.job import groups
 
-    groups.refuse_others_device(hosts.Place(launcher.Placement(0, 2, 0, 2), 0, False), 0)
-    groups.refuse_others_device(hosts.Place(launcher.Placement(1, 2, 1, 2), None, False), None)
+    groups.refuse_others_device(hosts.RankLocation(launcher.Placement(0, 2, 0, 2), 0, False), 0)
+    groups.refuse_others_device(hosts.RankLocation(launcher.Placement(1, 2, 1, 2), None, False), None)
     with pytest.raises(OrderError, match=r"device 0, but this is local rank 1.*Move ddp_patch\.enable"):
-        groups.refuse_others_device(hosts.Place(launcher.Placement(1, 2, 1, 2), 1, False), 0)
+        groups.refuse_others_device(hosts.RankLocation(launcher.Placement(1, 2, 1, 2), 1, False), 0)
 
 
 # --- where ranks are, by what they see --------------------------------------------------------------------------------
@@ -364,13 +364,13 @@ def gpus(host, count):
 
 
 def seen(host, devices=(), kind=None, local_rank=None):
-    return hosts.Seen(host, f"node-{host}", kind or ("cuda" if devices else "cpu"), tuple(devices), local_rank)
+    return hosts.HostView(host, f"node-{host}", kind or ("cuda" if devices else "cpu"), tuple(devices), local_rank)
 
 
 def placed(ranks, may_share=False):
     """Local rank, ranks on the host, index of the device, and whether any is shared, of each rank."""
     found = [
-        hosts.place(launcher.Told(rank, len(ranks), its.local_rank, None), ranks, may_share)
+        hosts.place(launcher.LaunchInfo(rank, len(ranks), its.local_rank, None), ranks, may_share)
         for rank, its in enumerate(ranks)
     ]
     return [(p.placement.local_rank, p.placement.local_world_size, p.device, p.shares) for p in found]
@@ -423,14 +423,14 @@ def test_ranks_that_would_share_a_device_say_so():
     ):
         for rank in range(len(ranks)):
             with pytest.raises(LaunchError, match=words):
-                hosts.place(launcher.Told(rank, len(ranks), None, None), ranks, may_share=False)
+                hosts.place(launcher.LaunchInfo(rank, len(ranks), None, None), ranks, may_share=False)
     assert placed([seen(0, gpus(0, 1))] * 3, may_share=True) == [(r, 3, 0, True) for r in range(3)]
 
 
 def test_ranks_that_share_talk_by_gloo_unless_every_nccl_takes_several():
     def by_gloo(*takes):
         ranks = [dataclasses.replace(seen(0, gpus(0, 1)), takes_several=several) for several in takes]
-        return hosts.place(launcher.Told(0, len(ranks), 0, None), ranks, True).by_gloo
+        return hosts.place(launcher.LaunchInfo(0, len(ranks), 0, None), ranks, True).by_gloo
 
     assert [by_gloo(False, False), by_gloo(True, False), by_gloo(True, True)] == [True, True, False]
     assert not software.nccl_takes_several({"NCCL_MULTI_RANK_GPU_ENABLE": "0"})
@@ -443,7 +443,7 @@ def test_models_and_batches_may_be_on_the_host_or_on_the_accelerator(monkeypatch
     from ddp_patch.job import groups
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    place = hosts.Place(launcher.Placement(0, 2, 0, 2), device, by_gloo, by_gloo)
+    place = hosts.RankLocation(launcher.Placement(0, 2, 0, 2), device, by_gloo, by_gloo)
     assert groups._backends(place) == backends
 
 
@@ -451,7 +451,7 @@ def test_one_kind_of_device():
     ranks = [seen(0, gpus(0, 2)), seen(0, gpus(0, 2)), seen(1)]
     for rank in range(3):
         with pytest.raises(LaunchError, match=r"cuda on ranks 0, 1 \(node-0\); cpu on rank 2 \(node-1\)"):
-            hosts.place(launcher.Told(rank, 3, None, None), ranks, may_share=True)
+            hosts.place(launcher.LaunchInfo(rank, 3, None, None), ranks, may_share=True)
 
 
 def test_a_rank_that_cannot_use_its_accelerators_is_named_on_all(monkeypatch):
@@ -465,7 +465,7 @@ def test_a_rank_that_cannot_use_its_accelerators_is_named_on_all(monkeypatch):
     ranks = [seen(0, gpus(0, 1)), hosts.look(None)]
     for rank in range(2):
         with pytest.raises(LaunchError, match=r"Rank 1 on .* cannot use its accelerators: RuntimeError: The NVIDIA"):
-            hosts.place(launcher.Told(rank, 2, None, None), ranks, may_share=True)
+            hosts.place(launcher.LaunchInfo(rank, 2, None, None), ranks, may_share=True)
 
 
 # --- real launches ----------------------------------------------------------------------------------------------------
@@ -971,7 +971,7 @@ def test_ranks_that_run_something_else_are_named_with_their_hosts():
 def test_every_rank_says_which_host_the_others_cannot_reach(ranks, words):
     for rank in range(len(ranks)):
         with pytest.raises(LaunchError) as caught:
-            hosts.place(launcher.Told(rank, len(ranks), None, None), ranks, False)
+            hosts.place(launcher.LaunchInfo(rank, len(ranks), None, None), ranks, False)
         assert words in str(caught.value)
 
 

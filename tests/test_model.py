@@ -368,7 +368,7 @@ def parameters_that_agree(kind):
     """Equal on every rank, or different on one, while each rank sums floats with as many threads as it has."""
     import ddp_patch
     from ddp_patch.batch.world import World
-    from ddp_patch.diagnosis.lockstep import compare_parameters
+    from ddp_patch.diagnosis.first_batches import compare_parameters
 
     rank = World.get().rank
     torch.set_num_threads(1 + rank)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_patch.errors import DdpPatchError, OptionError
-from ddp_patch.options import Given, Options, format_value, parse, variable
+from ddp_patch.options import EnableOptions, Options, format_value, parse, variable
 from ddp_patch.usage import usage
 
 NAMES = [field.name for field in dataclasses.fields(Options)]
@@ -72,7 +72,7 @@ def test_a_variable_that_is_no_option_says_what_was_meant(name, words):
 
 def test_every_option_is_told_where_people_look():
     annotations = {field.name: field.type for field in dataclasses.fields(Options)}
-    assert Given.__annotations__.keys() == annotations.keys()
+    assert EnableOptions.__annotations__.keys() == annotations.keys()
     flags = [line.split()[0] for line in usage().splitlines()]
     assert [flag.removeprefix("--no-").removeprefix("--").replace("-", "_") for flag in flags] == NAMES
     assert all(len(line) <= 120 for line in usage().splitlines())

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ddp_patch.job.divergence import Finding, compare
-from ddp_patch.job.watch import Watch
+from ddp_patch.job.divergence_watch import DivergenceWatch
 from ddp_patch.trail import SLOTS, Trail
 
 WITHIN = 10  # seconds from the parting to the end of the last rank
@@ -569,11 +569,11 @@ def asks():
 
     from ddp_patch.job.job import Job
 
-    attendance = Job.current.watch._attendance
+    rank_status = Job.current.watch._rank_status
     counted = []
     for name in ("move", "look"):
-        real = getattr(attendance, name)
-        setattr(attendance, name, lambda *args, real=real: (counted.append(1), real(*args))[1])
+        real = getattr(rank_status, name)
+        setattr(rank_status, name, lambda *args, real=real: (counted.append(1), real(*args))[1])
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     import ddp_patch
@@ -600,12 +600,12 @@ def test_the_store_is_asked_about_once_a_second_however_many_steps_are_done(rank
 def test_a_rank_that_waits_for_its_accelerator_hears_of_one_that_is_gone(monkeypatch, has_queue, wanted):
     """``loss.item()`` behind a collective that was begun: the script is at no point, and at as many as the other."""
     words = [0] * (SLOTS + 8)
-    monkeypatch.setattr("ddp_patch.job.watch.compare", lambda *_: None)
-    monkeypatch.setattr("ddp_patch.job.watch.count_of", lambda _: 3)
-    watch = object.__new__(Watch)
+    monkeypatch.setattr("ddp_patch.job.divergence_watch.compare", lambda *_: None)
+    monkeypatch.setattr("ddp_patch.job.divergence_watch.count_of", lambda _: 3)
+    watch = object.__new__(DivergenceWatch)
     watch.trail = SimpleNamespace(words=torch.tensor(words), others={1: torch.tensor(words)}, depth=0)
     watch._peers = SimpleNamespace(gone=[1], stopped=list, last_words=lambda rank: None)
-    watch._attendance = SimpleNamespace(lost=False)
+    watch._rank_status = SimpleNamespace(lost=False)
     watch._rank, watch._has_queue, watch._stopped_looks = 0, has_queue, {}
     watch._since = time.monotonic() - 5
     assert watch._among_peers() is None

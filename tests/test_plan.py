@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ddp_patch.plan import advice, command, learning, memory, profile, units
 from ddp_patch.plan.compression import powersgd
-from ddp_patch.plan.job import Job, Run, Work
+from ddp_patch.plan.job import PlannedJob, Run, StepWork
 from ddp_patch.plan.network import ALGORITHMS, Link, Shape, all_reduce, fastest, halving, hierarchical, ring, tree
 from ddp_patch.plan.overlap import MIB, buckets, exposed, finished
 from ddp_patch.plan.scaling import below, point, predicted, reason
@@ -236,9 +236,9 @@ def test_overlap_of_fine_parameters_is_the_simulation():
 # --- what holds for every job -----------------------------------------------------------------------------------------
 
 LINKS = st.builds(Link, st.floats(1e6, 1e12), st.floats(0, 1e-2))
-WORK = st.builds(Work, st.floats(1e-6, 1.0), st.floats(0, 0.1), st.floats(0.01, 1.0))
+WORK = st.builds(StepWork, st.floats(1e-6, 1.0), st.floats(0, 0.1), st.floats(0.01, 1.0))
 JOBS = st.builds(
-    Job,
+    PlannedJob,
     parameters=st.just(1e6),
     gradients=st.floats(1e3, 1e9),
     rows=st.integers(1, 4096).map(float),
@@ -282,7 +282,7 @@ def test_more_bandwidth_and_less_latency_are_never_slower(job, place, times):
             changed(link, bandwidth=link.bandwidth * times),
             changed(link, latency=link.latency / times),
         ):
-            after = on(Job(**{**vars(job), name: better}), *place).step
+            after = on(PlannedJob(**{**vars(job), name: better}), *place).step
             assert after <= before * (1 + 1e-9)
 
 
@@ -302,23 +302,25 @@ def test_the_fastest_is_not_slower_than_those_it_is_chosen_from(size, within, be
 
 
 def test_what_efficiency_is_lost_to_is_named():
-    plain = Job(1e6, 4e6, 1024.0, Work(1e-4), 1, FAST, Link(1e12, 0.0))
+    plain = PlannedJob(1e6, 4e6, 1024.0, StepWork(1e-4), 1, FAST, Link(1e12, 0.0))
 
     def first(ranks, **more):
-        return reason(point(Job(**{**vars(plain), **more}), ranks, "strong"))
+        return reason(point(PlannedJob(**{**vars(plain), **more}), ranks, "strong"))
 
     assert first(64, between=Link(1e8, 0.0)) == "bandwidth"
     assert first(64, between=Link(1e12, 1e-3)) == "latency"
-    assert first(64, work=Work(1e-4, 0.1)) == "fixed"
+    assert first(64, work=StepWork(1e-4, 0.1)) == "fixed"
     assert first(1000) == "rows"
-    points = [point(Job(**{**vars(plain), "work": Work(1e-4, 0.02)}), ranks, "strong") for ranks in (2, 4, 8)]
+    points = [
+        point(PlannedJob(**{**vars(plain), "work": StepWork(1e-4, 0.02)}), ranks, "strong") for ranks in (2, 4, 8)
+    ]
     assert [its.ranks for its in below(points, 0.8)] == [4, 8]
     assert below(points, 0.1) == []
 
 
 def test_a_batch_with_fewer_rows_than_ranks_is_computed_by_each():
     """As ddp_patch does: such a batch is not dealt."""
-    job = Job(1e6, 4e6, 6.0, Work(0.01), 1, FAST, SLOW)
+    job = PlannedJob(1e6, 4e6, 6.0, StepWork(0.01), 1, FAST, SLOW)
     assert point(job, 4, "strong").rows_of_a_rank == 2
     assert point(job, 6, "strong").rows_of_a_rank == 1
     assert point(job, 8, "strong").rows_of_a_rank == 6
@@ -326,8 +328,8 @@ def test_a_batch_with_fewer_rows_than_ranks_is_computed_by_each():
 
 def test_of_several_batches_in_a_step_each_is_dealt_and_the_last_backward_hides():
     """As ddp_patch does: backwards before the last one send nothing."""
-    plain = Job(1e6, 4e6, 32.0, Work(0.01, 0.08), 1, FAST, Link(1e9, 0.0))
-    four = Job(**{**vars(plain), "batches": 4})
+    plain = PlannedJob(1e6, 4e6, 32.0, StepWork(0.01, 0.08), 1, FAST, Link(1e9, 0.0))
+    four = PlannedJob(**{**vars(plain), "batches": 4})
     assert point(four, 3, "strong").rows_of_a_rank == 4 * 3  # of each 8 rows
     assert point(plain, 3, "strong").rows_of_a_rank == 11
     assert point(four, 8, "strong").rows_of_a_rank == 4
@@ -348,9 +350,9 @@ def test_the_share_of_a_backward_is_of_the_whole_step_but_for_parts_that_are_nam
     def hides(work, rows):
         return work.hides(rows)
 
-    assert hides(Work(0.01, 0.1, 0.5), 10) == pytest.approx(0.5 * 0.2)  # a step with one row has a backward as well
-    assert hides(Work(0.01, 0.1, 0.5, 0.04), 10) == pytest.approx(0.5 * 0.16)  # of which the optimizer is none
-    assert hides(Work(0.01, 0.1, 0.5, 0.1), 0) == 0
+    assert hides(StepWork(0.01, 0.1, 0.5), 10) == pytest.approx(0.5 * 0.2)  # a step with one row has a backward as well
+    assert hides(StepWork(0.01, 0.1, 0.5, 0.04), 10) == pytest.approx(0.5 * 0.16)  # of which the optimizer is none
+    assert hides(StepWork(0.01, 0.1, 0.5, 0.1), 0) == 0
     parts = {"optimizer_seconds": 0.02, "python_seconds": 0.01, "backward_seconds": 0.06}
     found = profile.work([Run(1, 1, 10.0, 0.13, parts), Run(2, 1, 10.0, 0.08, {"optimizer_seconds": 0.03})])
     assert (found.fixed, found.per_row) == pytest.approx((0.03, 0.01))
@@ -467,9 +469,9 @@ def test_powersgd_sends_what_torch_says_it_does():
 
 
 def trained(parameters, rows_per_second, rows, devices, within, between, algorithm="fastest", bucket=25):
-    work = Work(1 / rows_per_second)
+    work = StepWork(1 / rows_per_second)
     links = {"within": Link(within, 10e-6), "between": Link(between, 10e-6)}
-    return Job(
+    return PlannedJob(
         parameters, 4 * parameters, float(rows), work, devices, **links, algorithm=algorithm, bucket=bucket * MIB
     )
 
@@ -505,7 +507,7 @@ def mlperf(ranks, known):
     runs = [Run(each, max(each // 8, 1), float(rows), rows / speed) for each, (rows, speed) in MLPERF.items()]
     work = profile.work([run for run in runs if run.ranks in known])
     links = {"within": Link(300e9, 10e-6), "between": Link(200e9, 10e-6)}
-    job = Job(25.56e6, 2 * 25.56e6, 408.0, work, 8, **links)
+    job = PlannedJob(25.56e6, 2 * 25.56e6, 408.0, work, 8, **links)
     (run,) = (run for run in runs if run.ranks == ranks)
     return predicted(job, run).throughput / ranks / (MLPERF[8][1] / 8)
 
@@ -710,7 +712,7 @@ def test_the_page_states_the_errors_of_what_scale_measured(tmp_path, capsys, mea
         found = profile.read(str(path))
         work = profile.work(found["runs"])
         link = Link(*found["network"]["within"].values())
-        job = Job(found["parameters"], found["gradient_bytes"], 512.0, work, devices, link, link)
+        job = PlannedJob(found["parameters"], found["gradient_bytes"], 512.0, work, devices, link, link)
         path.write_text(json.dumps(measured))
         for run, row in zip(profile.read(str(path))["runs"][1:], rows, strict=True):
             assert 100 * (predicted(job, run).step / run.step - 1) == pytest.approx(float(row[column]), abs=0.6)
@@ -1020,8 +1022,8 @@ def test_the_json_is_what_the_functions_give(capsys):
     assert code == 0
     assert list(found["scaling"]) == ["weak"]
     assert [its["ranks"] for its in found["scaling"]["weak"]] == [2, 8, 64]
-    work, links = Work(0.18 / 32), {"within": Link(300e9, 5e-6), "between": Link(25e9, 5e-6)}
-    wanted = point(Job(124e6, 496e6, 32.0, work, 8, **links), 64, "weak")
+    work, links = StepWork(0.18 / 32), {"within": Link(300e9, 5e-6), "between": Link(25e9, 5e-6)}
+    wanted = point(PlannedJob(124e6, 496e6, 32.0, work, 8, **links), 64, "weak")
     for name in ("step", "throughput", "efficiency", "exposed", "all_reduce"):
         assert found["scaling"]["weak"][-1][name] == pytest.approx(getattr(wanted, name), rel=1e-5)
     assert found["memory"]["weak"]["fits_everywhere"] is True

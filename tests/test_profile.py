@@ -19,7 +19,7 @@ from ddp_patch.profile.advice import advice
 from ddp_patch.profile.found import Bucket, Found, Rank, found
 from ddp_patch.profile.page import page
 from ddp_patch.profile.text import written
-from ddp_patch.profile.timeline import Collective, Step, Timeline, overlap, union
+from ddp_patch.profile.timeline import Collective, Timeline, TracedStep, overlap, union
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ def test_on_accelerators_waiting_is_what_no_kernel_hid_and_it_is_said_whose_seco
         run = SimpleNamespace(
             by_rank=noted, steps=[took], spec=SimpleNamespace(script=Path("a.py"), ranks=2), facts=facts, network={}
         )
-        its = found(run, [Timeline([Step(1e6, [], exposed, 0.0, []) for exposed in (1e5, 3e5)], {})] * 2)
+        its = found(run, [Timeline([TracedStep(1e6, [], exposed, 0.0, []) for exposed in (1e5, 3e5)], {})] * 2)
         assert its.mean("waiting") == pytest.approx(waiting)
         assert its.mean("computing") == pytest.approx(1 - waiting)
         for text in (written(its), page(its, {}, 20, 3)):
@@ -246,7 +246,7 @@ def test_few_gradients_are_no_other_meeting():
     sums = [Collective("all_reduce", size, 0.0, 4e5, 1e5) for size in (4, 92)]
 
     def its(collectives):
-        return found(run, [Timeline([Step(1e6, collectives, 0.0, 0.0, [])], {})] * 2, busy=0.3)
+        return found(run, [Timeline([TracedStep(1e6, collectives, 0.0, 0.0, [])], {})] * 2, busy=0.3)
 
     assert [each.bytes for each in its(sums).buckets] == [92]
     assert its(sums).meetings == {"all_reduce": 1}

@@ -21,7 +21,7 @@ from test_launch import free_port
 
 import ddp_patch
 from ddp_patch.errors import LaunchError, OptionError, TrustError
-from ddp_patch.job import loopback, plain, strangers
+from ddp_patch.job import loopback, plain_values, strangers
 from ddp_patch.job.key import VARIABLE, Offer
 from ddp_patch.job.seal import Seal
 
@@ -72,8 +72,8 @@ def test_tensors_and_arrays_arrive_as_they_are(secret):
 
 def test_where_a_file_is_and_when_it_was_written_arrives():
     found = os.stat(__file__)
-    assert plain.loads(plain.dumps(found)) == found
-    assert plain.loads(plain.dumps(found)).st_mtime_ns == found.st_mtime_ns
+    assert plain_values.loads(plain_values.dumps(found)) == found
+    assert plain_values.loads(plain_values.dumps(found)).st_mtime_ns == found.st_mtime_ns
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_without_a_key_no_pickle_is_read_or_written(tmp_path):
 def test_a_text_that_no_rank_wrote_is_refused(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="are no value"):
-        plain.loads(len(text).to_bytes(8, "little") + text.encode() + b"\0" * 8)
+        plain_values.loads(len(text).to_bytes(8, "little") + text.encode() + b"\0" * 8)
     assert not list(tmp_path.iterdir())
 
 
@@ -147,8 +147,8 @@ def test_what_cannot_be_said_plainly_is_named():
     loop = []
     loop.append(loop)
     for value in (object(), loop, np.array([object()]), lambda: 0, torch.nn.Parameter(torch.ones(1))):
-        with pytest.raises(plain.NotPlainError):
-            plain.dumps(value)
+        with pytest.raises(plain_values.NotPlainError):
+            plain_values.dumps(value)
 
 
 class FromALibrary(Exception):

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from ddp_patch.job.recorder import KEPT, Point, Recorder, read
+from ddp_patch.job.recorder import KEPT, Recorder, TracePoint, read
 from ddp_patch.job.side_by_side import first_difference, table
 from ddp_patch.trace.command import command
 
@@ -137,19 +137,19 @@ def test_a_point_costs_less_than_the_hundredth_part_of_a_step(tmp_path):
     assert recorded < 10 * plain
 
 
-SAME = {1: Point("load"), 2: Point("backward", size=8), 3: Point("save('a')")}
+SAME = {1: TracePoint("load"), 2: TracePoint("backward", size=8), 3: TracePoint("save('a')")}
 
 
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
         (SAME, None),
-        ({**SAME, 3: Point("save('b')")}, None),  # names may differ by the clock: the turn itself compares them
-        ({**SAME, 2: Point("backward", size=9)}, 2),
-        ({**SAME, 2: Point("gather", size=8)}, 2),
+        ({**SAME, 3: TracePoint("save('b')")}, None),  # names may differ by the clock: the turn itself compares them
+        ({**SAME, 2: TracePoint("backward", size=9)}, 2),
+        ({**SAME, 2: TracePoint("gather", size=8)}, 2),
         ({1: SAME[1]}, 2),
-        ({**SAME, 3: Point("save('a')", "train.py:9")}, 3),
-        ({**SAME, 4: Point("end")}, 4),
+        ({**SAME, 3: TracePoint("save('a')", "train.py:9")}, 3),
+        ({**SAME, 4: TracePoint("end")}, 4),
         ({2: SAME[2], 3: SAME[3]}, None),  # the oldest is forgotten
     ],
 )
@@ -159,7 +159,7 @@ def test_the_first_difference(other, expected):
 
 
 def test_the_table_marks_the_point_and_joins_ranks():
-    other = {**SAME, 3: Point("gather", "train.py:9")}
+    other = {**SAME, 3: TracePoint("gather", "train.py:9")}
     assert table({0: SAME, 1: other, 2: SAME, 3: other}, 3) == (
         "  point   ranks 0 and 2   ranks 1 and 3\n"
         "      1   load            load\n"

@@ -25,7 +25,7 @@ from verify import collection
 from verify.warm import Warm
 
 from ddp_patch.verify import against as against_module
-from ddp_patch.verify import files, inquiry, workplace
+from ddp_patch.verify import files, inquiry, run_folder
 from ddp_patch.verify.command import command
 from ddp_patch.verify.compare import _files, _steps, varies
 from ddp_patch.verify.files import read
@@ -33,7 +33,7 @@ from ddp_patch.verify.inside import patterns
 from ddp_patch.verify.lines import lines
 from ddp_patch.verify.observed import Loss, Observed
 from ddp_patch.verify.order import Epoch, Order, judged
-from ddp_patch.verify.printed import Said, Varying, paired
+from ddp_patch.verify.printed import PrintedLine, Varying, paired
 from ddp_patch.verify.process import MARK
 from ddp_patch.verify.runs import Spec
 from ddp_patch.verify.tensors import tensors
@@ -101,15 +101,15 @@ def test_a_fault_is_found_and_its_line_named(start, tmp_path, path):
 
 def test_a_progress_bar_is_the_same_however_fast_it_was():
     ends = ("12.31it/s, loss=0.5]", " 1.31s/it, loss=0.5]", "?it/s, loss=0.5]")
-    bars = [Said(f"epoch 0: 100%|██████████| 7/7 [00:0{n}<00:00, {end}") for n, end in enumerate(ends)]
+    bars = [PrintedLine(f"epoch 0: 100%|██████████| 7/7 [00:0{n}<00:00, {end}") for n, end in enumerate(ends)]
     assert len({bar.template for bar in bars}) == 1
     assert {bar.numbers for bar in bars} == {("0", "100", "7", "7", "0.5")}
 
 
 def test_a_column_of_times_is_the_same_however_wide():
     """As language models print it."""
-    slow = Said("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch 140.95 | loss  5.12 | ppl   167.3")
-    fast = Said("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch  2.75 | loss 15.12 | ppl    67.3")
+    slow = PrintedLine("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch 140.95 | loss  5.12 | ppl   167.3")
+    fast = PrintedLine("| epoch   2 |   100/ 2983 batches | lr 20.00 | ms/batch  2.75 | loss 15.12 | ppl    67.3")
     assert slow.template == fast.template
     assert slow.numbers == ("2", "100", "2983", "20.00", "5.12", "167.3")
 
@@ -157,7 +157,7 @@ def test_a_column_of_times_is_the_same_however_wide():
     ],
 )
 def test_numbers_are_told_from_times(text, numbers):
-    assert Said(text).numbers == numbers
+    assert PrintedLine(text).numbers == numbers
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,9 @@ def test_numbers_are_told_from_times(text, numbers):
     ],
 )
 def test_a_number_of_few_digits_is_no_rounding_of_another(alone, ranks, is_same):
-    told = lines([Said(f"accuracy {alone}")], [Said(f"accuracy {ranks}")], Tolerance("float32"), Varying())
+    told = lines(
+        [PrintedLine(f"accuracy {alone}")], [PrintedLine(f"accuracy {ranks}")], Tolerance("float32"), Varying()
+    )
     assert (not list(told)) is is_same
 
 
@@ -209,11 +211,13 @@ def test_an_evaluation_that_is_wrong_by_a_row_is_told_by_few_digits(verify, wors
     assert word in said
 
 
-LOG = [Said(f"epoch {n}" if n % 5 == 0 else f"step {n} loss 0.5" if n % 2 else f"batch {n}") for n in range(50_000)]
-OTHERS = [Said(f"warning {n}".translate({48 + digit: 97 + digit for digit in range(10)})) for n in range(50_000)]
+LOG = [
+    PrintedLine(f"epoch {n}" if n % 5 == 0 else f"step {n} loss 0.5" if n % 2 else f"batch {n}") for n in range(50_000)
+]
+OTHERS = [PrintedLine(f"warning {n}".translate({48 + digit: 97 + digit for digit in range(10)})) for n in range(50_000)]
 OTHER_LOGS = {
     "one more": (LOG[2:3] + LOG, 1),
-    "every other in place": ([said if n % 2 else Said("else") for n, said in enumerate(LOG)], 60_000),
+    "every other in place": ([said if n % 2 else PrintedLine("else") for n, said in enumerate(LOG)], 60_000),
     "some missing": ([said for n, said in enumerate(LOG) if n % 7], 70_000),
     "some more": ([each for n, said in enumerate(LOG) for each in (said, *LOG[1 : n % 3])], 60_000),
     "many others between": (LOG[:20_000] + OTHERS[:999] + LOG[20_000:], 999),
@@ -584,7 +588,7 @@ def test_a_large_file_that_code_in_c_writes_to_stays_as_it_is(verify):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_file_too_large_to_copy_is_copied_before_python_changes_it(verify, monkeypatch, how):
-    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
+    monkeypatch.setattr(run_folder, "_COPIED_IN_ALL", 1 << 20)
     with sqlite3.connect("large.bin") as database:
         database.execute("create table u(n)")
         database.execute("insert into u values (zeroblob(2000000))")
@@ -597,7 +601,7 @@ def test_a_file_too_large_to_copy_is_copied_before_python_changes_it(verify, mon
 
 @pytest.mark.slow
 def test_a_file_too_large_to_copy_that_was_changed_is_named(verify, monkeypatch):
-    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", 1 << 20)
+    monkeypatch.setattr(run_folder, "_COPIED_IN_ALL", 1 << 20)
     large(2 << 20)
     code, said = verify(TRAIN + IN_C)
     assert code == 2, said
@@ -619,7 +623,7 @@ print("epoch", start)
 @pytest.mark.parametrize("where", ["outside", "inside"])
 @pytest.mark.parametrize("room", [1 << 30, 0])
 def test_nothing_is_written_through_a_link_to_a_folder(verify, tmp_path, monkeypatch, where, room):
-    monkeypatch.setattr(workplace, "_COPIED_IN_ALL", room)
+    monkeypatch.setattr(run_folder, "_COPIED_IN_ALL", room)
     real = tmp_path / "scratch" / "ckpt" if where == "outside" else tmp_path / "project" / "real"
     real.mkdir(parents=True)
     (real / "again").symlink_to(real)
@@ -645,7 +649,7 @@ CHANGING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGING)
 def test_a_folder_too_large_to_copy_is_read_through_its_link_and_not_changed(verify, tmp_path, monkeypatch, how):
-    monkeypatch.setattr(workplace, "_MOST_BEHIND", 2)
+    monkeypatch.setattr(run_folder, "_MOST_BEHIND", 2)
     (tmp_path / "data").mkdir()
     for name in "123":
         (tmp_path / "data" / name).write_text("0.05")

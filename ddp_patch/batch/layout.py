@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 
-class Place(NamedTuple):
+class RowPlacement(NamedTuple):
     """Where a result has the rows of a batch: a dimension, entries of each row there, how often all come in turn."""
 
     dim: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         return its if self.times == 1 else its.repeated(self.times, self.dim)
 
     @classmethod
-    def among(cls, layout: Layout, its: Layout) -> Place | None:
+    def among(cls, layout: Layout, its: Layout) -> RowPlacement | None:
         """Find the place by which a batch's layout is that of a result; None if its rows are others."""
         size = its.total // layout.total
         places = (cls(its.dim, size), cls(its.dim, 1, size)) if size else ()
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowRuns:
     """Some of a batch's rows: runs of consecutive ones, by their first and their number, in each of equal pieces."""
 
     runs: tuple[tuple[int, int], ...]
@@ -56,15 +56,15 @@ class Rows:
         parts = sum(min(max(rest - start, 0), count) for start, count in self.runs)
         return whole * sum(count for _, count in self.runs) + parts
 
-    def times(self, factor: int) -> Rows:
+    def times(self, factor: int) -> RowRuns:
         """Every row became ``factor`` rows."""
         runs = tuple((start * factor, count * factor) for start, count in self.runs)
-        return Rows(runs, self.total * factor, self.pieces)
+        return RowRuns(runs, self.total * factor, self.pieces)
 
-    def at(self, place: Place) -> Rows:
+    def at(self, place: RowPlacement) -> RowRuns:
         """The same rows in a result."""
         its = self.times(place.factor)
-        return its if place.times == 1 else Rows(its.runs, its.total * place.times, its.pieces * place.times)
+        return its if place.times == 1 else RowRuns(its.runs, its.total * place.times, its.pieces * place.times)
 
     def of(self, tensor: torch.Tensor, dim: int) -> torch.Tensor:
         """Take them from a tensor that has all rows: a view of one run, a copy of several."""
@@ -175,9 +175,9 @@ class Layout:
         own = sum(piece[rank] for piece in self.pieces[:first])
         return (layout, own) if min(layout.counts) > 0 else None
 
-    def rows(self, rank: int) -> Rows:
+    def rows(self, rank: int) -> RowRuns:
         """Which rows a rank holds."""
-        return _rows(self.pieces, self.total, rank) if self.pieces else Rows((self.span(rank),), self.total)
+        return _rows(self.pieces, self.total, rank) if self.pieces else RowRuns((self.span(rank),), self.total)
 
     def span(self, rank: int) -> tuple[int, int]:
         """First row of a rank, and how many it holds, of a batch that was not joined."""
@@ -186,12 +186,12 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=64)
-def _rows(pieces: tuple[tuple[int, ...], ...], total: int, rank: int) -> Rows:
+def _rows(pieces: tuple[tuple[int, ...], ...], total: int, rank: int) -> RowRuns:
     first, times = pieces[0], len(pieces)
     if pieces == (first,) * times:
-        return Rows(((sum(first[:rank]), first[rank]),), total, times)
+        return RowRuns(((sum(first[:rank]), first[rank]),), total, times)
     runs, place = [], 0
     for piece in pieces:
         runs.append((place + sum(piece[:rank]), piece[rank]))
         place += sum(piece)
-    return Rows(tuple(run for run in runs if run[1]), total)
+    return RowRuns(tuple(run for run in runs if run[1]), total)

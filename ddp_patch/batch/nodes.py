@@ -31,30 +31,30 @@ def unheard(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # By identity, each with what tells that the tensor lives: no attributes, which would be saved with it.
-_before_tie: dict[int, tuple[Any, Tensor, Any]] = {}
-_have_ties: dict[int, Any] = {}
+_before_hook: dict[int, tuple[Any, Tensor, Any]] = {}
+_have_hooks: dict[int, Any] = {}
 
 
-def note_untied(tied: Tensor, output: Tensor) -> None:
+def note_unhooked(tied: Tensor, output: Tensor) -> None:
     """Note which output of a forward the script has in another form, that brings every backward to all parameters."""
     key, its = id(tied), id(output)
     # Of C alone, in every step: a reference calls ``pop(key, reference)``.
-    _before_tie[key] = weakref.ref(tied, functools.partial(_before_tie.pop, key)), output, tied.grad_fn
-    _have_ties[its] = weakref.ref(output, functools.partial(_have_ties.pop, its))
+    _before_hook[key] = weakref.ref(tied, functools.partial(_before_hook.pop, key)), output, tied.grad_fn
+    _have_hooks[its] = weakref.ref(output, functools.partial(_have_hooks.pop, its))
 
 
-def untied(tensor: Any) -> Any:
+def unhooked(tensor: Any) -> Any:
     """The tensor that a forward computed: what was computed from it has a path to it, and none to its tied form.
 
     What comes back to the tied form comes back to it as well. Not once the script has written to that.
     """
-    _, output, node = _before_tie.get(id(tensor), (None, tensor, None))
+    _, output, node = _before_hook.get(id(tensor), (None, tensor, None))
     return output if node is not None and tensor.grad_fn is node else tensor
 
 
-def has_tie(tensor: Any) -> bool:
+def has_output_hook(tensor: Any) -> bool:
     """Tell whether a forward computed it, and the script has it in another form."""
-    return id(tensor) in _have_ties
+    return id(tensor) in _have_hooks
 
 
 def name_of(tensor: Tensor) -> str | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..ledger import model_line
 from ..structure import leaves
-from .tried import Tried
+from .tried_calls import TriedCall
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 _ANSWERS = str(Path(__file__).parent / "rules" / "metadata.py")
@@ -43,7 +43,7 @@ class Observation:
         self,
         is_own: Callable[[Tensor], bool],
         layout: Any = None,
-        tries: Callable[..., Tried] | None = None,
+        tries: Callable[..., TriedCall] | None = None,
         undisturbed: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         """Start clean.
@@ -82,7 +82,7 @@ class Observation:
         else:
             self.unknown[self.function] = None
 
-    def tried(self, func: Any, args: Any, kwargs: Any, lasts: bool) -> Tried | None:
+    def tried(self, func: Any, args: Any, kwargs: Any, lasts: bool) -> TriedCall | None:
         """A function was called that nothing is known about: try where the rows of its results lie.
 
         Args:
@@ -99,7 +99,7 @@ class Observation:
         self.meets_tried(tried)
         return tried if asked else None
 
-    def meets_tried(self, tried: Tried) -> None:
+    def meets_tried(self, tried: TriedCall) -> None:
         """A function was called that was tried, now or before."""
         if self._paused:
             return

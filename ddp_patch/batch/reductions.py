@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BatchError
-from .layout import Layout, Place
+from .layout import Layout, RowPlacement
 from .observation import Observation
 from .pending_tensor import PendingTensor
 from .tensor import BatchTensor
@@ -27,7 +27,7 @@ class Reduction:
     """One call of a loss function."""
 
     name: str
-    where: Mapping[int | str, Place]  # of arguments, by position or name; empty if it reduces nothing
+    where: Mapping[int | str, RowPlacement]  # of arguments, by position or name; empty if it reduces nothing
 
 
 def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout) -> Reduction | None:
@@ -39,14 +39,14 @@ def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Lay
         kwargs: of the call.
         layout: of the batch that the forward works on.
     """
-    where: dict[int | str, Place] = {}
+    where: dict[int | str, RowPlacement] = {}
     given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     for key, value in given:
         if not isinstance(value, BatchTensor):
             if isinstance(value, Tensor) and value.requires_grad:
                 return None  # a weight that is trained: its gradient would have to be summed
             continue
-        place = Place.among(layout, value._layout)
+        place = RowPlacement.among(layout, value._layout)
         if place is None:
             return None
         where[key] = place

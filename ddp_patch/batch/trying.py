@@ -20,7 +20,7 @@ from .forms import look_through, to_local
 from .nested import nested
 from .shared_memory import shares_memory
 from .tensor import BatchTensor, by_rule, on_whole
-from .tried import Tried
+from .tried_calls import TriedCall
 from .world import World
 
 # What may refuse a value in the rows of one rank, which a script may catch; what leaves small values as they are; what
@@ -76,7 +76,7 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return on_whole(func, args, kwargs, deal)
 
 
-def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], known: Tried | None) -> None:
+def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], known: TriedCall | None) -> None:
     seen = world.observation
     if seen is None:
         return

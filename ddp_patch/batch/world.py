@@ -21,7 +21,7 @@ from .in_datasets import computes as computes_in_dataset
 from .meeting import Meeting
 from .observation import Observation
 from .one_thread import OneThread
-from .tried import Tries
+from .tried_calls import TriedCalls
 
 if TYPE_CHECKING:
     from ..job.job import Job
@@ -83,7 +83,7 @@ class World(Collectives):
     said: list[str] = field(default_factory=list)  # what would have been written to files or logged
 
     computes_rows: Callable[[], bool] = lambda: False  # a model does, now
-    tries: Tries = field(default_factory=Tries)  # functions without a rule
+    tries: TriedCalls = field(default_factory=TriedCalls)  # functions without a rule
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
     asking: bool = False  # rank 0 asks its user, and the other ranks wait
@@ -99,7 +99,7 @@ class World(Collectives):
             job: that this process is a rank of.
             ledger: of the session.
         """
-        placement, attendance, accelerated = job.placement, job.attendance, job.device.type != "cpu"
+        placement, rank_status, accelerated = job.placement, job.rank_status, job.device.type != "cpu"
         return cls(
             placement.rank,
             placement.world_size,
@@ -107,12 +107,12 @@ class World(Collectives):
             job.device,
             ledger,
             job.explain,
-            attendance.compare_failures,
-            attendance.post,
-            attendance.collect,
+            rank_status.compare_failures,
+            rank_status.post,
+            rank_status.collect,
             job.seal,
             job.watch.trail,
-            OneThread(attendance.refuse),
+            OneThread(rank_status.refuse),
             accelerated=accelerated,
             gathers_flat=accelerated and not job.place.by_gloo,
         )

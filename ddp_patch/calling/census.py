@@ -19,7 +19,7 @@ _values = operator.methodcaller("values")
 _CONTAINERS = ("_modules", "_parameters", "_buffers")
 
 
-class Held:
+class ModuleContents:
     """The layers and parameters of one module, which stays alive with it."""
 
     def __init__(self, module: nn.Module, replaced: int) -> None:
@@ -84,7 +84,7 @@ class Census:
     def __init__(self) -> None:
         """Start with nothing walked."""
         # By identity: a module may have a hash of its own, which changes with what it holds (torchmetrics).
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, ModuleContents] = {}
         self._replaced = 0
 
     def noted(self, name: Any) -> None:
@@ -92,11 +92,11 @@ class Census:
         if name in _CONTAINERS:
             self._replaced += 1
 
-    def of(self, module: nn.Module) -> Held:
+    def of(self, module: nn.Module) -> ModuleContents:
         """Tell what a module holds now."""
         held = self._held.get(id(module))
         if held is None or held.replaced != self._replaced or not held.is_current():
-            held = self._held[id(module)] = Held(module, self._replaced)
+            held = self._held[id(module)] = ModuleContents(module, self._replaced)
         return held
 
     def forget(self, layers: Iterable[nn.Module]) -> None:

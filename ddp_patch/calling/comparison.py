@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.forms import to_local
-from ..batch.layout import Place, Rows
+from ..batch.layout import RowPlacement, RowRuns
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
@@ -20,10 +20,10 @@ from .own import is_own
 _SAMPLE = 2**18
 _HALF = 1e-4  # below the precision of float16 and bfloat16
 
-Dims = Mapping[str, Place | None]  # of outputs, by path; None for what every rank has whole
+Dims = Mapping[str, RowPlacement | None]  # of outputs, by path; None for what every rank has whole
 
 
-def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bool = False) -> Dims | None:
+def compare(ours: Any, whole: Any, rows: RowRuns, vector: bool = False, closely: bool = False) -> Dims | None:
     """Compare what a module gave for some rows with what it gave for the whole batch, without communication.
 
     Args:
@@ -39,7 +39,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
     mine, theirs = list(leaves(ours)), list(leaves(whole))
     if [path for path, _ in mine] != [path for path, _ in theirs]:
         return None
-    dims: dict[str, Place | None] = {}
+    dims: dict[str, RowPlacement | None] = {}
     for (path, left), (_, right) in zip(mine, theirs, strict=True):
         if not isinstance(left, Tensor) or not isinstance(right, Tensor):
             if not same_value(left, right):
@@ -51,7 +51,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
             dims[path] = None
             continue
         if left.dim() == 0 == right.dim() and vector:
-            dims[path] = Place(0)
+            dims[path] = RowPlacement(0)
             continue
         # The rows are fewer than all rows, so the dimension in which the shapes differ is the batch's.
         differing = [
@@ -65,7 +65,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
             size, rest = divmod(left.shape[dim], rows.count)
             if rest or right.shape[dim] != size * rows.total:
                 return None
-            places = [Place(dim, size), Place(dim, 1, size)][: 1 + (size > 1)]
+            places = [RowPlacement(dim, size), RowPlacement(dim, 1, size)][: 1 + (size > 1)]
             dims[path] = next((place for place in places if _is_there(place, left, right, rows, closely)), None)
             if dims[path] is None:
                 return None
@@ -74,7 +74,7 @@ def compare(ours: Any, whole: Any, rows: Rows, vector: bool = False, closely: bo
     return dims
 
 
-def _is_there(place: Place, left: Tensor, right: Tensor, rows: Rows, closely: bool) -> bool:
+def _is_there(place: RowPlacement, left: Tensor, right: Tensor, rows: RowRuns, closely: bool) -> bool:
     """Tell whether a result has its rows in a place."""
     its = rows.at(place)
     if not isinstance(right, BatchTensor):

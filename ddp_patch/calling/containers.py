@@ -19,7 +19,7 @@ from ..structure import is_container, map_items, map_leaves
 Content = tuple[Any, dict[str, Any]]  # items, of lists and dicts, and attributes
 
 
-class Given(int):
+class ArgumentRef(int):
     """The number of a thing among the arguments of a call, in its place."""
 
 
@@ -34,7 +34,7 @@ class Containers:
             given: the same, as its forward gets them.
         """
         self._held: list[tuple[Any, Content, Any, Content]] = []
-        self._numbers: dict[int, Given] = {}  # by the identity of what the forward gets
+        self._numbers: dict[int, ArgumentRef] = {}  # by the identity of what the forward gets
         self._things: list[Any] = []  # the script's own
         self._wrote = False
         for values, theirs in ((own[0], given[0]), (own[1].values(), given[1].values())):
@@ -45,7 +45,7 @@ class Containers:
     def _note(self, own: Any, given: Any) -> None:
         if id(given) in self._numbers:
             return
-        self._numbers[id(given)] = Given(len(self._things))
+        self._numbers[id(given)] = ArgumentRef(len(self._things))
         self._things.append(own)
         if isinstance(given, Tensor) or not is_container(own):  # packed sequences
             return
@@ -82,7 +82,7 @@ class Containers:
         """
         if not self._held:
             return told
-        told = map_leaves(lambda leaf: self._things[leaf] if type(leaf) is Given else leaf, told)
+        told = map_leaves(lambda leaf: self._things[leaf] if type(leaf) is ArgumentRef else leaf, told)
         if not self._wrote:
             return told
         outputs, wrote = told

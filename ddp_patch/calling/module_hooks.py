@@ -18,7 +18,7 @@ from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook o
 
 from . import compiled
 from .calls import Call
-from .census import Held
+from .census import ModuleContents
 
 _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -30,8 +30,8 @@ class HookCensus:
         """Start without any hook seen."""
         self.registered = 0  # hooks registered so far in this session
         # Modules without hooks inside, with what they held and the registrations when that was seen.
-        self._clear: dict[int, tuple[Held, int]] = {}
-        self._opened: dict[int, tuple[Held, int]] = {}  # the others
+        self._clear: dict[int, tuple[ModuleContents, int]] = {}
+        self._opened: dict[int, tuple[ModuleContents, int]] = {}  # the others
         self._between: dict[int, _Parts] = {}  # of modules that are called now
         self._calls_itself: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
 
@@ -76,7 +76,7 @@ class HookCensus:
         parts = self._between.get(id(module))
         return nullcontext() if parts is None else parts.placed(None, None)
 
-    def inside(self, module: nn.Module, held: Held) -> bool:
+    def inside(self, module: nn.Module, held: ModuleContents) -> bool:
         """Tell whether a module within this one, or one that calls itself, carries a hook of the script's."""
         if id(module) in self._between and id(module) in self._calls_itself:
             return True
@@ -89,14 +89,14 @@ class HookCensus:
             self._clear[id(module)] = held, self.registered
         return False
 
-    def needs_whole(self, module: nn.Module, held: Held) -> bool:
+    def needs_whole(self, module: nn.Module, held: ModuleContents) -> bool:
         """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
         if _has_any_global_hook():
             return True
         seen = self._clear.get(id(module))
         return (seen is None or seen[0] is not held or seen[1] != self.registered) and _has_legacy(held)
 
-    def is_new(self, module: nn.Module, held: Held) -> bool:
+    def is_new(self, module: nn.Module, held: ModuleContents) -> bool:
         """Tell whether hooks inside a module were registered since this was last asked."""
         before = self._opened.get(id(module))
         self._opened[id(module)] = held, self.registered
@@ -114,7 +114,7 @@ class HookCensus:
         self._opened.clear()
 
 
-def _has_legacy(held: Held) -> bool:
+def _has_legacy(held: ModuleContents) -> bool:
     return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in held.layers)
 
 

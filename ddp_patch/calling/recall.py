@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from .how import How
+from .call_mode import CallMode
 
-Ran = tuple[nn.Module, How]
+Ran = tuple[nn.Module, CallMode]
 
 
 class Recall:
@@ -46,12 +46,12 @@ class Recall:
         finally:
             self._given = before
 
-    def note(self, module: nn.Module, how: How) -> None:
+    def note(self, module: nn.Module, how: CallMode) -> None:
         """Note how a call runs, before what it calls does the same."""
         if self._noted is not None:
             self._noted.append((module, how))
 
-    def of(self, module: nn.Module) -> How:
+    def of(self, module: nn.Module) -> CallMode:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
         assert self._given is not None
         if any(of is module for of, _ in self._given):
@@ -59,4 +59,4 @@ class Recall:
                 of, how = self._given.popleft()
                 if of is module:
                     return how
-        return How.OBSERVED
+        return CallMode.OBSERVED

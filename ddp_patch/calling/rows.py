@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..batch.crossings import all_gather
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout, Place
+from ..batch.layout import Layout, RowPlacement
 from ..batch.packed import PackedRows
 from ..batch.tensor import BatchTensor
 from ..batch.versions import version
@@ -104,7 +104,7 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
         BatchError: for an output that the trial did not see.
     """
     layout = entry.layout
-    default = Place(layout.dim)
+    default = RowPlacement(layout.dim)
     own = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
     made: dict[int, Any] = {}  # what comes out twice is one thing

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..source import Elsewhere, Facts, Place, Problem, Source, facts_of, read
+from ..source import Elsewhere, Facts, Problem, Source, SourceRange, facts_of, read
 from . import noqa
 from .rule import Finding, Rule, world
 from .table import table
@@ -17,7 +17,7 @@ class Reported:
     """One finding, as it is shown."""
 
     path: str
-    place: Place
+    place: SourceRange
     rule: Rule
     message: str
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..calling.own import is_own_file
-from .standing import MISSING
+from .state_snapshot import MISSING
 
 ANY = "*"  # among mentioned names: all attributes of the script's own objects
 

@@ -21,14 +21,14 @@ from ..structure import leaves, map_leaves
 _entries: Any = unheard(Tensor.numel)  # asked by us, not by the forward
 
 
-class Given(NamedTuple):
+class NormInput(NamedTuple):
     """What a norm was given in a call: how many entries for each channel."""
 
     layer: int
     entries: int
 
 
-def trial_copy(module: nn.Module, given: list[Given] | None = None) -> nn.Module:
+def trial_copy(module: nn.Module, given: list[NormInput] | None = None) -> nn.Module:
     """Copy a module for a trial call: without the script's hooks, norms and dropout at rest, parameters shared.
 
     Args:
@@ -64,9 +64,9 @@ def _forward(layer: weakref.ref[nn.Module], *args: Any, **kwargs: Any) -> Any:
     return type(norm).forward(norm, *args, **kwargs)
 
 
-def _noting(given: list[Given], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
+def _noting(given: list[NormInput], number: int, forward: Any, channels: int, *args: Any, **kwargs: Any) -> Any:
     first = next((leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
-    given.append(Given(number, 0 if first is None else _entries(first) // max(1, channels)))
+    given.append(NormInput(number, 0 if first is None else _entries(first) // max(1, channels)))
     return forward(*args, **kwargs)
 
 

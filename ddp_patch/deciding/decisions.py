@@ -21,16 +21,16 @@ from ..batch.packed import PackedRows
 from ..batch.sizes import BatchSize, numbers
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
-from ..calling.census import Census, Held
+from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry, enter
-from ..calling.how import How
 from ..calling.rows import as_batches, detached, writing_back
 from ..structure import leaves, map_leaves
 from .agreed import agreed, muted
 from .arguments import AsGiven
 from .call_forms import First, Form, Forms
-from .dimensions import Dimensions, Work
+from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
 from .observing import is_of_batches, observation, observed, restored_if_it_fails, told_by, untouched
@@ -73,7 +73,7 @@ class SplitDecisions:
         self._dimensions.close()
         self.fingerprints.close()
 
-    def form(self, call: Call, entry: Entry, held: Held) -> Any:
+    def form(self, call: Call, entry: Entry, held: ModuleContents) -> Any:
         """What may decide how a call is carried out, but for the sizes of its tensors."""
         state = self.fingerprints.of(call.module, held)
         arguments = self.fingerprints.of_arguments(call, entry)
@@ -101,7 +101,7 @@ class SplitDecisions:
 
     def withdraw(self, call: Call, form: Any, why: str) -> None:
         """Compute calls of a form on batches from now on. Every rank comes here at the same call."""
-        decision = SplitDecision(How.BATCHES, why)
+        decision = SplitDecision(CallMode.BATCHES, why)
         self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
         self._not_split(call.module, decision)
 
@@ -109,7 +109,7 @@ class SplitDecisions:
         """Forget what was decided on a form whose first call raised an error of the script's own."""
         forms = self._of(call.module)
         forms.known.pop(form, None)
-        forms.fail_on_batches = any(known.decision.how is How.WHOLE for known in forms.known.values())
+        forms.fail_on_batches = any(known.decision.how is CallMode.WHOLE for known in forms.known.values())
 
     def first(self, call: Call, entry: Entry, form: Any, rows: int | None) -> First:
         """Compute a call of a new form on batches if that can be done, and give the decision on its form."""
@@ -117,9 +117,9 @@ class SplitDecisions:
         if forms.is_passed_over:
             what = forms.difference(form) or self.fingerprints.changed_last(call.module)
             why = f"{what} changes from call to call. A tensor may change: torch.tensor(0.5)"
-            how = How.WHOLE if forms.fail_on_batches else How.BATCHES
+            how = CallMode.WHOLE if forms.fail_on_batches else CallMode.BATCHES
             decision = forms.passing = SplitDecision(how, why)
-            if how is How.BATCHES:
+            if how is CallMode.BATCHES:
                 self._world.ledger.on_batches.setdefault(described(call.module), why)
             return First(False, None, entry, decision)
         if call.vector:
@@ -139,7 +139,7 @@ class SplitDecisions:
         if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
             seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
         wrote: list[torch.Tensor] = []
-        work = Work()  # type: ignore[no-untyped-call]
+        work = WorkCounter()  # type: ignore[no-untyped-call]
         batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
             with (
@@ -157,7 +157,7 @@ class SplitDecisions:
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True
-            return self._tried(call, entry, rows, How.WHOLE, before)
+            return self._tried(call, entry, rows, CallMode.WHOLE, before)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
         told = as_given.containers.told(result)
@@ -174,22 +174,21 @@ class SplitDecisions:
         every = [given[0] for given in self._world.share([[seen.mixing, again]])]
         mixing = next((its for its, _ in every if its is not None), None)
         if mixing is not None:
-            decision = SplitDecision(How.BATCHES, mixing)
+            decision = SplitDecision(CallMode.BATCHES, mixing)
         elif tried is not None:
             with muted(self._world), untouched(layers), as_given.containers.as_before():
                 decision = decide(call.module, *tried, entry.layout.rows(self._world.rank), seen, generators=generators)
             if before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
                 before.put_back()
-                decision = SplitDecision(How.BATCHES, ". ".join(CHANGES_OUTSIDE))
-            if decision.how is How.ROWS and seen.unknown:
-                decision = dataclasses.replace(
-                    decision, reason=f"{decision.reason}, though {', '.join(seen.unknown)} ..."
-                )
+                decision = SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
+            if decision.how is CallMode.ROWS and seen.unknown:
+                why = f"{decision.reason}, though {', '.join(seen.unknown)} ..."
+                decision = dataclasses.replace(decision, reason=why)
         else:
             assert known is not None
             decision = known.decision
         decision = agreed(self._world, told_by(told, entry, decision, seen))
-        if decision.how is not How.ROWS and entry.guessed:
+        if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(may for _, may in every):
             forms.rebound.add(form)
@@ -203,7 +202,9 @@ class SplitDecisions:
             self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         return First(True, result, entry, decision)
 
-    def _tried(self, call: Call, entry: Entry, rows: int | None, other: How = How.BATCHES, before: Any = None) -> First:
+    def _tried(
+        self, call: Call, entry: Entry, rows: int | None, other: CallMode = CallMode.BATCHES, before: Any = None
+    ) -> First:
         """Give the decision on a few rows against half of them, tried on copies, and how the call is entered.
 
         Args:
@@ -211,13 +212,12 @@ class SplitDecisions:
             entry: how its arguments are cut.
             rows: size of the batch the script is working on, as far as it is known.
             other: how it is carried out if not on rows.
-            before: the Standing before a call that failed.
+            before: what stood before a call that failed.
         """
         held = self._census.of(call.module)
-
         trial = Unobserved(self._world, self.fingerprints, call, held, other, before)
         decision = trial.decide(entry)
-        if decision.how is not How.ROWS and entry.guessed:
+        if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
             again = self.enter(call, rows, is_scripts=False)
             assert again is not None
@@ -227,7 +227,7 @@ class SplitDecisions:
             self._settle(call, form, decision, entry, is_sized=True)
             return First(False, None, entry, decision)
         self._of(call.module).known[form] = Form(decision, {}, holds_for_all_sizes=True)
-        if decision.how is not How.ROWS:
+        if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
         return First(False, None, entry, decision)
 
@@ -238,12 +238,12 @@ class SplitDecisions:
             known.by_sizes.clear()
         known.totals.add(_sized(entry))
         known.by_sizes[self._sizes(call, entry, known)] = decision
-        if decision.how is not How.ROWS:
+        if decision.how is not CallMode.ROWS:
             self._not_split(call.module, decision)
 
     def _not_split(self, module: nn.Module, decision: SplitDecision) -> None:
         ledger = self._world.ledger
-        (ledger.on_whole if decision.how is How.WHOLE else ledger.on_batches)[described(module)] = decision.reason
+        (ledger.on_whole if decision.how is CallMode.WHOLE else ledger.on_batches)[described(module)] = decision.reason
 
 
 def _sized(entry: Entry) -> tuple[int, tuple[tuple[int, ...], ...]]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..batch.world import World
+from ..calling.call_mode import CallMode
 from ..calling.calls import described
 from ..calling.entry import Entry
-from ..calling.how import How
 from ..calling.swap import original_class
 from ..structure import leaves
 from .probe import SplitDecision
@@ -20,7 +20,7 @@ from .probe import SplitDecision
 _ENOUGH = 0.8  # of the work that the first dimension makes: less than that is better
 
 
-class Work(TorchDispatchMode):
+class WorkCounter(TorchDispatchMode):
     """Counts the numbers that a call computes on this rank, without the bytes by which ranks tell each other things."""
 
     done = 0
@@ -62,7 +62,7 @@ class Dimensions:
             again: enters the call with the dimension that is chosen then.
         """
         dim, name = entry.layout.dim, original_class(module).__name__
-        if decision.how is How.ROWS or module in self._settled:
+        if decision.how is CallMode.ROWS or module in self._settled:
             self._world.ledger.note(f"{name}: plain tensors of the script were dealt along dimension {dim}")
             return
         if dim == 0:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
-from ..calling.census import Held
+from ..calling.census import ModuleContents
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..generators import kinds
@@ -31,7 +31,7 @@ _MOST_LAYER_STATES = 16_384
 class _Seen:
     """The state of one module when it was last looked at."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: ModuleContents) -> None:
         self.held = held
         self.states: list[int] = []  # of its layers
         self.changed: set[int] = set()  # positions of layers whose attributes were set since
@@ -89,7 +89,7 @@ class Fingerprints:
         for seen, _ in self._places.get(id(layer), ()):
             seen.is_stale = True
 
-    def of(self, module: nn.Module, held: Held) -> tuple[int, int]:
+    def of(self, module: nn.Module, held: ModuleContents) -> tuple[int, int]:
         """Fingerprint a module: its layers, their modes and what they hold. Asked at every call."""
         seen = self._seen.get(id(module))
         if seen is None or seen.held is not held:
@@ -137,7 +137,7 @@ class Fingerprints:
             return f"{original_class(layer).__name__}.{name}"
         return f"what its code reads ({name})" if name else "what its code reads"
 
-    def _begun(self, module: nn.Module, held: Held, before: _Seen | None) -> _Seen:
+    def _begun(self, module: nn.Module, held: ModuleContents, before: _Seen | None) -> _Seen:
         if before is not None:
             self._leave(before)
         seen = self._seen[id(module)] = _Seen(held)

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import full_tensor
-from ..batch.layout import Layout, Rows
+from ..batch.layout import Layout, RowRuns
 from ..batch.names import writes_in_place
 from ..batch.tensor import BatchTensor
-from ..batch.tried import Tried
+from ..batch.tried_calls import TriedCall
 from ..batch.world import World
 from ..calling.comparison import Dims, compare, usual_size
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
-from .trial import Trial
+from .split_trial import SplitTrial
 
 _FEW = 9  # rows
 
 
-def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> Tried:
+def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> TriedCall:
     """Try a function, and tell what all ranks saw: a running sum looks apart to the first rank. All ranks come here.
 
     Args:
@@ -38,15 +38,15 @@ def agreed(func: Callable[..., Any], args: Any, kwargs: Any, asked: bool) -> Tri
     """
     world = World.get()
     with same_draws() as draw_again:
-        own = where_rows_lie(func, args, kwargs, world.rank) if asked else Tried(None)
+        own = where_rows_lie(func, args, kwargs, world.rank) if asked else TriedCall(None)
         draw_again()
     every = [given[0] for given in world.share([(own.dims, own.lasts, own.cut)])]
     if any((dims, cut) != (own.dims, own.cut) for dims, _, cut in every):
-        return Tried(None)
+        return TriedCall(None)
     return dataclasses.replace(own, lasts=all(lasts for _, lasts, _ in every))
 
 
-def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> Tried:
+def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) -> TriedCall:
     """Tell where a function's results have their rows, if some rows give what the whole batch gives for them.
 
     Tensors that every rank has whole are tried as they are, and then with a row for each of the batch where that fits.
@@ -62,13 +62,13 @@ def where_rows_lie(func: Callable[..., Any], args: Any, kwargs: Any, rank: int) 
     batches = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
     layout = batches[0]._layout
     if not all(its._layout.lies_as(layout) for its in batches) or writes_in_place(func, kwargs):
-        return Tried(None)
+        return TriedCall(None)
     plain = {path: leaf for path, leaf in leaves((args, kwargs)) if _has_rows(leaf, layout)}
     for cut in [{}, plain] if plain else [{}]:
         tried = _Trials(func, args, kwargs, {id(leaf) for leaf in cut.values()}, layout).tried(rank)
         if tried.dims is not None:
             return dataclasses.replace(tried, cut=frozenset(cut))
-    return Tried(None)
+    return TriedCall(None)
 
 
 def _has_rows(leaf: Any, layout: Layout) -> bool:
@@ -89,33 +89,33 @@ class _Trials:
         self._plain: list[tuple[Tensor, Tensor]] = []  # what is no batch, and how it was
         self._lasts = True
 
-    def tried(self, rank: int) -> Tried:
+    def tried(self, rank: int) -> TriedCall:
         total = self._layout.total
         few = min(total, _FEW)
         try:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 (dims,) = self._compared(total, [self._layout.rows(rank)])
                 if dims is None or None in dims.values() or any(its != dims for its in self._compared(few, _runs(few))):
-                    return Tried(None)
+                    return TriedCall(None)
                 if not all(itertools.starmap(torch.equal, self._plain)):  # running statistics, which rows would part
-                    return Tried(None)
+                    return TriedCall(None)
         except Exception:  # noqa: BLE001 — it may refuse such values, or so many, and is decided by that
-            return Tried(None)
-        return Tried(dims, lasts=self._lasts)
+            return TriedCall(None)
+        return TriedCall(dims, lasts=self._lasts)
 
-    def _compared(self, total: int, parts: Iterable[Rows]) -> Iterator[Dims | None]:
-        whole = self._result(Rows(((0, total),), total))
+    def _compared(self, total: int, parts: Iterable[RowRuns]) -> Iterator[Dims | None]:
+        whole = self._result(RowRuns(((0, total),), total))
         for rows in parts:
             yield compare(self._result(rows), whole, rows)
 
-    def _result(self, rows: Rows) -> Any:
+    def _result(self, rows: RowRuns) -> Any:
         args, kwargs = map_leaves(lambda leaf: self._some(leaf, rows), self._given)
-        with Trial(torch.nn.Module()) as trial:
+        with SplitTrial(torch.nn.Module()) as trial:
             result = self._func(*args, **kwargs)
         self._lasts = self._lasts and not trial.looked and not trial.drew
         return result
 
-    def _some(self, leaf: Any, rows: Rows) -> Any:
+    def _some(self, leaf: Any, rows: RowRuns) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._generic:
@@ -129,11 +129,11 @@ class _Trials:
         return rows.of(generic, self._layout.dim).clone() if id(leaf) in self._cut else generic
 
 
-def _runs(rows: int) -> list[Rows]:
+def _runs(rows: int) -> list[RowRuns]:
     """The two sides of two cuts: no group of rows ends at both."""
     cuts = (rows // 2, rows // 2 + 1)
     sides = ((start, end - start) for at in cuts for start, end in ((0, at), (at, rows)))
-    return [Rows(((start, count),), rows) for start, count in sides if 0 < count < rows]
+    return [RowRuns(((start, count),), rows) for start, count in sides if 0 < count < rows]
 
 
 def _generic(tensor: Tensor, generator: torch.Generator) -> Tensor:

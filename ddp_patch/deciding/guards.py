@@ -16,7 +16,7 @@ from torch import nn
 
 from ..batch.tensor import BatchTensor
 from ..structure import Opaque
-from .standing import Standing
+from .state_snapshot import StateSnapshot
 from .walk import OF_TORCH, PLAIN, Walk
 
 CHANGES_OUTSIDE = (
@@ -44,7 +44,7 @@ class Guards:
         self._layers = layers
         self._names: set[str] = set()  # of attributes and global variables that the code mentions
         self.content: Any = None
-        self.outside = Standing()  # what the code reaches beside what the layers hold
+        self.outside = StateSnapshot()  # what the code reaches beside what the layers hold
         self._read()
 
     def changed(self, layers_did: bool = False) -> bool:
@@ -74,7 +74,7 @@ class Guards:
         walk = self._walk()
         return walk.over(value, 0), *walk.deeper()
 
-    def noted(self, given: Iterable[tuple[str, Any]]) -> Standing:
+    def noted(self, given: Iterable[tuple[str, Any]]) -> StateSnapshot:
         """Note what stands outside of the layers, and in what a call is given beside batches."""
         walk = self._walk()
         for _, leaf in given:
@@ -102,7 +102,7 @@ class Guards:
             content += walk.kinds(layer, 0)
             content += [walk.over(value, 0) for value in _functions_among(vars(layer))]  # of which no copy is made
         content += walk.deeper()
-        self.outside, walk.standing = walk.standing, Standing()
+        self.outside, walk.standing = walk.standing, StateSnapshot()
         for layer in self._layers:
             for name, value in vars(layer).items():
                 if name not in OF_TORCH and type(value) not in PLAIN:

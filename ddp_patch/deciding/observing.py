@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch.layout import Layout, Place
+from ..batch.layout import Layout, RowPlacement
 from ..batch.observation import Observation
 from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
+from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.comparison import Dims
 from ..calling.compiled import stance
 from ..calling.entry import Entry
-from ..calling.how import How
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
 from ..gradients.graphs import comes_from
@@ -31,14 +31,14 @@ from ..structure import leaves, leaves_below, strided
 from .arguments import AsGiven
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
 from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
-from .standing import Standing
+from .state_snapshot import StateSnapshot
 from .walk import OF_TORCH
 
 OTHER_ROWS = "its outputs have other rows than the batch"
 _MOST_NODES = 100_000  # of a graph that are looked at once
 
 
-def observation(call: Call, layout: Layout, stands: Callable[[], Standing]) -> Observation:
+def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot]) -> Observation:
     """What will be seen of a call.
 
     Args:
@@ -52,12 +52,12 @@ def observation(call: Call, layout: Layout, stands: Callable[[], Standing]) -> O
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
         World.get().tries.agreed,
-        lambda is_scripts: _as_it_was(call.module, stands if is_scripts else Standing),
+        lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
     )
 
 
 @contextmanager
-def _as_it_was(module: nn.Module, stands: Callable[[], Standing]) -> Iterator[None]:
+def _as_it_was(module: nn.Module, stands: Callable[[], StateSnapshot]) -> Iterator[None]:
     held, stood = _Buffers(module), stands()
     changed = stood.was_written_to()  # by the forward: what it stood at before would be put back
     try:
@@ -181,16 +181,16 @@ def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observatio
         decision: of its trial.
         seen: of the call.
     """
-    if decision.how is not How.ROWS:
+    if decision.how is not CallMode.ROWS:
         return decision
     dims = dims_of(result, entry, decision.dims)
     if dims is None:
-        return SplitDecision(How.BATCHES, OTHER_ROWS)
+        return SplitDecision(CallMode.BATCHES, OTHER_ROWS)
     return dataclasses.replace(decision, dims=dims, losses=tuple(seen.reductions))
 
 
 def of_few_rows(
-    decision: SplitDecision, guards: Guards, noted: Standing, instead: How, before: Standing
+    decision: SplitDecision, guards: Guards, noted: StateSnapshot, instead: CallMode, before: StateSnapshot
 ) -> SplitDecision:
     """Complete the decision of a trial on a few rows.
 
@@ -207,7 +207,7 @@ def of_few_rows(
         return SplitDecision(instead, ". ".join(why))
     if any(where is not None and where.size != 1 for where in decision.dims.values()):
         return SplitDecision(instead, OTHER_ROWS)
-    return dataclasses.replace(decision, how=How.ROWS if decision.how is How.ROWS else instead)
+    return dataclasses.replace(decision, how=CallMode.ROWS if decision.how is CallMode.ROWS else instead)
 
 
 def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
@@ -218,10 +218,10 @@ def dims_of(result: Any, entry: Entry, seen: Dims) -> Dims | None:
         entry: of the call.
         seen: where the outputs of another call of the form had theirs. A function that got the whole gives no batch.
     """
-    dims: dict[str, Place | None] = {}
+    dims: dict[str, RowPlacement | None] = {}
     for path, leaf in leaves(result):
         if isinstance(leaf, BatchTensor):
-            dims[path] = Place.among(entry.layout, leaf._layout)
+            dims[path] = RowPlacement.among(entry.layout, leaf._layout)
             if dims[path] is None:
                 return None
         elif isinstance(leaf, Tensor):

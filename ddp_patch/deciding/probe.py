@@ -19,19 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.collectives import Refused
-from ..batch.layout import Rows
+from ..batch.layout import RowRuns
 from ..batch.observation import Observation
 from ..batch.reductions import Reduction, Reductions
 from ..batch.world import World
+from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, compare, same_state
 from ..calling.containers import Containers
-from ..calling.how import How
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
 from ..ledger import raised
 from ..structure import leaves, leaves_below
-from .copies import Given, trial_copy, varied_alike
-from .trial import Trial
+from .copies import NormInput, trial_copy, varied_alike
+from .split_trial import SplitTrial
 
 OWN_DRAWS = "its forward draws from a generator of the script's own, and may branch on what it draws"
 DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
@@ -41,7 +41,7 @@ DRAW_OUTSIDE = "Draw in the script, and pass what was drawn as an argument"
 class SplitDecision:
     """How a module may be computed."""
 
-    how: How
+    how: CallMode
     reason: str
     dims: Dims = field(default_factory=dict)  # where each output has its rows, if it is computed on rows
     losses: tuple[Reduction, ...] = ()  # that its forward computes
@@ -52,7 +52,7 @@ def decide(
     module: nn.Module,
     whole: Arguments,
     rows: Arguments,
-    which: Rows,
+    which: RowRuns,
     seen: Observation | None = None,
     vector: bool = False,
     generators: Sequence[Any] = (),
@@ -71,10 +71,10 @@ def decide(
     Raises:
         Exception: what the machine says, such as that it has no more memory.
     """
-    otherwise = How.WHOLE if seen is None else How.BATCHES
+    otherwise = CallMode.WHOLE if seen is None else CallMode.BATCHES
     reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
-    normed_of_all: list[Given] = []
-    normed: list[Given] = []
+    normed_of_all: list[NormInput] = []
+    normed: list[NormInput] = []
     try:
         on_whole, on_rows = trial_copy(module, normed_of_all), trial_copy(module, normed)
     except Exception as error:  # deepcopy runs the author's code; the reason is reported
@@ -85,7 +85,7 @@ def decide(
             otherwise, f"{why}. Give what it holds a __deepcopy__, or detach the tensors that it keeps"
         )
     whole, rows = varied_alike(whole, rows)
-    first = Trial(module)
+    first = SplitTrial(module)
     try:
         with undisturbed(generators) as of_whole, first:
             from_full = _given_by(on_whole, *detached(whole))
@@ -96,7 +96,7 @@ def decide(
         return SplitDecision(otherwise, f"it cannot be tried on rows, since {why}")
     args, kwargs = detached(rows)
     stood, own = states(), [state_of(generator) for generator in generators]
-    trial = Trial(module, _batches_among((args, kwargs), whole))
+    trial = SplitTrial(module, _batches_among((args, kwargs), whole))
     try:
         with undisturbed(generators) as of_rows, _alone(reductions), trial:
             from_local = _given_by(on_rows, args, kwargs)
@@ -106,28 +106,28 @@ def decide(
         if is_of_machine(error):
             raise
         why = str(error) if isinstance(error, Refused) else f"on rows it raises {raised(error)}"
-        return SplitDecision(How.BATCHES, why)
+        return SplitDecision(CallMode.BATCHES, why)
     if of_rows != of_whole:
         why = "its forward writes, prints or logs what it sees of the batch"
-        return SplitDecision(How.BATCHES, f"{why}. Do that in the script, with what forward returns")
+        return SplitDecision(CallMode.BATCHES, f"{why}. Do that in the script, with what forward returns")
     if trial.hooked:
         why = f"its forward registers hooks on activations, which see whole batches, at {trial.hooked}"
-        return SplitDecision(How.BATCHES, f"{why}. Register them in the script, on what forward returns")
+        return SplitDecision(CallMode.BATCHES, f"{why}. Register them in the script, on what forward returns")
     if drew:
         why = "its forward draws from Python's or NumPy's generator, and may branch on what it draws"
-        return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
+        return SplitDecision(CallMode.BATCHES, f"{why}. {DRAW_OUTSIDE}")
     if drew_own or trial.drew_own:
-        return SplitDecision(How.BATCHES, f"{OWN_DRAWS}. {DRAW_OUTSIDE}")
+        return SplitDecision(CallMode.BATCHES, f"{OWN_DRAWS}. {DRAW_OUTSIDE}")
     beside = trial.drew_beside(first)
     if beside:
         why = f"its forward draws numbers that are not of the batch, and every rank would have its own, at {beside}"
-        return SplitDecision(How.BATCHES, f"{why}. {DRAW_OUTSIDE}")
+        return SplitDecision(CallMode.BATCHES, f"{why}. {DRAW_OUTSIDE}")
     if not _are_of_all(normed_of_all, normed, which):
         why = "its norms see parts of the batch at a time, and other parts of this rank's rows"
-        return SplitDecision(How.BATCHES, f"{why}. Give a norm all rows where it may have them")
+        return SplitDecision(CallMode.BATCHES, f"{why}. Give a norm all rows where it may have them")
     if trial.looked:
         why = f"its forward reads values of tensors, and may branch on them otherwise later, at {trial.looked}"
-        return SplitDecision(How.BATCHES, f"{why}. Choose with torch.where instead")
+        return SplitDecision(CallMode.BATCHES, f"{why}. Choose with torch.where instead")
     with torch.no_grad():
         # What is computed with the number of rows in Python may be small beside the rest. A function that nothing is
         # known of gets the whole batch, which its kernel may round otherwise.
@@ -138,20 +138,26 @@ def decide(
             if is_of_machine(error):
                 raise
             why = f"its outputs for some rows cannot be compared with those of the batch ({type(error).__name__})"
-            return SplitDecision(How.BATCHES, why)
+            return SplitDecision(CallMode.BATCHES, why)
     if dims is None and isinstance(module, torch.jit.ScriptModule):
-        return SplitDecision(How.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})")
+        return SplitDecision(
+            CallMode.BATCHES, f"scripted code cannot be synchronised between ranks ({_scripted(module)})"
+        )
     if dims is None:
-        return SplitDecision(How.BATCHES, "its outputs for some rows depend on the other rows of the batch")
+        return SplitDecision(CallMode.BATCHES, "its outputs for some rows depend on the other rows of the batch")
     if seen is None and _trains_others(from_local, on_rows, args, kwargs):
         why = "a tensor that is no parameter of the module is trained with it"
-        return SplitDecision(How.BATCHES, f"{why}. Make it a parameter of the module")
+        return SplitDecision(CallMode.BATCHES, f"{why}. Make it a parameter of the module")
     if not same_state(on_rows, on_whole):
-        return SplitDecision(How.BATCHES, "its forward keeps values of the batch on the module. Return them instead")
-    return SplitDecision(How.ROWS, "its rows were seen to be independent", dims, is_sized=trial.is_sized and not vector)
+        return SplitDecision(
+            CallMode.BATCHES, "its forward keeps values of the batch on the module. Return them instead"
+        )
+    return SplitDecision(
+        CallMode.ROWS, "its rows were seen to be independent", dims, is_sized=trial.is_sized and not vector
+    )
 
 
-def _are_of_all(whole: Sequence[Given], rows: Sequence[Given], which: Rows) -> bool:
+def _are_of_all(whole: Sequence[NormInput], rows: Sequence[NormInput], which: RowRuns) -> bool:
     """Tell whether norms, which rest in trials, were each time given something of all rows, and of these rows alike."""
     return len(whole) == len(rows) and all(
         one.layer == other.layer

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..calling.own import is_own_file
-from .standing import MISSING
+from .state_snapshot import MISSING
 
 if TYPE_CHECKING:
     from .walk import Walk

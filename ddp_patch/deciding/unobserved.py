@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..batch.layout import Rows
+from ..batch.layout import RowRuns
 from ..batch.world import World
+from ..calling.call_mode import CallMode
 from ..calling.calls import Call
-from ..calling.census import Held
+from ..calling.census import ModuleContents
 from ..calling.entry import Entry
-from ..calling.how import How
 from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_arguments
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
 from .probe import SplitDecision, decide, is_of_machine
-from .standing import Standing
+from .state_snapshot import StateSnapshot
 
 _ROWS_TRIED = 4
 
@@ -24,7 +24,13 @@ class Unobserved:
     """Tries a call on copies of its module."""
 
     def __init__(
-        self, world: World, fingerprints: Fingerprints, call: Call, held: Held, other: How, before: Standing | None
+        self,
+        world: World,
+        fingerprints: Fingerprints,
+        call: Call,
+        held: ModuleContents,
+        other: CallMode,
+        before: StateSnapshot | None,
     ) -> None:
         """Try nothing yet.
 
@@ -53,11 +59,11 @@ class Unobserved:
         given = as_batches(self._call.args, self._call.kwargs, entry)
         with muted(self._world):
             whole, part = first_rows(*given, most), first_rows(*given, most // 2)
-        _, told = self._tried(whole, part, Rows(((0, most // 2),), most))
+        _, told = self._tried(whole, part, RowRuns(((0, most // 2),), most))
         decision = agreed(self._world, told)
-        if decision.how is How.ROWS and (decision.is_sized or entry.layout.pieces):
+        if decision.how is CallMode.ROWS and (decision.is_sized or entry.layout.pieces):
             decision = self._of_its_size(given, entry, decision)
-            return dataclasses.replace(decision, is_sized=decision.how is How.ROWS)
+            return dataclasses.replace(decision, is_sized=decision.how is CallMode.ROWS)
         return decision
 
     def _of_its_size(self, given: Arguments, entry: Entry, decision: SplitDecision) -> SplitDecision:
@@ -73,11 +79,11 @@ class Unobserved:
         except Exception as error:
             if not is_of_machine(error):
                 raise
-            how = How.WHOLE
+            how = CallMode.WHOLE
         # All rows may be more than this rank has room for, or than the forward takes.
-        return agreed(self._world, decision if how is How.WHOLE else told)
+        return agreed(self._world, decision if how is CallMode.WHOLE else told)
 
-    def _tried(self, whole: Arguments, part: Arguments, rows: Rows) -> tuple[How, SplitDecision]:
+    def _tried(self, whole: Arguments, part: Arguments, rows: RowRuns) -> tuple[CallMode, SplitDecision]:
         """Give what a trial says, and the decision that it leads to."""
         self._fingerprints.of(self._call.module, self._held)  # as the call has left it that failed
         guards = self._fingerprints.guards(self._call.module)

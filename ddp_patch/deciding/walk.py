@@ -21,7 +21,7 @@ from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
-from .standing import MISSING, Standing, put_attribute, sample_of
+from .state_snapshot import MISSING, StateSnapshot, put_attribute, sample_of
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and hooks, told by other means
@@ -42,7 +42,7 @@ class Walk:
             number: tells things apart, for as long as they live.
             names: of attributes that the code mentions; those that are met are added.
         """
-        self.standing = Standing()
+        self.standing = StateSnapshot()
         self._layers = layers
         self.number = number
         self.names = names

@@ -11,7 +11,7 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import script_line
 from ..structure import leaves
-from .lockstep import compare_dealt
+from .first_batches import compare_dealt
 
 
 class Dealing:

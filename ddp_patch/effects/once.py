@@ -10,9 +10,9 @@ from .console import Console
 from .device_map import DeviceMap
 from .disks import Disks
 from .file_objects import flush_all
+from .file_queries import FileQueries
 from .files import Files
 from .folders import Folders
-from .looks import Looks
 from .ownership import Ownership
 from .per_host import PerHost
 from .rank_zero import RankZero
@@ -33,11 +33,11 @@ class Once:
             job: that this process is a rank of.
         """
         self.device_map = DeviceMap(job.device)
-        self.rank_zero = RankZero(job.attendance, world)
+        self.rank_zero = RankZero(job.rank_status, world)
         self.owners = Ownership()
         self.disks = Disks(self.rank_zero, world, job.sees_one_disk)
         self.files = Files(self.rank_zero, self.owners, self.disks)
-        self.looks = Looks(self.rank_zero, self.owners, self.files, self.disks)
+        self.looks = FileQueries(self.rank_zero, self.owners, self.files, self.disks)
         self.folders = Folders(self.rank_zero, self.owners, self.files)
         self.per_host = PerHost(self.rank_zero, world, job.placement.local_rank, job.sees_one_disk)
         self.places = TemporaryPlaces(self.rank_zero)

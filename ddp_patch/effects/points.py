@@ -9,7 +9,7 @@ from ..ledger import script_line
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class EffectPoint:
     """One outward effect, and where a rank came to it."""
 
     what: str
@@ -18,18 +18,18 @@ class Point:
     line: str  # of the script
 
     @classmethod
-    def here(cls, what: str, count: int, paths: Sequence[str]) -> Point:
+    def here(cls, what: str, count: int, paths: Sequence[str]) -> EffectPoint:
         """Tell where this rank is."""
         return cls(what, count, tuple(paths), script_line())
 
-    def is_that_of(self, other: Point) -> bool:
+    def is_that_of(self, other: EffectPoint) -> bool:
         """Tell whether two ranks came to the same."""
         if (self.what, self.count) != (other.what, other.count):
             return False
         # Names of temporary files differ; the lines where they are used do not.
         return self.paths == other.paths or _number(self.line) == _number(other.line)
 
-    def unlike(self, other: Point, rank: int) -> str:
+    def unlike(self, other: EffectPoint, rank: int) -> str:
         """Say where rank 0, which is here, and another one differ."""
         counted = self.count != other.count
         return f"rank 0 came to {self._said(counted)}, rank {rank} to {other._said(counted)}"

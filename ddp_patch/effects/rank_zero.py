@@ -15,11 +15,11 @@ from typing import Any
 
 from ..batch.world import World
 from ..errors import TrustError
-from ..job.attendance import Attendance
 from ..job.divergence import ADVICE
+from ..job.rank_status import RankStatus
 from ..ledger import script_line
 from .lockstep import Lockstep
-from .points import Point
+from .points import EffectPoint
 
 _sessions = itertools.count(1)
 _MOST_CALLS = 128  # after which the ranks are waited for, and the answers dropped from the store
@@ -28,18 +28,18 @@ _MOST_CALLS = 128  # after which the ranks are waited for, and the answers dropp
 class RankZero(Lockstep):
     """Takes the ranks through their outward effects, one after the other."""
 
-    def __init__(self, attendance: Attendance, world: World) -> None:
+    def __init__(self, rank_status: RankStatus, world: World) -> None:
         """Begin with the first.
 
         Args:
-            attendance: of this rank.
+            rank_status: of this rank.
             world: the ranks.
         """
         super().__init__(world)
         self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
         self.lets_out: Callable[[str, Any], None] | None = None
         """Told how something leaves the program where all ranks are in step, and what: "saved", "written", ..."""
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._session = next(_sessions)  # the store keeps the last answers of a session that ended
         self._count = 0
         self._barriers = 0  # to which all ranks have come
@@ -136,21 +136,21 @@ class RankZero(Lockstep):
         own = self._here(what, paths)
         if not self.is_leader:
             told = self._world.seal.pack(f"{name} of rank {self._world.rank}", dataclasses.astuple(own))
-            self._attendance.put(self._place_of(self._world.rank), told)
+            self._rank_status.put(self._place_of(self._world.rank), told)
             others = self._world.size - 1
-            self._attendance.come(f"session {self._session}", others * self._barriers, f"{name}/all")
+            self._rank_status.come(f"session {self._session}", others * self._barriers, f"{name}/all")
             return
-        self._attendance.get(f"{name}/all", what)
-        texts = self._attendance.read([self._place_of(rank) for rank in range(1, self._world.size)])
+        self._rank_status.get(f"{name}/all", what)
+        texts = self._rank_status.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
-            other = Point(*self._read(f"{name} of rank {rank}", text))
+            other = EffectPoint(*self._read(f"{name} of rank {rank}", text))
             if not own.is_that_of(other):
                 self._part(own.unlike(other, rank))
-        self._attendance.drop(self._spent)
+        self._rank_status.drop(self._spent)
         self._spent = [f"{name}/all"]
 
-    def _here(self, what: str, paths: Sequence[str]) -> Point:
-        return Point.here(what, self._world.trail.count, paths)
+    def _here(self, what: str, paths: Sequence[str]) -> EffectPoint:
+        return EffectPoint.here(what, self._world.trail.count, paths)
 
     def _place_of(self, rank: int) -> str:
         """Where a rank tells which effect it came to, in place of the one before."""
@@ -190,13 +190,13 @@ class RankZero(Lockstep):
         return result
 
     def _tell(self, name: str, told: bytes) -> None:
-        self._attendance.put(f"{name}/answer", told)
+        self._rank_status.put(f"{name}/answer", told)
         self._spent.append(f"{name}/answer")
 
     def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
-        told = self._attendance.get(f"{name}/answer", what, is_patient=is_patient)
+        told = self._rank_status.get(f"{name}/answer", what, is_patient=is_patient)
         came, is_good, result = self._read(name, told)
-        leaders, own = Point(*came), self._here(what, paths)
+        leaders, own = EffectPoint(*came), self._here(what, paths)
         if not leaders.is_that_of(own):
             self._part(leaders.unlike(own, self._world.rank))
         if paths:
@@ -212,8 +212,8 @@ class RankZero(Lockstep):
         try:
             return self._world.seal.unpack(name, told)
         except TrustError as error:
-            self._attendance.leave(str(error))  # nobody shall wait for this rank
+            self._rank_status.leave(str(error))  # nobody shall wait for this rank
             raise
 
     def _part(self, what: str) -> None:
-        raise self._attendance.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")
+        raise self._rank_status.refuse(f"{script_line()}: {what}, {ADVICE['elsewhere']}")

@@ -80,7 +80,9 @@ def _look() -> dict[str, Any] | None:
     return _joined(told, seen, each, _placed(told, seen), problem)
 
 
-def _problem(told: launcher.Told, seen: list[hosts.Seen], orders: list[str], offer: key.Offer, may_share: bool) -> str:
+def _problem(
+    told: launcher.LaunchInfo, seen: list[hosts.HostView], orders: list[str], offer: key.Offer, may_share: bool
+) -> str:
     """Say why ``enable()`` would refuse these ranks, as it does, but for the script, which is none here."""
     runs = [
         (its.name, (*(pair for pair in its.software if pair[0] != software.SCRIPT), (software.ORDER, order)))
@@ -95,7 +97,7 @@ def _problem(told: launcher.Told, seen: list[hosts.Seen], orders: list[str], off
     return ""
 
 
-def _placed(told: launcher.Told, seen: list[hosts.Seen]) -> list[hosts.Place | None]:
+def _placed(told: launcher.LaunchInfo, seen: list[hosts.HostView]) -> list[hosts.RankLocation | None]:
     """Where each rank is, if that can be told."""
     try:
         return [hosts.place(dataclasses.replace(told, rank=r), seen, True) for r in range(told.world_size)]
@@ -104,10 +106,10 @@ def _placed(told: launcher.Told, seen: list[hosts.Seen]) -> list[hosts.Place | N
 
 
 def _joined(
-    told: launcher.Told,
-    seen: list[hosts.Seen],
+    told: launcher.LaunchInfo,
+    seen: list[hosts.HostView],
     each: list[dict[str, Any]],
-    placed: list[hosts.Place | None],
+    placed: list[hosts.RankLocation | None],
     problem: str,
 ) -> dict[str, Any]:
     ranks = []
@@ -142,7 +144,7 @@ def _joined(
     }
 
 
-def _alone(told: launcher.Told | None, problem: str = "") -> dict[str, Any]:
+def _alone(told: launcher.LaunchInfo | None, problem: str = "") -> dict[str, Any]:
     seen, here = hosts.look(None), facts.own(told)
     problem = problem or seen.error or seen.misnamed
     count = 1

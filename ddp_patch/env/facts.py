@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..job.key import VARIABLE
-from ..job.launcher import Told, found
+from ..job.launcher import LaunchInfo, found
 from ..job.program import given_hash
 from ..job.table import TORCH, Launcher
 from ..options import PREFIX
@@ -38,7 +38,7 @@ def _is_secret(name: str) -> bool:
     return name == VARIABLE or any(word in name.upper() for word in ("JWT", "TOKEN", "SECRET", "PASSW"))
 
 
-def set_by(environ: Mapping[str, str], told: Told | None) -> dict[str, dict[str, str]]:
+def set_by(environ: Mapping[str, str], told: LaunchInfo | None) -> dict[str, dict[str, str]]:
     """Tell who set what, as far as names tell: launchers, ddp_patch for torch, and whoever set the rest.
 
     Args:
@@ -93,7 +93,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def own(told: Told | None) -> dict[str, Any]:
+def own(told: LaunchInfo | None) -> dict[str, Any]:
     """Give what this process knows, as JSON may hold it."""
     environ = dict(os.environ)
     return {
@@ -112,7 +112,7 @@ def backend(kind: str, shares: bool) -> str:
     return "gloo" if kind == "cpu" or shares else torch.distributed.get_default_backend_for_device(kind)
 
 
-def port_by(told: Told) -> str:
+def port_by(told: LaunchInfo) -> str:
     """Say who chose where rank 0 is."""
     row = told.launcher
     if told.address is None:

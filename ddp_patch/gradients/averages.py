@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..batch.crossings import all_reduce
 from ..batch.layout import Layout
 from ..batch.world import World
-from .watch import grad_of, set_grad
+from .grad_watch import grad_of, set_grad
 
 _T = TypeVar("_T", bound=Tensor)
 _AT_ONCE = 25 * 2**20  # bytes, DDP's own bucket size

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..batch.world import World
 from ..errors import LockstepError
 from ..ledger import script_line
-from .watch import grad_of
+from .grad_watch import grad_of
 
 _AT_ONCE = 1 << 20  # entries that are hashed at once: 8 MiB of weights
 _ODD = 0x5851F42D4C957F2D  # Knuth's multiplier of MMIX: an odd one is invertible modulo 2^64

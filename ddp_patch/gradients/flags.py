@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..batch.pending import Derived, PendingReduction
 from ..batch.world import World
-from .watch import grad_of, set_grad, with_grad
+from .grad_watch import grad_of, set_grad, with_grad
 
 _ROOM = 16  # numbers of losses that travel with them
 _engine: Any = torch.autograd.Variable._execution_engine  # torch 2.13; below the door for the script's backwards

@@ -2,7 +2,7 @@
 
 Fast gear: DDP's reducer, overlapped with backward. It is armed when a backward reaches a forward's outputs, so a
 backward that does not cannot disturb it. A parameter that gets no gradient on one rank would keep DDP waiting, so every
-pass visits every parameter (``anchors``), and the ranks' "I had a gradient" flags travel with the last bucket
+pass touches every parameter (``output_hooks``), and the ranks' "I had a gradient" flags travel with the last bucket
 (``flags``).
 
 Safe gear: the backward runs unsynchronised, and the gradients are averaged in flat buckets before anyone looks at them
@@ -24,11 +24,11 @@ from ..batch.sparse import met_sparse
 from ..batch.world import World
 from ..structure import map_leaves
 from .accumulation import AccumulationSchedule
-from .anchors import anchor
+from .autograd_functions import touch_parameters
 from .averages import average, average_flat, average_sparse, in_parts
 from .flags import Flags, at_the_end
-from .ties import Ties, to_be_tied
-from .watch import grad_of, set_grad, with_grad
+from .grad_watch import grad_of, set_grad, with_grad
+from .output_hooks import OutputHooks, outputs_to_hook
 
 _IDLE = object()
 Loss = PendingReduction | Derived
@@ -72,12 +72,12 @@ class GradientSync:
         self._ddp = (lambda: None) if ddp is None else weakref.ref(ddp)  # alive at exit, it aborts the process
         self._world, self._flags = world, Flags(parameters, world) if flags is None else flags
         self._may_arm = self.armed = self._reached = self._reduced = False
-        self._anchor: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
+        self._touch: Tensor | None = None  # made once: it saves nothing, so any number of backwards may come by
         self._before: Any = _IDLE  # gradients when the backward began
         self._loss: Loss | None = None
 
-    def anchored(self, output: Any, given: Sequence[tuple[str, Any]]) -> Any:
-        """Tie every parameter to a forward's outputs, so that each backward reaches DDP's hook of each.
+    def hook_outputs(self, output: Any, given: Sequence[tuple[str, Any]]) -> Any:
+        """Hook a forward's outputs, so that each backward reaches DDP's hook of each.
 
         Args:
             output: of the forward: batches, tensors that every rank has, losses that are not summed yet.
@@ -85,22 +85,22 @@ class GradientSync:
         """
         if not self.parameters:
             return output
-        forms = to_be_tied(output, self)
+        forms = outputs_to_hook(output, self)
         if not forms:
             return output
-        if self._anchor is None:
-            self._anchor = anchor(*self.parameters)
+        if self._touch is None:
+            self._touch = touch_parameters(*self.parameters)
         wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in given)
-        return map_leaves(Ties(self, self._anchor, not wanted, forms).of, output)
+        return map_leaves(OutputHooks(self, self._touch, not wanted, forms).of, output)
 
     def converted(self) -> None:
         """Autograd has, or will have, another node for a parameter."""
-        self._anchor = None  # it holds the old one
+        self._touch = None  # it holds the old one
         self.is_stale = not self.safe
 
     def let_go(self) -> None:
         """Keep no process group alive: graphs of the script's, such as its last loss, hold on to this."""
-        self._anchor = None
+        self._touch = None
 
     # --- one backward -----------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class GradientSync:
         if late:  # DDP expects a dense one; the next forward makes another
             self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
             self.parameters = [p for p in self.parameters if id(p) not in late]
-            self._anchor, self.broken = None, not self.safe
+            self._touch, self.broken = None, not self.safe
 
     def rebuild(self) -> bool:
         """Have DDP order its buckets as its first backward did, once, before a second one adds to them; tell if so."""
@@ -146,7 +146,7 @@ class GradientSync:
         """Whether a backward of the script is running."""
         return self._before is not _IDLE
 
-    def reached(self, anchor: Tensor) -> None:
+    def reached(self, touch_parameters: Tensor) -> None:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
         if self._before is _IDLE and self.outlived is not None:
             self.outlived(self)
@@ -163,7 +163,7 @@ class GradientSync:
         self.armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
-        ddp.reducer.prepare_for_backward([anchor])
+        ddp.reducer.prepare_for_backward([touch_parameters])
         at_the_end(self._reduce)
 
     def end(self, failed: bool, recorded: bool) -> None:

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..ledger import Ledger
 from ..structure import leaves_below
-from .watch import grad_of, set_grad
+from .grad_watch import grad_of, set_grad
 
 _GROWTH_INTERVAL = 2000  # steps without overflow after which the scale is doubled (torch.amp.GradScaler)
 

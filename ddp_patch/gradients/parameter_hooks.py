@@ -22,8 +22,8 @@ from ..batch.nodes import unheard
 from ..batch.world import World
 from ..errors import BatchError
 from .averages import means_of
+from .grad_watch import grad_of, set_grad
 from .loss_scale import LossScale
-from .watch import grad_of, set_grad
 
 # As they were before the session patched them.
 _register_hook: Any = unheard(Tensor.register_hook)
@@ -129,7 +129,7 @@ class ParameterHooks:
         def on_share(grad: Tensor | None) -> Tensor | None:
             parameter = held_by_itself()
             if grad is None or parameter is None:
-                return None  # the anchor's: one process would not have called the hook
+                return None  # that of TouchParameters: one process would not have called the hook
             if not self._hooks[parameter].before:
                 return None  # the last one was removed
             if not self._is_trained(parameter):

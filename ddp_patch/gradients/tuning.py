@@ -20,8 +20,8 @@ from ..errors import GradientError
 from ..ledger import script_line
 from ..option_forms import AUTO
 from ..options import Options
-from .kept import Kept
-from .trial import DEFAULTS, Built, Trial
+from .kept_gradients import KeptGradients
+from .option_trial import DEFAULTS, Built, OptionTrial
 
 _VIEW = "gradient_as_bucket_view"
 _MOST_OTHERS = 100  # steps of other models while one that is tried has none
@@ -61,11 +61,11 @@ class Tuning:
         if model is None:
             self._forget()
             size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-            model = _Model(module, name, Trial(self._options, size))
+            model = _Model(module, name, OptionTrial(self._options, size))
             self._models.append(model)
         model.parameters = [weakref.ref(parameter) for parameter in parameters]
         if self._options.gradient_as_bucket_view == AUTO:
-            model.kept = model.kept or Kept(parameters)
+            model.kept = model.kept or KeptGradients(parameters)
             model.kept.built()
         model.built = model.trial.built
         return model.built
@@ -192,13 +192,13 @@ class Tuning:
 
 
 class _Model:
-    def __init__(self, module: nn.Module, name: str, trial: Trial) -> None:
+    def __init__(self, module: nn.Module, name: str, trial: OptionTrial) -> None:
         self.module = weakref.ref(module)
         self.name = name
         self.trial = trial
         self.parameters: list[weakref.ref[Tensor]] = []
         self.built: Built | None = None  # what its DDP was built with
-        self.kept: Kept | None = None
+        self.kept: KeptGradients | None = None
         self.seconds = 0.0  # of backwards since its last step
 
     def is_trained_by(self, optimizer: Any) -> bool:

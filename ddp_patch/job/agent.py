@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from . import one_host, os_exit
-from .heeded import Ended, passed_on
+from .forwarded_signals import EndedBySignal, passed_on
 from .key import make
 from .orphans import clear_for_caller, end_with_caller
 from .stopping import stop_ranks_too
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
             end_with_caller()
             stop_ranks_too()
             return _run(args, marks)
-    except Ended as error:
+    except EndedBySignal as error:
         stopped = True
         return 128 + error.number
     except SignalException as error:

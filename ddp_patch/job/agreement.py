@@ -22,7 +22,7 @@ import torch
 from ..ledger import is_of_model, script_line
 from ..script_thread import Script
 from ..trail import NOWHERE, Trail
-from .attendance import Attendance
+from .rank_status import RankStatus
 
 _STILL = 1.0  # seconds in one line, after which a rank counts as one that does not move
 _SAME = 5.0  # seconds, in which a launcher that tells one rank has told all
@@ -34,17 +34,17 @@ _LOOK = 0.02  # seconds between two looks of a rank that is held
 class Agreement:
     """Finds the point for one thing after the other. The thread of the watch does it; the script's thread comes by."""
 
-    def __init__(self, attendance: Attendance, trail: Trail, wake: Callable[[], None]) -> None:
+    def __init__(self, rank_status: RankStatus, trail: Trail, wake: Callable[[], None]) -> None:
         """Listen for what other ranks ask for.
 
         Args:
-            attendance: of this rank.
+            rank_status: of this rank.
             trail: of this rank.
             wake: has ``step`` called soon, from whichever thread.
         """
         self.heed: Callable[[int, bool], None] = lambda what, at_point: None
         """Does what was asked for: in the script's thread at the point, or else from another one, at once."""
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._trail = trail
         self._wake = wake
         self._round = 0
@@ -116,7 +116,7 @@ class Agreement:
         if not self._is_agreeing:
             for what, count in list(self._asked.items()):
                 if count > self._done.get(what, 0):
-                    self._attendance.propose(self._name("asked"), str(what))
+                    self._rank_status.propose(self._name("asked"), str(what))
             with contextlib.suppress(Empty):
                 told = self._listening.get_nowait()
                 if isinstance(told, bytes) and told:
@@ -134,7 +134,7 @@ class Agreement:
 
     def _listen(self) -> None:
         self._round += 1
-        self._listening = self._attendance.listen(self._name("asked"), self._wake)
+        self._listening = self._rank_status.listen(self._name("asked"), self._wake)
 
     def _name(self, what: str) -> str:
         return f"agreement {self._round}/{what}"
@@ -145,11 +145,11 @@ class Agreement:
         self._what = what
         self._still, self._says_still, self._tries = ("", 0.0), False, 0
         self._trail.hold_at = 0  # before it is read: whoever comes to the next point from now on is held there
-        self._attendance.post(self._name("count"), str(self._trail.count).encode())
+        self._rank_status.post(self._name("count"), str(self._trail.count).encode())
         self._is_agreeing = True
 
     def _settle(self) -> None:
-        posted = self._attendance.posted(self._name("count"))
+        posted = self._rank_status.posted(self._name("count"))
         if posted is None:
             return
         self._point = max(map(int, posted)) + 1
@@ -158,7 +158,7 @@ class Agreement:
     def _held(self, count: int) -> None:
         """Keep the script's thread at a point until it is known which one it is."""
         while self._trail.hold_at == 0:
-            if self._is_over or self._attendance.out_of_step is not None:
+            if self._is_over or self._rank_status.out_of_step is not None:
                 return
             self._wake()
             time.sleep(_LOOK)
@@ -166,7 +166,7 @@ class Agreement:
             return
         with self._one, contextlib.suppress(RuntimeError):  # the store is gone, which the script learns at this point
             if self._is_agreeing:
-                self._finish(at_point=self._attendance.propose(self._name("where"), "point") == "point")
+                self._finish(at_point=self._rank_status.propose(self._name("where"), "point") == "point")
 
     # --- where no rank moves ----------------------------------------------------------------------------------------
 
@@ -185,17 +185,17 @@ class Agreement:
             self._stands = ""  # the others have gone past it
         elif place == self._stands or now - self._still[1] > _STILL:
             self._says_still = True
-            self._attendance.post(self._name(f"still {self._tries}"), place.encode())
+            self._rank_status.post(self._name(f"still {self._tries}"), place.encode())
 
     def _decide(self) -> None:
-        stand = self._attendance.posted(self._name(f"still {self._tries}"))
+        stand = self._rank_status.posted(self._name(f"still {self._tries}"))
         if stand is None:
             return
         self._says_still = False
         self._tries += 1
         if len(set(stand)) > 1:
             self._stands = ""
-        elif self._attendance.propose(self._name("where"), "here") == "here":
+        elif self._rank_status.propose(self._name("where"), "here") == "here":
             self._finish(at_point=False)
 
     def _place(self) -> str:

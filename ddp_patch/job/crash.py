@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from .. import script_thread
 from ..ledger import is_of_script
-from .attendance import Attendance
 from .launcher import Placement
+from .rank_status import RankStatus
 
 _OWN = str(Path(__file__).parent.parent)
 
@@ -30,12 +30,12 @@ class CrashHook:
     next collective. Only the first to arrive is the cause.
     """
 
-    def __init__(self, placement: Placement, attendance: Attendance, previous: Hook) -> None:
+    def __init__(self, placement: Placement, rank_status: RankStatus, previous: Hook) -> None:
         """Begin to hook, with ``install``.
 
         Args:
             placement: of this rank.
-            attendance: tells whether this rank is the one to say an error, and the others why they cannot go on.
+            rank_status: tells whether this rank is the one to say an error, and the others why they cannot go on.
             previous: the hook that was there before torch put its own on top; it prints the traceback.
         """
         self.failed = False
@@ -46,7 +46,7 @@ class CrashHook:
         self.stream: TextIO | None = None  # standard error, where ``sys.stderr`` is silenced
         self.shows_own = False  # frames of this package
         self._placement = placement
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._previous = previous
         self._process = os.getpid()
         self._scripts: Hook | None = None  # that the script has set
@@ -93,7 +93,7 @@ class CrashHook:
             return
         if script_thread.is_here():
             self.frame = _of_script(traceback)
-        error = self._attendance.cause(error)
+        error = self._rank_status.cause(error)
         with self._saying:
             self._say(error, traceback)
 
@@ -104,8 +104,8 @@ class CrashHook:
         if issubclass(kind, KeyboardInterrupt):
             self.code = 128 + signal.SIGINT
         error = error.with_traceback(traceback)
-        if not self._attendance.is_first_failure(f"{kind.__name__}: {error}"):
-            if self._scripts is not None and self._attendance.fails_alike:  # what it writes, all ranks come to
+        if not self._rank_status.is_first_failure(f"{kind.__name__}: {error}"):
+            if self._scripts is not None and self._rank_status.fails_alike:  # what it writes, all ranks come to
                 self._show(error)
             return
         rank, size = self._placement.rank, self._placement.world_size
@@ -119,7 +119,7 @@ class CrashHook:
                 sys.stderr.write(f"ddp_patch: rank {rank} of {size} raised this {kind.__name__}; the job ends.{own}\n")
             sys.stderr.flush()
         # Not every launcher ends the others, and they may compute for an hour before they need this one.
-        self._attendance.fail(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
+        self._rank_status.fail(f"rank {rank} of {size} raised {kind.__name__} ({error}), so the job ends.")
 
     def _show(self, error: BaseException) -> None:
         """Print the traceback, by the script's own means if it has any."""

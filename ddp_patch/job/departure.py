@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 
-from .attendance import Attendance
+from .rank_status import RankStatus
 
 _FAILS_WAIT = 1.0  # seconds, in which rank 0 comes to the error as well
 _WORD_WAIT = 10.0  # seconds, in which rank 0 says again that it is there; else it is dead or stopped
@@ -19,15 +19,15 @@ _GONE = b"gone"
 class Departure:
     """This rank's side of it."""
 
-    def __init__(self, attendance: Attendance, rank: int) -> None:
+    def __init__(self, rank_status: RankStatus, rank: int) -> None:
         """Begin with nobody leaving.
 
         Args:
-            attendance: of this rank.
+            rank_status: of this rank.
             rank: of this process.
         """
         self.is_leader = rank == 0
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._one = threading.Lock()
         self._numbers = itertools.count()  # of what is said; taken from two threads
 
@@ -40,9 +40,9 @@ class Departure:
         if self.is_leader:
             return
         with contextlib.suppress(RuntimeError):  # the store went with rank 0
-            told = self._attendance.wait("failure of rank 0", _FAILS_WAIT)
+            told = self._rank_status.wait("failure of rank 0", _FAILS_WAIT)
             while told is not None and told != _GONE:
-                told = self._attendance.wait(f"leaving {next(self._numbers)}", _WORD_WAIT)
+                told = self._rank_status.wait(f"leaving {next(self._numbers)}", _WORD_WAIT)
 
     def goes(self) -> None:
         """Say that this rank is gone, at its very end."""
@@ -52,4 +52,4 @@ class Departure:
         if self.is_leader:
             # One word after the other: those that listen wait for each.
             with self._one, contextlib.suppress(RuntimeError):  # the store is gone, and with it those that would listen
-                self._attendance.put(f"leaving {next(self._numbers)}", word)
+                self._rank_status.put(f"leaving {next(self._numbers)}", word)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from ..errors import TrustError
 from ..trail import SLOTS, count_of, differ
 from .last_words import LastWords
-from .recorder import Point
+from .recorder import TracePoint
 
 ADVICE = {
     "elsewhere": (
@@ -38,7 +38,7 @@ ADVICE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class ReportedLocation:
     """Where a rank said that it is."""
 
     words: Sequence[int]  # of its trail
@@ -57,18 +57,18 @@ class Place:
         """Write it down for other ranks."""
         return json.dumps(asdict(self)).encode()
 
-    def points(self) -> dict[int, Point]:
+    def points(self) -> dict[int, TracePoint]:
         """Give the last points that it came to, by number."""
         first = self.count - len(self.recent) + 1
-        points = {first + index: Point(what) for index, what in enumerate(self.recent) if first + index > 0}
+        points = {first + index: TracePoint(what) for index, what in enumerate(self.recent) if first + index > 0}
         if self.end is not None:
-            points[self.count + 1] = Point("the end")
+            points[self.count + 1] = TracePoint("the end")
         elif self.count in points:
-            points[self.count] = Point(self.what, self.line if self.is_inside else "")
+            points[self.count] = TracePoint(self.what, self.line if self.is_inside else "")
         return points
 
     @classmethod
-    def read(cls, told: bytes) -> Place:
+    def read(cls, told: bytes) -> ReportedLocation:
         """Read what another rank wrote down.
 
         Raises:
@@ -126,7 +126,7 @@ def compare(own: Sequence[int], other: Sequence[int], rank: int, own_rank: int) 
     return None
 
 
-def message(finding: Finding, places: Mapping[int, Place], line: str, words: LastWords | None = None) -> str:
+def message(finding: Finding, places: Mapping[int, ReportedLocation], line: str, words: LastWords | None = None) -> str:
     """Say what was found, why it cannot go on, and what to write.
 
     Args:
@@ -155,7 +155,7 @@ def message(finding: Finding, places: Mapping[int, Place], line: str, words: Las
     return f"{line}: {found}, {went(rest)}, {ADVICE[kind]}{frames}"
 
 
-def went(places: Mapping[int, Place], count: int | None = None) -> str:
+def went(places: Mapping[int, ReportedLocation], count: int | None = None) -> str:
     """Say which ranks came where, as their point of this number."""
     sides: dict[str, list[int]] = {}
     for rank, place in sorted(places.items()):

@@ -16,7 +16,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True)
-class Noted:
+class RankNote:
     """Where a library keeps a rank that it noted once.
 
     Attributes:
@@ -34,12 +34,15 @@ class Noted:
 
 KNOWN = (
     # lightning-utilities 0.15: an attribute of the function, set when Lightning is imported.
-    Noted("lightning_utilities.core.rank_zero", "rank_zero_only.rank", "RANK", 0),
+    RankNote("lightning_utilities.core.rank_zero", "rank_zero_only.rank", "RANK", 0),
     # ultralytics 8.3, whose modules bind it again.
-    *(Noted(f"ultralytics.utils{part}", "RANK", "RANK", -1) for part in ("", ".torch_utils", ".checks", ".downloads")),
-    *(Noted(f"ultralytics.{part}", "RANK", "RANK", -1) for part in ("engine.trainer", "engine.model", "data.build")),
-    *(Noted(f"ultralytics.data.{part}", "LOCAL_RANK", "LOCAL_RANK", -1) for part in ("base", "dataset", "utils")),
-    Noted("ultralytics.utils", "LOCAL_RANK", "LOCAL_RANK", -1),
+    *(
+        RankNote(f"ultralytics.utils{part}", "RANK", "RANK", -1)
+        for part in ("", ".torch_utils", ".checks", ".downloads")
+    ),
+    *(RankNote(f"ultralytics.{part}", "RANK", "RANK", -1) for part in ("engine.trainer", "engine.model", "data.build")),
+    *(RankNote(f"ultralytics.data.{part}", "LOCAL_RANK", "LOCAL_RANK", -1) for part in ("base", "dataset", "utils")),
+    RankNote("ultralytics.utils", "LOCAL_RANK", "LOCAL_RANK", -1),
 )
 _NAMES = {
     **dict.fromkeys(("RANK", "_RANK", "rank", "_rank", "global_rank", "GLOBAL_RANK"), "RANK"),
@@ -102,7 +105,7 @@ class Frozen:
                     f"what one process does. Move {move} below ddp_patch.enable()."
                 )
 
-    def _set(self, noted: Noted, value: int) -> None:
+    def _set(self, noted: RankNote, value: int) -> None:
         owner: Any = sys.modules.get(noted.module)
         *parents, attribute = noted.path.split(".")
         for parent in parents:

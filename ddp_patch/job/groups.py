@@ -21,7 +21,7 @@ from .one_process import OneProcess
 
 
 def connect(
-    place: hosts.Place, timeout: float, environ: Mapping[str, str], launchers: dist.ProcessGroup | None
+    place: hosts.RankLocation, timeout: float, environ: Mapping[str, str], launchers: dist.ProcessGroup | None
 ) -> tuple[torch.device, OneProcess, dist.ProcessGroup]:
     """Connect to the other ranks through Accelerate. Every rank comes here together.
 
@@ -60,7 +60,7 @@ def connect(
     return device, one_process, dist.new_group(timeout=limit, backend=backends)
 
 
-def _backends(place: hosts.Place) -> str | None:
+def _backends(place: hosts.RankLocation) -> str | None:
     """Give what ranks talk by; None for what torch and Accelerate take by default."""
     kind = place.device is not None and torch.accelerator.current_accelerator()
     if not kind:
@@ -70,7 +70,7 @@ def _backends(place: hosts.Place) -> str | None:
     return "gloo" if place.by_gloo else default and f"cpu:gloo,{kind.type}:{default}"
 
 
-def refuse_others_device(place: hosts.Place, used: int | None) -> None:
+def refuse_others_device(place: hosts.RankLocation, used: int | None) -> None:
     """Refuse to go on where the script has used an accelerator that is another rank's.
 
     Args:

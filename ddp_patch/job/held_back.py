@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from .heeded import catches
+from .forwarded_signals import catches
 
 _WITHIN = 1.0  # seconds
 

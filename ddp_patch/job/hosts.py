@@ -22,7 +22,7 @@ import torch
 
 from ..errors import LaunchError
 from . import attempt, interfaces, reaching, software
-from .launcher import Placement, Told
+from .launcher import LaunchInfo, Placement
 from .siblings import Siblings, without_store
 from .waiting import Waiting
 
@@ -32,7 +32,7 @@ _READ_WAIT = 30.0  # seconds, in which they do, when all have come
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostView:
     """What one rank sees."""
 
     host: str  # the same for ranks that see each other's memory
@@ -53,7 +53,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLocation:
     """Where one rank is."""
 
     placement: Placement
@@ -63,7 +63,7 @@ class Place:
     visible: int = 0  # accelerators that the process sees
 
 
-def look(local_rank: int | None) -> Seen:
+def look(local_rank: int | None) -> HostView:
     """See this rank's host and accelerators.
 
     Args:
@@ -78,7 +78,7 @@ def look(local_rank: int | None) -> Seen:
     except Exception as error:  # noqa: BLE001 — a driver that is too old, say: all ranks raise it, and none waits
         why = f"{type(error).__name__}: {error}"
     is_given = bool(interfaces.given())
-    return Seen(
+    return HostView(
         *(host(), socket.gethostname(), kind, tuple(devices), local_rank, why),
         network=interfaces.network(),
         address=interfaces.address() if is_given else interfaces.toward(os.environ.get("MASTER_ADDR", "")),
@@ -107,7 +107,7 @@ def _mounts() -> str:
         return socket.gethostname()
 
 
-def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
+def exchange(own: HostView, store: Any, told: LaunchInfo, timeout: float) -> list[HostView]:
     """Tell all ranks what each sees; entry r is what rank r does. Four requests to the store, and waiting.
 
     Args:
@@ -157,15 +157,15 @@ def exchange(own: Seen, store: Any, told: Told, timeout: float) -> list[Seen]:
     return [_read(json.loads(text)) for text in texts]
 
 
-def _read(fields: dict[str, Any]) -> Seen:
+def _read(fields: dict[str, Any]) -> HostView:
     """Read what a rank left, whatever version of this package it has."""
-    known = {field.name for field in dataclasses.fields(Seen)}
+    known = {field.name for field in dataclasses.fields(HostView)}
     its = {name: value for name, value in fields.items() if name in known}
     pairs = tuple((name, what) for name, what in its.get("software", ()))
-    return Seen(**{**its, "devices": tuple(its["devices"]), "software": pairs})
+    return HostView(**{**its, "devices": tuple(its["devices"]), "software": pairs})
 
 
-def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
+def place(told: LaunchInfo, seen: Sequence[HostView], may_share: bool) -> RankLocation:
     """Work out where a rank is.
 
     Args:
@@ -215,7 +215,7 @@ def place(told: Told, seen: Sequence[Seen], may_share: bool) -> Place:
     placement = Placement(told.rank, told.world_size, own.index(told.rank), len(own))
     shares = shared is not None
     by_gloo = shares and not all(its.takes_several for its in seen)
-    return Place(placement, chosen.get(told.rank), shares, by_gloo, len(seen[told.rank].devices))
+    return RankLocation(placement, chosen.get(told.rank), shares, by_gloo, len(seen[told.rank].devices))
 
 
 def accelerator_count() -> int:
@@ -230,7 +230,7 @@ def _identity(kind: str, index: int) -> str:
     return f"{host()} {index}" if uuid is None else str(uuid)
 
 
-def _refuse_several_kinds(seen: Sequence[Seen]) -> None:
+def _refuse_several_kinds(seen: Sequence[HostView]) -> None:
     kinds: dict[str, list[int]] = {}
     for rank, its in enumerate(seen):
         kinds.setdefault(its.kind, []).append(rank)

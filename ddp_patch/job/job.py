@@ -19,25 +19,25 @@ from ..errors import LockstepError
 from ..generators import set_states, states
 from ..state import State
 from . import attempt, forked, hosts, loopback, ray_worker, reaching, rendezvous, software, texts
-from .attendance import Attendance
 from .crash import CrashHook
 from .departure import Departure
+from .divergence_watch import DivergenceWatch
+from .forwarded_signals import ForwardedSignals
 from .groups import connect, refuse_others_device
-from .heeded import Heeded
 from .joining import Joining
 from .keepalive import notice_vanished_hosts
 from .key import VARIABLE as KEY
 from .key import Offer
-from .launcher import Told
+from .launcher import LaunchInfo
 from .leaving import Leaving, leave_at_once
 from .meeting import holder, meet
 from .orphans import end_with_launcher
 from .os_exit import Mark
 from .precision import Precision
+from .rank_status import RankStatus
 from .seal import Seal
 from .signals import Signals
 from .table import VARIABLES
-from .watch import Watch
 from .wrapping import Wrapping
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"  # which is chosen for the ranks
@@ -51,7 +51,7 @@ class Job:
 
     current: ClassVar[Job | None] = None
 
-    def __init__(self, told: Told, timeout: float, may_share: bool = False) -> None:
+    def __init__(self, told: LaunchInfo, timeout: float, may_share: bool = False) -> None:
         """Join the other ranks through Accelerate.
 
         Args:
@@ -99,15 +99,15 @@ class Job:
             launchers = None if self.worker is None else self.worker.group
             self.device, self.one_process, self.group = connect(place, timeout, environ, launchers)
             self.precision = Precision(self.device.type, self.launcher)
-            self.attendance = Attendance(placement.rank, placement.world_size, timeout, holder())
-            self.crash = CrashHook(placement, self.attendance, excepthook)
+            self.rank_status = RankStatus(placement.rank, placement.world_size, timeout, holder())
+            self.crash = CrashHook(placement, self.rank_status, excepthook)
             if self.worker is None:
                 self.crash.install()
-            self.departure = Departure(self.attendance, placement.rank)
-            self.watch = Watch(self.attendance, self.crash, placement, self.leave, self.device.type != "cpu")
+            self.departure = Departure(self.rank_status, placement.rank)
+            self.watch = DivergenceWatch(self.rank_status, self.crash, placement, self.leave, self.device.type != "cpu")
             self.watch.ending = self.departure.goes_on
             offer.close()  # all have come
-            self.signals = Signals(self.watch.agreement, Heeded(placement.rank))
+            self.signals = Signals(self.watch.agreement, ForwardedSignals(placement.rank))
             notice_vanished_hosts(reaching.other_hosts(seen, told.rank))
             self._share_generators()
         if self.worker is not None:
@@ -131,22 +131,22 @@ class Job:
             what to raise; None if nothing is known to be wrong.
         """
         if error is not None:
-            return self.attendance.explained(error)
-        if self.attendance.out_of_step:
-            if not self.attendance.is_told:
-                return self.attendance.told()
+            return self.rank_status.explained(error)
+        if self.rank_status.out_of_step:
+            if not self.rank_status.is_told:
+                return self.rank_status.told()
             self._say_out_of_step()
             self.leave()
         return self.one_process.refused()
 
     def _say_out_of_step(self) -> None:
-        self.crash(LockstepError, LockstepError(self.attendance.out_of_step), None)
+        self.crash(LockstepError, LockstepError(self.rank_status.out_of_step), None)
 
     def leave(self, code: int = 1) -> NoReturn:
         """End this process, which cannot go on with the others; where it is the launcher's, have that end it."""
         if self.worker is not None:
-            self.worker.hand_over(self.crash.error or LockstepError(self.attendance.out_of_step))
-        self.attendance.wait_until_heard()
+            self.worker.hand_over(self.crash.error or LockstepError(self.rank_status.out_of_step))
+        self.rank_status.wait_until_heard()
         self._mark.ends()
         self.departure.goes()
         leave_at_once(code)
@@ -159,7 +159,7 @@ class Job:
         if self.worker is not None and not self.crash.failed:
             self.crash.failed = self.crash.is_ending = True
             rank, size = self.placement.rank, self.placement.world_size
-            self.attendance.fail(f"rank {rank} of {size} raised {type(error).__name__} ({error}), so the job ends.")
+            self.rank_status.fail(f"rank {rank} of {size} raised {type(error).__name__} ({error}), so the job ends.")
 
     def _function_ended(self, error: BaseException | None) -> None:
         """Give the launcher's process back as it was."""
@@ -187,7 +187,7 @@ class Job:
         atexit.unregister(self.close)
         self._mark.ends()
         self.watch.stop()
-        self.attendance.close()
+        self.rank_status.close()
         self.crash.uninstall()
         set_states(self._own_generators)
         self.one_process.show()
@@ -209,10 +209,10 @@ class Job:
             return
         if not self.crash.failed:
             self.watch.wait_for_the_end()
-        if self.attendance.out_of_step and not self.crash.failed:
+        if self.rank_status.out_of_step and not self.crash.failed:
             self._say_out_of_step()
         if self.crash.failed:
-            self.attendance.wait_until_heard()
+            self.rank_status.wait_until_heard()
             self.watch.agreement.close()  # it goes on itself: see Departure
         else:
             self.watch.stop()
@@ -223,7 +223,7 @@ class Job:
             Leaving(self.crash, self.departure).begin()
             return
         self.watch.stop()
-        self.attendance.close()
+        self.rank_status.close()
         gc.collect()
         self.crash.uninstall()
         if self.worker is not None:

@@ -18,8 +18,8 @@ from typing import Any
 
 from ..errors import LaunchError
 from . import attempt
-from .attendance import is_lost_connection
-from .launcher import Told
+from .launcher import LaunchInfo
+from .rank_status import is_lost_connection
 from .siblings import Siblings
 from .waiting import Waiting
 
@@ -32,7 +32,7 @@ _TELL_WAIT = 1.0  # seconds, in which the others read what this rank left, where
 class Joining:
     """Around what connects this rank; every rank comes here."""
 
-    def __init__(self, store: Any, told: Told) -> None:
+    def __init__(self, store: Any, told: LaunchInfo) -> None:
         """Begin to listen.
 
         Args:

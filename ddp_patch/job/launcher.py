@@ -27,7 +27,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Told:
+class LaunchInfo:
     """What a launcher tells this process; what is local is left out by some, and found out by ``hosts``."""
 
     rank: int
@@ -49,7 +49,7 @@ class Told:
         return {name: str(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def detect(environ: Mapping[str, str]) -> Told | None:
+def detect(environ: Mapping[str, str]) -> LaunchInfo | None:
     """Read the placement that a launcher gave this process; None if nobody started ranks.
 
     Raises:
@@ -76,7 +76,7 @@ def detect(environ: Mapping[str, str]) -> Told | None:
         rank, world_size, local_rank, local_world_size = _ranks(inner, environ)
     _refuse_one_of_several_agents(inner, environ)
     address, port, job = _meeting(inner, environ, world_size == local_world_size)
-    return Told(rank, world_size, local_rank, local_world_size, inner, address, port, job)
+    return LaunchInfo(rank, world_size, local_rank, local_world_size, inner, address, port, job)
 
 
 def found(environ: Mapping[str, str]) -> list[Launcher]:

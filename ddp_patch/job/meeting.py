@@ -26,7 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import LaunchError
 from . import attempt, loopback
-from .launcher import Told
+from .launcher import LaunchInfo
 from .siblings import Siblings, without_store
 from .waiting import Waiting
 
@@ -37,7 +37,7 @@ _LOOPBACK = "127.0.0.1"
 _BEFORE = "before it came to ddp_patch.enable()"
 
 
-def meet(told: Told, timeout: float) -> Any:
+def meet(told: LaunchInfo, timeout: float) -> Any:
     """Come to the store of the job.
 
     Args:
@@ -73,7 +73,7 @@ def holder() -> int | None:
     return None if attempt.is_agents() else 0
 
 
-def _store(told: Told, timeout: float) -> Any:
+def _store(told: LaunchInfo, timeout: float) -> Any:
     if attempt.is_agents():
         return next(rendezvous("env://", told.rank, told.world_size, timeout=timedelta(seconds=timeout)))[0]
     address, port, patience = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=timeout)
@@ -90,7 +90,7 @@ def _store(told: Told, timeout: float) -> Any:
     )
 
 
-def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: float) -> Any:
+def _answered(make: Any, told: LaunchInfo, address: str, port: int, at: str, timeout: float) -> Any:
     """Connect to a store; raise where something else listens, which torch's would wait for without end (torch 2.13)."""
     found: list[Any] = []
     done = _thread.allocate_lock()  # not threading's: the script counts its own threads
@@ -127,7 +127,7 @@ def _answered(make: Any, told: Told, address: str, port: int, at: str, timeout: 
 # --- on one host ------------------------------------------------------------------------------------------------------
 
 
-def _meet_on_one_host(told: Told, timeout: float) -> Any:
+def _meet_on_one_host(told: LaunchInfo, timeout: float) -> Any:
     note = _folder() / hashlib.sha256(f"{told.launcher.name} {told.job or _origin(told)}".encode()).hexdigest()[:24]
     end, siblings = time.monotonic() + timeout, Siblings(told)
     store = _opened(told, note, timeout) if told.rank == 0 else _found(told, note, end, siblings)
@@ -153,7 +153,7 @@ def _meet_on_one_host(told: Told, timeout: float) -> Any:
     return store
 
 
-def _opened(told: Told, note: Path, timeout: float) -> Any:
+def _opened(told: LaunchInfo, note: Path, timeout: float) -> Any:
     store, port = loopback.listening_store(world_size=told.world_size, timeout=timedelta(seconds=timeout))
     mark = secrets.token_hex(8)
     store.set("ddp_patch/mark", mark)
@@ -164,7 +164,7 @@ def _opened(told: Told, note: Path, timeout: float) -> Any:
     return store
 
 
-def _found(told: Told, note: Path, end: float, siblings: Siblings) -> Any:
+def _found(told: LaunchInfo, note: Path, end: float, siblings: Siblings) -> Any:
     seen = ""
     while time.monotonic() < end:
         if siblings.has_lost_one():
@@ -178,7 +178,7 @@ def _found(told: Told, note: Path, end: float, siblings: Siblings) -> Any:
     return _refuse_missing(told, note)
 
 
-def _marked(text: str, told: Told, end: float) -> Any:
+def _marked(text: str, told: LaunchInfo, end: float) -> Any:
     """Connect to whom a note names; None where that is over: an earlier program of the same job ended before it met."""
     port, mark = text.split()
     with contextlib.suppress(OSError), socket.create_connection((_LOOPBACK, int(port)), timeout=1.0):
@@ -194,14 +194,14 @@ def _marked(text: str, told: Told, end: float) -> Any:
     return None
 
 
-def _refuse_missing(told: Told, note: Path) -> Any:
+def _refuse_missing(told: LaunchInfo, note: Path) -> Any:
     raise LaunchError(
         f"{_named(told)} did not meet the others of {told.launcher.name} by {note}. If they share no folder or "
         "network, as containers of their own, tell them where rank 0 is: export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
     )
 
 
-def _refuse_lost(told: Told, siblings: Siblings, note: Path | None = None) -> Any:
+def _refuse_lost(told: LaunchInfo, siblings: Siblings, note: Path | None = None) -> Any:
     refusal = siblings.refusal(_BEFORE)
     if told.rank == 0:
         if note is not None:
@@ -210,7 +210,7 @@ def _refuse_lost(told: Told, siblings: Siblings, note: Path | None = None) -> An
     raise refusal
 
 
-def _named(told: Told) -> str:
+def _named(told: LaunchInfo) -> str:
     return f"Rank {told.rank} of {told.world_size}, on {socket.gethostname()},"
 
 
@@ -231,7 +231,7 @@ def _folder() -> Path:
     return folder
 
 
-def _origin(told: Told) -> str:
+def _origin(told: LaunchInfo) -> str:
     """Name the process that started all ranks of this host: the nearest above this one that is no rank itself."""
     mark = f"{told.launcher.ranks[0]}=".encode()
     pid = os.getpid()

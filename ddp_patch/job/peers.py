@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ..trail import SAID, Trail, others_words, own_words
 from . import hosts, last_words
-from .attendance import Attendance
 from .held_back import HeldBack
 from .last_words import LastWords
+from .rank_status import RankStatus
 
 _SAY_WAIT = 3.0  # seconds, in which another rank says why the job ends
 _LOOK = 0.02  # seconds between two looks whether it has
@@ -24,11 +24,11 @@ _LOOK = 0.02  # seconds between two looks whether it has
 class Peers:
     """The other ranks of this host. Where the system cannot tell, there are none."""
 
-    def __init__(self, attendance: Attendance, rank: int, trail: Trail) -> None:
+    def __init__(self, rank_status: RankStatus, rank: int, trail: Trail) -> None:
         """Share the trail with them. Every rank comes here together.
 
         Args:
-            attendance: of this rank.
+            rank_status: of this rank.
             rank: of this process.
             trail: of this rank.
         """
@@ -49,8 +49,8 @@ class Peers:
             trail.words = own_words(memory)
             self._own.append(memory)
         name, words = "where the ranks run", last_words.descriptor(rank)
-        attendance.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
-        told = [json.loads(text) for text in attendance.collect(name)]
+        rank_status.post(name, json.dumps([hosts.host(), os.getpid(), memory, words]).encode())
+        told = [json.loads(text) for text in rank_status.collect(name)]
         for other, (host, pid, *descriptors) in enumerate(told):
             if other != rank and None not in descriptors and host == told[rank][0]:
                 self._meet(other, pid, descriptors, trail)

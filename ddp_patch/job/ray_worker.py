@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..errors import LaunchError, OrderError
 from ..ledger import script_line
-from .launcher import Told
+from .launcher import LaunchInfo
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class _Door:
         return self._queue.get()
 
 
-def of_this_thread(told: Told) -> RayWorker:
+def of_this_thread(told: LaunchInfo) -> RayWorker:
     """Find what runs the script's function.
 
     Raises:
@@ -126,7 +126,7 @@ def of_this_thread(told: Told) -> RayWorker:
     )
 
 
-def _group(told: Told) -> dist.ProcessGroup:
+def _group(told: LaunchInfo) -> dist.ProcessGroup:
     group = dist.GroupMember.WORLD if dist.is_initialized() else None
     if group is None or (group.rank(), group.size()) != (told.rank, told.world_size):
         found = "no process group" if group is None else f"a process group of {group.size()} ranks"

@@ -12,10 +12,10 @@ from ..errors import LaunchError
 from . import interfaces
 
 if TYPE_CHECKING:
-    from .hosts import Seen
+    from .hosts import HostView
 
 
-def choose_interface(seen: Sequence[Seen], own: int) -> None:
+def choose_interface(seen: Sequence[HostView], own: int) -> None:
     """Have gloo use the interface that leads to rank 0, where it would look its host's own name up.
 
     A name that is not known, or is 127.0.1.1 as Debian writes it into /etc/hosts, gives it an address that no other
@@ -36,13 +36,13 @@ def choose_interface(seen: Sequence[Seen], own: int) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
-def _reached(one: Seen, seen: Sequence[Seen]) -> list[str]:
+def _reached(one: HostView, seen: Sequence[HostView]) -> list[str]:
     """Give addresses of other hosts."""
     others = [its.address for its in seen if its.network != one.network]
     return [where for where in others if where and not interfaces.is_loopback(where)]
 
 
-def other_hosts(seen: Sequence[Seen], own: int) -> set[str]:
+def other_hosts(seen: Sequence[HostView], own: int) -> set[str]:
     """Give the addresses by which ranks of other hosts are connected, and that of the store, if it is on one."""
     here = seen[own]
     if not _is_elsewhere(here, seen):
@@ -53,7 +53,7 @@ def other_hosts(seen: Sequence[Seen], own: int) -> set[str]:
     return {named, *_reached(here, seen)} - {here.address}
 
 
-def refuse_unreached(seen: Sequence[Seen]) -> None:
+def refuse_unreached(seen: Sequence[HostView]) -> None:
     """Refuse a rank that others could not connect to.
 
     Raises:
@@ -71,6 +71,6 @@ def refuse_unreached(seen: Sequence[Seen]) -> None:
             )
 
 
-def _is_elsewhere(one: Seen, seen: Sequence[Seen]) -> bool:
+def _is_elsewhere(one: HostView, seen: Sequence[HostView]) -> bool:
     """Whether some rank does not reach another's 127.0.0.1."""
     return any(other.network != one.network for other in seen if other.network and one.network)

@@ -27,7 +27,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Point:
+class TracePoint:
     """One point that a rank came to."""
 
     what: str
@@ -46,7 +46,7 @@ class Trace:
     host: str
     run: str  # alike on all ranks of a run
     began: float  # seconds since the epoch
-    points: dict[int, Point] = field(default_factory=dict)  # by number; the last ones
+    points: dict[int, TracePoint] = field(default_factory=dict)  # by number; the last ones
 
 
 class Recorder:
@@ -113,7 +113,7 @@ def read(path: Path) -> Trace:
     points = {}
     for count, entered, left, size, what, line in _POINT.iter_unpack(content[_HEADER:]):
         if count:
-            points[count] = Point(_text(what), _text(line), size, entered, left)
+            points[count] = TracePoint(_text(what), _text(line), size, entered, left)
     return Trace(**header, points=dict(sorted(points.items())))
 
 

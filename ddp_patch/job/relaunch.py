@@ -18,7 +18,7 @@ from ..ledger import script_line
 from ..version import OLDEST_TORCH
 from . import program
 from .debugged import hand_over
-from .launcher import Told
+from .launcher import LaunchInfo
 
 
 def worker_count(asked: int | None, accelerators: int) -> int:
@@ -143,7 +143,7 @@ def refuse_other_group() -> None:
         )
 
 
-def agree_on_hashes(told: Told) -> None:
+def agree_on_hashes(told: LaunchInfo) -> None:
     """Restart this rank with the string hash every rank uses, if its interpreter drew a random one.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import TrustError
 from ..portable import portable
-from . import plain
+from . import plain_values
 from .key import HOW
 
 _CODE = 32  # bytes, of SHA-256
@@ -40,8 +40,8 @@ class Seal:
             text = pickle.dumps(value)
             return self._code(name, text) + text
         try:
-            return plain.dumps(value)
-        except plain.NotPlainError as error:
+            return plain_values.dumps(value)
+        except plain_values.NotPlainError as error:
             raise _refused(name, str(error)) from None
 
     def unpack(self, name: str, told: bytes) -> Any:
@@ -56,7 +56,7 @@ class Seal:
                 raise TrustError(_not_ours(name, f"{len(told)} bytes without its code"))
             return pickle.loads(text)
         try:
-            return plain.loads(told)
+            return plain_values.loads(told)
         except ValueError as error:
             raise TrustError(_not_ours(name, str(error))) from None
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from ..errors import LaunchError
-from .launcher import Told
+from .launcher import LaunchInfo
 
 _LOOK = 1.0  # seconds between two looks at the host's processes, some 10 ms each
 
@@ -23,7 +23,7 @@ _LOOK = 1.0  # seconds between two looks at the host's processes, some 10 ms eac
 class Siblings:
     """The processes that the launcher started on this host, of which this one is one."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: LaunchInfo) -> None:
         """Find their parent; without one that is known, none is ever missed.
 
         Args:
@@ -69,7 +69,7 @@ class Siblings:
         return sorted({*range(self._told.world_size)} - found) if is_known else []
 
 
-def without_store(told: Told) -> LaunchError:
+def without_store(told: LaunchInfo) -> LaunchError:
     """Give the error of a rank whose store is gone, as that of a rank that held it goes with it."""
     return LaunchError(
         f"Rank {told.rank} on {socket.gethostname()} lost the store of the job, which is rank 0's or its launcher's, "
@@ -77,7 +77,7 @@ def without_store(told: Told) -> LaunchError:
     )
 
 
-def _started(told: Told) -> int:
+def _started(told: LaunchInfo) -> int:
     """Give how many ranks the launcher started on this host; 0 where it does not say so."""
     if told.local_world_size:
         return told.local_world_size

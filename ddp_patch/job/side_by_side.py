@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .divergence import named_ranks
-from .recorder import Point
+from .recorder import TracePoint
 
 BEFORE, AFTER = 6, 3  # points that are shown around the one in question
 _NOT_THERE = "-"
 
-Points = Mapping[int, Point]  # by number
+Points = Mapping[int, TracePoint]  # by number
 
 
 def first_difference(ranks: Mapping[int, Points]) -> int | None:

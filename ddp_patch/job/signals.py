@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from .agreement import Agreement
-from .heeded import Heeded
+from .forwarded_signals import ForwardedSignals
 from .next_line import at_next_line, of_script
 
 HEEDED = tuple(
@@ -35,7 +35,7 @@ Agreed = Callable[[Any], list[Any]]
 class Signals:
     """What the script does when a signal comes."""
 
-    def __init__(self, agreement: Agreement, heeded: Heeded) -> None:
+    def __init__(self, agreement: Agreement, heeded: ForwardedSignals) -> None:
         """Change nothing before ``begin``.
 
         Args:

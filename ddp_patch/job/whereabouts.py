@@ -10,9 +10,9 @@ from types import FrameType, TracebackType
 from ..ledger import script_line
 from ..script_thread import Script
 from ..trail import SLOTS, Trail, count_of
-from .attendance import Attendance
 from .crash import CrashHook
-from .divergence import Finding, Place
+from .divergence import Finding, ReportedLocation
+from .rank_status import RankStatus
 
 _RECENT = 8  # points that are told
 _SIDES_WAIT = 2.5  # seconds, in which other ranks say where they are
@@ -22,24 +22,24 @@ _PAUSE = 0.1  # seconds between two looks
 class Whereabouts:
     """The places of all ranks."""
 
-    def __init__(self, trail: Trail, attendance: Attendance, crash: CrashHook, rank: int, size: int) -> None:
+    def __init__(self, trail: Trail, rank_status: RankStatus, crash: CrashHook, rank: int, size: int) -> None:
         """Know nothing yet.
 
         Args:
             trail: of this rank.
-            attendance: keeps what ranks tell.
+            rank_status: keeps what ranks tell.
             crash: has the frame that failed, once one did.
             rank: of this process.
             size: how many ranks there are.
         """
         self.end = "of the program"  # how the program ends, if it does now
         self._trail = trail
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._crash = crash
         self._rank = rank
         self._size = size
 
-    def own(self, line: str | None = None, is_inside: bool | None = None) -> Place:
+    def own(self, line: str | None = None, is_inside: bool | None = None) -> ReportedLocation:
         """Tell where this rank is.
 
         Args:
@@ -49,7 +49,7 @@ class Whereabouts:
         trail = self._trail
         has_ended = bool(trail.words[SLOTS])
         shown = f"({', '.join(map(repr, trail.detail))})" if trail.detail else ""
-        return Place(
+        return ReportedLocation(
             trail.words.tolist(),
             f"{trail.recent(1)[0]}{shown}",
             script_line(self.frame()) if line is None else line,
@@ -58,11 +58,13 @@ class Whereabouts:
             trail.recent(_RECENT),
         )
 
-    def told(self) -> dict[int, Place]:
+    def told(self) -> dict[int, ReportedLocation]:
         """Give what each rank has told last. One request to the store."""
-        return {rank: Place.read(told) for rank, told in enumerate(self._attendance.look(range(self._size)))}
+        return {
+            rank: ReportedLocation.read(told) for rank, told in enumerate(self._rank_status.look(range(self._size)))
+        }
 
-    def sides(self, finding: Finding) -> dict[int, Place]:
+    def sides(self, finding: Finding) -> dict[int, ReportedLocation]:
         """Give what ranks have told once those that can have come to where they parted, or after a while."""
         end = time.monotonic() + (0.0 if finding.kind == "gone" else _SIDES_WAIT)
         while True:
@@ -73,16 +75,16 @@ class Whereabouts:
                 for rank, place in places.items()
                 if place.count < finding.count and place.end is None and rank not in {*mute, self._rank}
             ]
-            if not late or self._attendance.out_of_step is not None or time.monotonic() > end:
+            if not late or self._rank_status.out_of_step is not None or time.monotonic() > end:
                 return places
             time.sleep(_PAUSE)
 
-    def seen_last(self, rank: int, places: Mapping[int, Place]) -> dict[int, Place]:
+    def seen_last(self, rank: int, places: Mapping[int, ReportedLocation]) -> dict[int, ReportedLocation]:
         """Where a rank of this host came after it had last told where it is."""
         words = self._trail.others[rank].tolist()
         if rank in places and places[rank].count >= count_of(words):
             return {}
-        return {rank: Place(words, self._trail.last_of(words), "", is_inside=False)}
+        return {rank: ReportedLocation(words, self._trail.last_of(words), "", is_inside=False)}
 
     def frame(self) -> FrameType | None:
         """Give the frame that failed, or that the script's thread is in."""

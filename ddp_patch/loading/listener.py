@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..batch.forms import to_local
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..diagnosis.lockstep import FirstBatches
+from ..diagnosis.first_batches import FirstBatches
 from ..generators import set_state_of, set_states, states
 from .batches import given, mapped_tensors, pinned
 from .channel import Channel

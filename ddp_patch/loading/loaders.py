@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..batch.forms import full_tensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
-from ..diagnosis.lockstep import FirstBatches, compare_datasets, length, rows_of
+from ..diagnosis.first_batches import FirstBatches, compare_datasets, length, rows_of
 from ..job.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
@@ -123,7 +123,9 @@ class Loaders:
         if self._growing is not None:
             self._growing.refuse_position(loader)
         self._world.ledger.loaders[_described(loader)] = "read whole by every rank: it keeps its position"
-        return Batches(Everywhere(iterator, self._world), self._replicas, self._world, "a batch of a loader", 0, None)
+        return Batches(
+            ReplicatedIterator(iterator, self._world), self._replicas, self._world, "a batch of a loader", 0, None
+        )
 
     def close(self) -> None:
         """Let go of the other ranks of this host, and of workers."""
@@ -133,7 +135,7 @@ class Loaders:
 
     def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known, goes_on: bool) -> Any:
         if how.by is Read.AS_WRITTEN:
-            return Alone(make(loader))
+            return UndealtIterator(make(loader))
         known.goes_on = loader.persistent_workers
         name = f"loader {known.number} in epoch {known.epochs}"
         channel = self._connected() if how.by is Read.PER_HOST else None
@@ -208,7 +210,7 @@ class _Known:
     goes_on: bool = False  # with its workers, in the next epoch
 
 
-class Alone:
+class UndealtIterator:
     """An iterator that is left alone."""
 
     def __init__(self, iterator: Any) -> None:
@@ -220,7 +222,7 @@ class Alone:
         return given(next(self.iterator))
 
 
-class Everywhere(Alone):
+class ReplicatedIterator(UndealtIterator):
     """An iterator that gives every rank the same whole batches, of which each keeps its rows."""
 
     def __init__(self, iterator: Any, world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..batch.layout import Layout
 from ..batch.world import World
-from ..diagnosis.lockstep import FirstBatches
+from ..diagnosis.first_batches import FirstBatches
 from .generators import FetchingStreams
 
 

@@ -7,13 +7,13 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from ..batch.world import World
-from ..diagnosis.lockstep import rows_of
+from ..diagnosis.first_batches import rows_of
 from ..diagnosis.samples import differing, first_samples
 from ..errors import LockstepError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
 from .batches import OwnBatches
-from .rows import samplers_of
+from .iterator import samplers_of
 from .samplers import Dealt, checksum
 
 

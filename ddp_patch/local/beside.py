@@ -11,10 +11,10 @@ from ..batch.world import World
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, in_parts
-from ..gradients.watch import grad_of
+from ..gradients.grad_watch import grad_of
 from ..ledger import script_line
 from ..replica.trained import Trained
-from .told import digest
+from .local_numbers import digest
 
 
 class Beside:

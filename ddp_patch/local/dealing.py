@@ -9,7 +9,7 @@ import torch
 
 from ..batch.shard_batch import rows_of
 from ..batch.world import World
-from ..diagnosis.lockstep import compare_dealt
+from ..diagnosis.first_batches import compare_dealt
 from ..ledger import script_line
 from ..structure import leaves, map_leaves
 from .weights import Share, Weights

@@ -14,13 +14,13 @@ from torch.utils.data import DataLoader
 
 from ..batch.world import World
 from ..ledger import script_line
-from .models import Models
+from .models import LocalModels
 
 
 class Epochs:
     """Counts the epochs of each loader."""
 
-    def __init__(self, world: World, models: Models) -> None:
+    def __init__(self, world: World, models: LocalModels) -> None:
         """Start without any loader.
 
         Args:

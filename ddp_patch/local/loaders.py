@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
 
 from ..batch.world import World
-from ..diagnosis.lockstep import length, rows_of
+from ..diagnosis.first_batches import length, rows_of
 from ..errors import BatchError
 from ..ledger import script_line
 from ..loading.plan import is_distributed
@@ -23,8 +23,8 @@ from ..options import Options
 from .alike import compare
 from .batches import DealtBatches, DealtStream, EpochOf, OwnBatches, TakenBatches
 from .epochs import Epochs
-from .models import Models
-from .rows import Rows, longest, samplers_of
+from .iterator import LocalIterator, longest, samplers_of
+from .models import LocalModels
 from .samplers import Dealt, Ranks, is_torchs, share_of
 from .streams import Streams
 
@@ -38,7 +38,7 @@ class LocalLoaders:
         self,
         options: Options,
         world: World,
-        models: Models,
+        models: LocalModels,
         streams: Streams,
         per_host: int,
         on_epoch: Callable[[], None],
@@ -102,7 +102,7 @@ class LocalLoaders:
             self._world.ledger.has_grown = True
             # Torch's iterator of a stream has none, though its loader may.
             count = length(loader) if is_stream else None
-            return Rows(iterator, shadow, self._world, self._models, name, epoch, surround, count)
+            return LocalIterator(iterator, shadow, self._world, self._models, name, epoch, surround, count)
         finally:
             if counts:
                 self._world.trail.leave()

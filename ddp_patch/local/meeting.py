@@ -7,13 +7,13 @@ from typing import Any
 
 from ..batch.world import World
 from ..errors import DdpPatchError
-from ..job.attendance import Attendance
+from ..job.rank_status import RankStatus
 from .synced import explain
 
 
-def meet(world: World, attendance: Attendance, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def meet(world: World, rank_status: RankStatus, what: str, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Do what ranks meet in, as ``World.collective`` surrounds it, and compare what failed."""
-    if attendance.out_of_step is not None:
+    if rank_status.out_of_step is not None:
         world.check()
     counts = world.trail.enter(what)
     try:

@@ -15,8 +15,8 @@ from ..calling.calls import Call
 from ..calling.passed_over import is_tracing
 from ..calling.redirects import Redirects, is_of_one_rank
 from ..gradients.conversions import Conversions
+from ..gradients.pending_gradients import PendingGradients
 from ..gradients.tuning import Tuning
-from ..gradients.unsettled import Unsettled
 from ..job.job import Job
 from ..options import Options
 from ..replica.trained import Trained
@@ -28,7 +28,7 @@ from .synced import Synced, ids_of, refuse_step
 from .weights import Weights
 
 
-class Models:
+class LocalModels:
     """Puts each outermost module that the script trains under one DDP, and keeps its gradients those of all ranks."""
 
     def __init__(self, options: Options, job: Job, world: World) -> None:
@@ -36,7 +36,7 @@ class Models:
         self.watching = False  # every module call is looked at
         self.watch: Callable[[], None] = lambda: None  # begins to do so
         self.rest: Callable[[], None] = lambda: None  # ends it
-        self.unsettled = Unsettled()
+        self.unsettled = PendingGradients()
         self.inside = False  # a call of a model, now
         self.in_backward = False
         self.weights = Weights(options.tail == "exact")
@@ -46,7 +46,7 @@ class Models:
         self.met_before_step = 0  # likewise, when the last step of an optimizer began
         self.optimizers = 0  # that were made
         self._world = world
-        self._attendance = job.attendance
+        self._rank_status = job.rank_status
         self._synced: dict[int, Synced] = {}
         self._conversions = Conversions(self._converted)
         self._redirects = Redirects(self._called)
@@ -147,7 +147,7 @@ class Models:
                 self._maker.try_out(synced)
             self.met += 1
             # In its second forward DDP exchanges its buckets' order.
-            outputs = meet(self._world, self._attendance, "a forward under DDP", synced.forward, (args, kwargs), {})
+            outputs = meet(self._world, self._rank_status, "a forward under DDP", synced.forward, (args, kwargs), {})
             return self.weights.mark(outputs) if self.weights.is_used else outputs
         finally:
             self.inside = False
@@ -211,7 +211,7 @@ class Models:
         if self.tuning.is_on:
             self.tuning.begin()
         try:
-            meet(self._world, self._attendance, "a backward", run, args, kwargs)
+            meet(self._world, self._rank_status, "a backward", run, args, kwargs)
         finally:
             self.in_backward = self.weights.is_backward = False
         self.met += 1

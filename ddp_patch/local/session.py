@@ -16,9 +16,9 @@ from ..replica.discovery import Discovery
 from ..session import Session
 from .dealing import Dealing
 from .loaders import LocalLoaders
-from .models import Models
+from .local_numbers import LocalNumbers, digest
+from .models import LocalModels
 from .streams import OwnSeeds, Streams
-from .told import Told, digest
 
 
 class LocalSession(Session):
@@ -27,8 +27,8 @@ class LocalSession(Session):
     def _make_view(self) -> None:
         placement = self.job.placement
         self.stream: Streams = Streams(placement.rank, self.job.device)
-        self.models = Models(self.options, self.job, self.world)
-        self.told = Told(self.world, self.models.trained.rates)
+        self.models = LocalModels(self.options, self.job, self.world)
+        self.told = LocalNumbers(self.world, self.models.trained.rates)
         self.unsettled = self.models.unsettled
         self._own_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size

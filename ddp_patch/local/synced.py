@@ -17,8 +17,8 @@ from ..calling import compiled
 from ..errors import GradientError
 from ..gradients.accumulation import AccumulationSchedule
 from ..gradients.averages import average_flat, average_sparse, in_parts
-from ..gradients.trial import Built
-from ..gradients.watch import grad_of
+from ..gradients.grad_watch import grad_of
+from ..gradients.option_trial import Built
 from ..options import Options
 from ..replica.replica import sparse_parameters
 from .buffers import Buffers, buffers_of

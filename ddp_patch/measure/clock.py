@@ -19,9 +19,9 @@ from ..pace import KINDS, Pace
 from ..state import State
 from ..verify.inside.record import Record
 from .facts import facts
-from .kept import Kept
 from .network import links
-from .rows import Rows
+from .row_counter import RowCounter
+from .saved_tensors import SavedTensors
 from .told import told
 from .tracer import Tracer
 from .wanted import PROFILED, Wanted
@@ -53,7 +53,7 @@ class Clock:
         self._wanted = wanted
         self._pace: Pace | None = None
         self._ranks = int(os.environ.get("WORLD_SIZE", "1"))  # before ddp_patch hides it
-        self._rows = Rows(self._ranks)
+        self._rows = RowCounter(self._ranks)
         self._tracer = Tracer(Path(wanted.record) / f"trace.{record.rank}.json")
         self._optimizers: weakref.WeakValueDictionary[int, Optimizer] = weakref.WeakValueDictionary()
         self._leading = self._stepping = 0  # identities
@@ -61,7 +61,7 @@ class Clock:
         self._count = 0  # steps that are over
         self._sums = dict.fromkeys(("total", *KINDS), 0.0)
         self._backward = 0.0
-        self._kept: Kept | None = None
+        self._kept: SavedTensors | None = None
         self._python: list[float | None] = []
         self._is_over = False
 
@@ -197,7 +197,7 @@ class Clock:
     def _keep(self, number: int, rows: int, batches: int) -> None:
         """Count what autograd keeps in the last step before the traced ones, of which nothing else needs the time."""
         if number == -1:
-            self._kept = Kept()
+            self._kept = SavedTensors()
             self._kept.begin(self._optimizers.values())
         elif number == 0 and self._kept is not None:
             kept, self._kept = self._kept.end(), None

@@ -12,12 +12,12 @@ from ..job.hosts import accelerator_count
 from ..job.relaunch import agent, own_module
 from ..verify import process
 from ..verify.arguments import enables
-from ..verify.process import Ended
+from ..verify.process import ProcessResult
+from ..verify.run_folder import prepare
 from ..verify.runs import events, scratch
-from ..verify.workplace import prepare
 from .wanted import PROFILED, Wanted
 
-Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], Ended]
+Start = Callable[[list[str], Path, dict[str, str], "Path | None", "float | None"], ProcessResult]
 _SHOWN = 12  # lines of what a script that failed wrote
 _LEAST_WARM, _LEAST_STEPS = 3, 2  # that are proposed where a script takes few steps
 _CHOOSING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -141,7 +141,7 @@ def _one_device(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: devices.partition(",")[0].strip() for name, devices in chosen.items()}
 
 
-def _refuse(spec: Spec, ended: Ended, by_rank: list[list[dict[str, Any]]], timeout: float, said: str) -> None:
+def _refuse(spec: Spec, ended: ProcessResult, by_rank: list[list[dict[str, Any]]], timeout: float, said: str) -> None:
     """Say why there is nothing to read."""
     lasts = [noted_of(noted, "end") for noted in by_rank]
     taken = min((its[-1]["taken"] if its else 0) for its in lasts)

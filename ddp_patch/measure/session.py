@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import DdpPatchError
 from ..verify.command import ended_by_signals
-from ..verify.workplace import PREFIX
+from ..verify.run_folder import PREFIX
 from .arguments import Help
 from .runs import MeasureError
 

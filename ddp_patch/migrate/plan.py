@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from .bindings import Key
+from .container_bindings import ContainerBindings
 from .dialects import Dialect
 from .flow import Flow
-from .held import Held
 from .loaders import Loader, find
 from .script import Script
 from .tree import Function, dotted, tail
@@ -46,7 +46,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Follow what the script does."""
         self._trained: dict[ast.AST, bool] = {}
-        self.bindings = Held(self.script, self.folder)
+        self.bindings = ContainerBindings(self.script, self.folder)
         self.flow = Flow(self.script, self.bindings, self.trains)
         self.loaders = find(self.script, self.bindings, self.flow, self.trains)
         if take_whole(self.script, self.bindings, self.flow, self.loaders):

@@ -13,7 +13,7 @@ from ..batch.constants import whole_of
 from ..batch.forms import full_tensor, look_through, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
-from ..batch.nodes import has_tie, untied
+from ..batch.nodes import has_output_hook, unhooked
 from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import shares_memory
@@ -60,7 +60,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
     if given.get("inputs") is not None:
         inputs = given["inputs"]
         wanted = as_list(inputs.values() if isinstance(inputs, dict) else inputs)
-        given["inputs"] = [untied(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
+        given["inputs"] = [unhooked(to_local(leaf) if isinstance(leaf, BatchTensor) else leaf) for leaf in wanted]
     scale = session.replicas.backwards.loss_scale
     if scale.active and not recorded and not session.replicas.backwards.is_busy:
         given["grad_tensors"] = scale.begin(roots, given.get("grad_tensors"), given.get("inputs"))
@@ -152,10 +152,10 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         given["grad_outputs"] = nested(whole_of, given.get("grad_outputs"))
     trained = [index for index, source in enumerate(sources) if is_trained(session, source)]
     if not trained:
-        return wrapped(**{**given, "inputs": list(map(untied, sources))})
+        return wrapped(**{**given, "inputs": list(map(unhooked, sources))})
     # A parameter may be unused by the rows of some ranks only.
     with session.replicas.backwards.grad():
-        values = list(wrapped(**{**given, "inputs": list(map(untied, sources)), "allow_unused": True}))
+        values = list(wrapped(**{**given, "inputs": list(map(unhooked, sources)), "allow_unused": True}))
     averaged = average([sources[index] for index in trained], [values[index] for index in trained], session.world)
     for index, value in zip(trained, averaged, strict=True):
         values[index] = None if value is None else session.replicas.backwards.hooks.on(sources[index], value)
@@ -168,7 +168,7 @@ def is_trained(session: Session, source: Any) -> bool:
     """Tell parameters, and what was computed of them alone: a rank may have its share of the gradient there."""
     if session.replicas.backwards.has_trained(source):
         return True
-    if isinstance(source, BatchTensor) or is_of_batch(source) or has_tie(source):
+    if isinstance(source, BatchTensor) or is_of_batch(source) or has_output_hook(source):
         return False
     if getattr(source, "grad_fn", None) is None:
         return False

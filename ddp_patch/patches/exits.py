@@ -27,7 +27,7 @@ def _leave(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kw
 def _leave_at_once(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     code = args[0] if args else kwargs.get("status")
     with contextlib.suppress(Exception):  # the disk is full, say: it ends all the same
-        if not session.job.attendance.out_of_step:  # this is not how it ends what cannot go on
+        if not session.job.rank_status.out_of_step:  # this is not how it ends what cannot go on
             last_words.say(f"it called os._exit({code!r}) in {script_line()}")
     return wrapped(*args, **kwargs)
 

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..batch.nodes import untied
+from ..batch.nodes import unhooked
 from ..batch.rules import autograd as rules
 from ..batch.tensor import BatchTensor
 from ..calling.module_hooks import is_torchs
-from ..deciding.trial import note_hook
+from ..deciding.split_trial import note_hook
 from ..errors import BatchError
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
@@ -33,7 +33,7 @@ def _on_tensor(session: Session, wrapped: Any, instance: Tensor, args: Args, kwa
         session.world.may_assume = False
     if isinstance(instance, BatchTensor):
         return rules.register_hook(wrapped, (instance, _seen_by(session, args, kwargs)), {})
-    if (computed := untied(instance)) is not instance:  # what was computed from it does not come by its tied form
+    if (computed := unhooked(instance)) is not instance:  # what was computed from it does not come by its tied form
         handle = computed.register_hook(*args, **kwargs)
         if computed in _kept:  # gradients are kept as the last hook leaves them
             before, keep = _kept[computed]
@@ -60,7 +60,7 @@ def _after_accumulation(session: Session, wrapped: Any, instance: Tensor, args: 
 
 def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> None:
     session.world.may_assume = False
-    computed = untied(instance)
+    computed = unhooked(instance)
     if computed is not instance and not isinstance(instance, BatchTensor) and computed not in _kept:
         held, before = weakref.ref(instance), list[Any]()
 
@@ -70,7 +70,7 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
 
         def keep(grad: Tensor) -> None:
             its = held()
-            if its is not None and untied(its) is computed_now():  # else the script has written to it
+            if its is not None and unhooked(its) is computed_now():  # else the script has written to it
                 so_far = before[0] if before else its.grad
                 its.grad = grad.clone() if so_far is None else so_far + grad
             before.clear()

@@ -21,8 +21,8 @@ from ..gradients.averages import average
 from ..gradients.graphs import leaves_of
 from ..ledger import script_line
 from ..loading.plan import is_distributed
+from ..local.local_numbers import digest
 from ..local.session import LocalSession
-from ..local.told import digest
 from ..patch import Args, Kwargs, Patch
 from ..session import Session
 from .below_modes import is_heard

@@ -1,4 +1,4 @@
-"""What a profile and options together say: a ``Job``, and numbers of ranks."""
+"""What a profile and options together say: a ``PlannedJob``, and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from . import units
-from .job import Job, Run
+from .job import PlannedJob, Run
 from .memory import OPTIMIZERS, PRECISIONS
 from .network import ALGORITHMS, Link
 from .options import EXAMPLE
@@ -23,7 +23,7 @@ _LATENCY = 10e-6
 _T = TypeVar("_T")
 
 
-def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list[str]]:
+def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[PlannedJob, list[str]]:
     """Put together what is planned for, and say what nobody said.
 
     Args:
@@ -92,7 +92,7 @@ def job(given: Mapping[str, Any], profile: Mapping[str, Any]) -> tuple[Job, list
     activations = number("--activations", units.size, "activation_bytes")
     if activations and given["activations"] is None:  # of one of the profile's batches
         activations *= rows / profile["batch_rows"] * runs[0].batches / batches
-    return Job(
+    return PlannedJob(
         parameters=parameters,
         gradients=size,
         rows=rows,
@@ -154,7 +154,7 @@ def _either(link: Link | None) -> Link:
     return link
 
 
-def ranks_of(given: Mapping[str, Any], its: Job) -> list[int]:
+def ranks_of(given: Mapping[str, Any], its: PlannedJob) -> list[int]:
     """Give the numbers of ranks that are asked for.
 
     Raises:

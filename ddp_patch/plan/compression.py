@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .job import Job
+from .job import PlannedJob
 from .memory import PRECISIONS
-from .scaling import Point, point
+from .scaling import PlannedScale, point
 
 MATRIX = 1024  # rows and columns of the weights that PowerSGD is shown for
 
@@ -41,6 +41,6 @@ def hooks(precision: str) -> list[Hook]:
     return [*halved, Hook("powersgd", powersgd(MATRIX, MATRIX), 2)]
 
 
-def compressed(job: Job, ranks: int, scaling: str) -> dict[str, Point]:
+def compressed(job: PlannedJob, ranks: int, scaling: str) -> dict[str, PlannedScale]:
     """Give what a step would take under each hook."""
     return {its.name: point(job, ranks, scaling, sends=its.sends, times=its.times) for its in hooks(job.precision)}

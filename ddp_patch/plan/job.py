@@ -10,7 +10,7 @@ from .overlap import CAP
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a step computes on one rank that is alone."""
 
     per_row: float  # seconds of each row: forward, backward, loading
@@ -40,13 +40,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """All that the arithmetic needs."""
 
     parameters: float
     gradients: float  # bytes
     rows: float  # of the batch of one step, as the script has it on one process
-    work: Work
+    work: StepWork
     devices: int  # of a host
     within: Link
     between: Link

@@ -8,14 +8,14 @@ from typing import Any
 
 from . import advice, learning
 from .compression import compressed
-from .job import Job, as_json
+from .job import PlannedJob, as_json
 from .memory import WAYS, bytes_per_parameter, per_rank
-from .scaling import Point, below, point, predicted, reason
+from .scaling import PlannedScale, below, point, predicted, reason
 
 MARKS = (0.8, 0.5)  # efficiencies that are looked for
 
 
-def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Sequence[str] = ()) -> dict[str, Any]:
+def plan(job: PlannedJob, ranks: Sequence[int], scalings: Sequence[str], assumed: Sequence[str] = ()) -> dict[str, Any]:
     """Give what so many ranks will bring.
 
     Args:
@@ -56,7 +56,7 @@ def plan(job: Job, ranks: Sequence[int], scalings: Sequence[str], assumed: Seque
     )
 
 
-def _marks(points: list[Point]) -> list[dict[str, Any]]:
+def _marks(points: list[PlannedScale]) -> list[dict[str, Any]]:
     found = []
     for mark in MARKS:
         falls = below(points, mark)
@@ -66,10 +66,10 @@ def _marks(points: list[Point]) -> list[dict[str, Any]]:
     return found
 
 
-def _memory(job: Job, points: list[Point]) -> dict[str, Any]:
+def _memory(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
     """What ranks hold, the fewest that each way fits on, and what to write where DDP does not fit."""
 
-    def held(its: Point, way: str) -> Any:
+    def held(its: PlannedScale, way: str) -> Any:
         own = (job.activations or 0.0) * its.rows_of_a_rank / job.rows
         return per_rank(
             job.parameters,
@@ -117,7 +117,7 @@ def _memory(job: Job, points: list[Point]) -> dict[str, Any]:
     return found
 
 
-def _rates(job: Job, points: list[Point]) -> dict[str, Any]:
+def _rates(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
     its = points[-1]
     times = its.rows / job.rows
     found: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _rates(job: Job, points: list[Point]) -> dict[str, Any]:
     return found
 
 
-def _held(job: Job, run: Any) -> dict[str, Any]:
+def _held(job: PlannedJob, run: Any) -> dict[str, Any]:
     its = predicted(job, run)
     return {
         "ranks": run.ranks,

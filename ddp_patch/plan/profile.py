@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .job import Run, Work
+from .job import Run, StepWork
 from .problems import LEAST, MOST, PlanError
 from .scaling import rows_of_a_rank
 
@@ -53,7 +53,7 @@ def read(path: str) -> dict[str, Any]:
         raise PlanError(f"{path}: {error}") from None
 
 
-def work(runs: Sequence[Run]) -> Work:
+def work(runs: Sequence[Run]) -> StepWork:
     """Tell what grows with the rows of a rank from what does not.
 
     Of one run: what computes and loads grows. Of several with different rows to a rank: the line through their seconds
@@ -75,8 +75,8 @@ def work(runs: Sequence[Run]) -> Work:
         fixed = named
         per_row = (seconds - fixed) / rows
     shares = [run.parts["backward_seconds"] / _split(run)[0] for run in runs if "backward_seconds" in run.parts]
-    share = min(sum(shares) / len(shares), 1.0) if shares else Work(0.0).backward
-    return Work(per_row, fixed, share, min(named, fixed))
+    share = min(sum(shares) / len(shares), 1.0) if shares else StepWork(0.0).backward
+    return StepWork(per_row, fixed, share, min(named, fixed))
 
 
 def _split(run: Run) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from .job import Job, Run
+from .job import PlannedJob, Run
 from .network import Shape, all_reduce, fastest
 from .overlap import buckets, exposed
 
@@ -19,7 +19,7 @@ SCALINGS = ("strong", "weak")
 
 
 @dataclass(frozen=True)
-class Point:
+class PlannedScale:
     """One number of ranks."""
 
     ranks: int
@@ -50,7 +50,7 @@ def rows_of_a_rank(rows: float, ranks: int, batches: int = 1) -> float:
     return rows if each < ranks else float(batches * math.ceil(each / ranks))
 
 
-def point(job: Job, ranks: int, scaling: str, *, sends: float = 1.0, times: int = 1) -> Point:
+def point(job: PlannedJob, ranks: int, scaling: str, *, sends: float = 1.0, times: int = 1) -> PlannedScale:
     """Give what a step on so many ranks takes.
 
     Args:
@@ -66,14 +66,14 @@ def point(job: Job, ranks: int, scaling: str, *, sends: float = 1.0, times: int 
     return _point(job, hosts, devices, job.whole or job.rows, job.batches, 1, sends, times)
 
 
-def predicted(job: Job, run: Run) -> Point:
+def predicted(job: PlannedJob, run: Run) -> PlannedScale:
     """Give what the step of a measured run should have taken."""
     return _point(job, run.hosts, run.ranks // run.hosts, run.rows, run.batches, 1, 1.0, 1)
 
 
 def _point(
-    job: Job, hosts: int, devices: int, rows: float, batches: int, steps: int, sends: float, times: int
-) -> Point:
+    job: PlannedJob, hosts: int, devices: int, rows: float, batches: int, steps: int, sends: float, times: int
+) -> PlannedScale:
     """Compare with one rank that does the same rows in so many steps. Of several backwards the last one alone hides."""
     ranks = hosts * devices
     shape = job.shape(ranks, hosts)
@@ -92,7 +92,7 @@ def _point(
         "fixed": job.work.fixed * (1 - steps / ranks),
         "rows": job.work.per_row * (own - rows / ranks),
     }
-    return Point(
+    return PlannedScale(
         ranks=ranks,
         hosts=hosts,
         devices=devices,
@@ -110,7 +110,7 @@ def _point(
     )
 
 
-def _seconds(job: Job, shape: Shape, sends: float, times: int) -> Callable[[float], float]:
+def _seconds(job: PlannedJob, shape: Shape, sends: float, times: int) -> Callable[[float], float]:
     """Seconds of one bucket, by its bytes."""
     if shape.ranks == 1:
         return lambda size: 0.0
@@ -122,11 +122,11 @@ def _seconds(job: Job, shape: Shape, sends: float, times: int) -> Callable[[floa
     return seconds
 
 
-def below(points: list[Point], efficiency: float) -> list[Point]:
+def below(points: list[PlannedScale], efficiency: float) -> list[PlannedScale]:
     """Give the points below an efficiency; points in the order of their ranks."""
     return [its for its in points if its.efficiency < efficiency]
 
 
-def reason(its: Point) -> str:
+def reason(its: PlannedScale) -> str:
     """Name what most of the lost time goes to: ``bandwidth``, ``latency``, ``fixed`` or ``rows``."""
     return max(its.lost, key=lambda name: its.lost[name])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from . import units
-from .job import Run, Work
+from .job import Run, StepWork
 from .problems import PlanError
 from .profile import work as measured
 
 
-def work_of(number: Any, step: float | None, rows: float, runs: tuple[Run, ...], or_else: Any) -> Work:
+def work_of(number: Any, step: float | None, rows: float, runs: tuple[Run, ...], or_else: Any) -> StepWork:
     """Give what a step computes.
 
     Args:
@@ -29,15 +29,17 @@ def work_of(number: Any, step: float | None, rows: float, runs: tuple[Run, ...],
     if step is None:
         found = measured(runs)
         if fixed is not None:
-            found = Work(max(found.seconds(rows) - fixed, 0.0) / rows, fixed, found.backward, min(found.idle, fixed))
+            found = StepWork(
+                max(found.seconds(rows) - fixed, 0.0) / rows, fixed, found.backward, min(found.idle, fixed)
+            )
         if share is None and not any("backward_seconds" in run.parts for run in runs):
             or_else(None, 0.0, "a backward of 2/3 of the step")
-        return found if share is None else Work(found.per_row, found.fixed, share)
+        return found if share is None else StepWork(found.per_row, found.fixed, share)
     fixed = or_else(fixed, 0.0, "nothing in a step that does not shrink with its rows (--fixed)")
     if fixed >= step:
         raise PlanError(f"--fixed is {fixed:g} and --step {step:g} seconds: it is a part of it. Write a smaller one")
-    share = or_else(share, Work(0.0).backward, "a backward of 2/3 of the step")
-    return Work((step - fixed) / rows, fixed, share)
+    share = or_else(share, StepWork(0.0).backward, "a backward of 2/3 of the step")
+    return StepWork((step - fixed) / rows, fixed, share)
 
 
 def batches_of(number: Any, rows: float, runs: tuple[Run, ...]) -> int:

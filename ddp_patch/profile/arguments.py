@@ -34,7 +34,7 @@ _VALUED = ("--nproc", "--steps", "--warmup", "--traced", "--timeout", "--out")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ProfileRequest:
     """What is asked."""
 
     script: Path
@@ -50,7 +50,7 @@ class Request:
     draws: bool
 
 
-def parse(argv: Sequence[str], accelerators: int) -> Request:
+def parse(argv: Sequence[str], accelerators: int) -> ProfileRequest:
     """Read a command line.
 
     Args:
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str], accelerators: int) -> Request:
     draws = "--no-plot" not in given
     if draws:
         arguments.needs_matplotlib("profile", "--no-plot")
-    return Request(
+    return ProfileRequest(
         script=script,
         module=module,
         args=args,

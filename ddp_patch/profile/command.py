@@ -15,7 +15,7 @@ from ..measure.parts import as_run, kept, profile
 from ..measure.runs import Measured, Spec, noted_of, perform
 from ..measure.session import guarded, scratch
 from . import chrome, timeline
-from .arguments import USAGE, Request, parse
+from .arguments import USAGE, ProfileRequest, parse
 from .found import Found, found
 from .page import page
 from .plots import pictures
@@ -57,7 +57,7 @@ def _profile(argv: Sequence[str]) -> int:
     return 0
 
 
-def _leave(request: Request, run: Measured, its: Found, trace: dict[str, Any], devices: int) -> None:
+def _leave(request: ProfileRequest, run: Measured, its: Found, trace: dict[str, Any], devices: int) -> None:
     request.out.mkdir(parents=True, exist_ok=True)
     drawn = pictures(its) if request.draws else {}
     _write(request.out / "index.html", page(its, drawn, request.steps, request.traced))

@@ -33,7 +33,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedStep:
     """One traced step of a rank; in microseconds."""
 
     seconds: float
@@ -47,7 +47,7 @@ class Step:
 class Timeline:
     """What is known of one rank."""
 
-    steps: list[Step]
+    steps: list[TracedStep]
     layers: dict[str, tuple[float, float]]  # microseconds of a step in the forward and in the backward, most first
 
 
@@ -84,7 +84,7 @@ def _step(
     events: Sequence[dict[str, Any]],
     spans: Sequence[tuple[str, float, float, str]],
     clocks: bool,
-) -> Step:
+) -> TracedStep:
     inside = [event for event in events if begin <= event["ts"] < end]
     kernels = [event for event in inside if event.get("cat") == "kernel"]
     of_device = [event for event in kernels if "nccl" in event["name"].lower()]
@@ -107,7 +107,7 @@ def _step(
     ]
     own = [(kind, a - begin, b - begin, line) for kind, a, b, line in spans if begin <= a < end]
     exposed = sum(b - a for a, b in together) - hidden
-    return Step(end - begin, sorted(found, key=lambda its: its.begin), exposed, hidden, own)
+    return TracedStep(end - begin, sorted(found, key=lambda its: its.begin), exposed, hidden, own)
 
 
 def _is_gpu(event: dict[str, Any]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from ..errors import LockstepError
-from ..job.attendance import is_lost_connection
 from ..job.job import Job
+from ..job.rank_status import is_lost_connection
 
 _WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
 _LEFT_WAIT = 600.0  # seconds, in which rank 0 writes what changed
@@ -23,10 +23,10 @@ def alike(job: Job, error: BaseException) -> bool:
     if isinstance(error, LockstepError) or (isinstance(error, Exception) and is_lost_connection(error)):
         return False
     try:
-        job.attendance.post(_RAISED, f"{job.watch.trail.count} {type(error).__name__}".encode())
-        if job.attendance.wait(f"{_RAISED}/all", _WAIT) is None:
+        job.rank_status.post(_RAISED, f"{job.watch.trail.count} {type(error).__name__}".encode())
+        if job.rank_status.wait(f"{_RAISED}/all", _WAIT) is None:
             return False
-        return len(set(job.attendance.posted(_RAISED) or [])) == 1
+        return len(set(job.rank_status.posted(_RAISED) or [])) == 1
     except RuntimeError:  # the store is gone, and with it the job
         return False
 
@@ -34,5 +34,5 @@ def alike(job: Job, error: BaseException) -> bool:
 def wait_until_left(job: Job) -> None:
     """Stay until all ranks have come here: the launcher ends the others as soon as one has failed."""
     with contextlib.suppress(RuntimeError):
-        job.attendance.post(_LEFT, b"")
-        job.attendance.wait(f"{_LEFT}/all", _LEFT_WAIT)
+        job.rank_status.post(_LEFT, b"")
+        job.rank_status.wait(f"{_LEFT}/all", _LEFT_WAIT)

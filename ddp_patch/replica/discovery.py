@@ -11,7 +11,7 @@ from ..patch import Args, Kwargs, Patch, Wrapper
 from ..patcher import Patcher
 
 
-class Models(Protocol):
+class TakesModels(Protocol):
     """Who takes over modules that the script trains."""
 
     watching: bool  # every module call is looked at
@@ -28,7 +28,7 @@ class Models(Protocol):
 class Discovery:
     """Finds the modules of a script that need not be wrapped in nn.DataParallel, then stops watching."""
 
-    def __init__(self, models: Models, patcher: Patcher) -> None:
+    def __init__(self, models: TakesModels, patcher: Patcher) -> None:
         """Start idle: there is nothing to find before an optimizer exists."""
         self.at_call: Callable[[], None] | None = None  # told of every call, while there is somebody
         self._models = models

@@ -14,12 +14,12 @@ from ..batch.reductions import Reductions
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled
+from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
-from ..calling.census import Held
+from ..calling.census import ModuleContents
 from ..calling.compiled import Compiling
 from ..calling.containers import Containers
 from ..calling.entry import Entry, plain_targets
-from ..calling.how import How
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
 from ..calling.rows import as_batches, leave, whole_arguments, writing_back
@@ -31,8 +31,8 @@ from ..structure import leaves
 from .replica import Replica
 
 REFUSED = object()
-Place = tuple[int, int, bool]
-ON_WHOLE: Place = (1, 0, False)  # inside a module that computes the whole batch
+CallPosition = tuple[int, int, bool]
+ON_WHOLE: CallPosition = (1, 0, False)  # inside a module that computes the whole batch
 _MOST_NODES = 64  # of a graph that are looked at in every call
 
 
@@ -69,7 +69,9 @@ class Forwards:
         """Whether a module is running that calls are known of."""
         return self._depth > 0 or self.opened > 0
 
-    def on_rows(self, call: Call, entry: Entry, decision: SplitDecision, held: Held, replica: Replica | None) -> Any:
+    def on_rows(
+        self, call: Call, entry: Entry, decision: SplitDecision, held: ModuleContents, replica: Replica | None
+    ) -> Any:
         """Compute this rank's rows, and make batches of what comes out.
 
         Args:
@@ -85,17 +87,14 @@ class Forwards:
         self._world.ledger.rows[entry.layout.counts[self._world.rank]] += 1
         losses = None
         if decision.losses:
-            plain = plain_targets(call, entry)
-            losses = Reductions(decision.losses, entry.layout, self._world.rank, plain)
+            losses = Reductions(decision.losses, entry.layout, self._world.rank, plain_targets(call, entry))
         breaks = [] if losses is None else [*compiled.LOSS_FUNCTIONS]
         if self._syncs_norms and compiled.meets_in_norms(held.layers):
             breaks += compiled.BATCH_NORM
         written = compiled.writings(held.layers) if breaks else None
         containers = Containers((call.args, call.kwargs), (entry.args, entry.kwargs))
         is_outermost = self._stream.enter_torch()
-        self._depth += 1
-        self.computes_rows = True
-        self.count += 1
+        self.computes_rows, self._depth, self.count = True, self._depth + 1, self.count + 1
         try:
             if breaks or self.opened or self.compiling is not None:
                 with self._around_rows(call.module, losses, breaks):
@@ -118,8 +117,8 @@ class Forwards:
             if is_outermost:
                 self._stream.leave()
         try:
-            if replica is not None:  # before they are batches: a rank's own tensors are tied at once
-                outputs = replica.anchored(outputs, entry.leaves)
+            if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
+                outputs = replica.hook_outputs(outputs, entry.leaves)
             return containers.returned(leave(call.module, outputs, entry, decision.dims, call.vector))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
@@ -137,7 +136,7 @@ class Forwards:
             around.enter_context(self.compiling.forward_of(module))
         return around
 
-    def _refused(self, call: Call, held: Held, written: int | None, error: Exception) -> Any:
+    def _refused(self, call: Call, held: ModuleContents, written: int | None, error: Exception) -> Any:
         if written == compiled.writings(held.layers):
             return REFUSED
         raise BatchError(
@@ -199,7 +198,7 @@ class Forwards:
             raise BatchError(why)
         if self._recall.is_on:
             self._recall.of(call.module)
-        self._recall.note(call.module, How.OBSERVED)
+        self._recall.note(call.module, CallMode.OBSERVED)
         with self.closed():
             return call.as_written()
 
@@ -220,12 +219,12 @@ class Forwards:
         return comes_from(tensor, trains, _MOST_NODES)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CallPosition:
         """Where this rank is among the calls of modules."""
         return self._depth, self.opened, self.computes_rows
 
     @contextmanager
-    def back_at(self, place: Place) -> Iterator[None]:
+    def back_at(self, place: CallPosition) -> Iterator[None]:
         """Be where a forward was, while backward computes a part of it again."""
         before = self.place
         self._depth, self.opened, self.computes_rows = place

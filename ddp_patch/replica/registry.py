@@ -11,7 +11,7 @@ from torch import nn
 from ..batch.world import World
 from ..calling.calls import described
 from ..calling.census import Census
-from ..gradients.backwards import Backwards
+from ..gradients.backward_passes import BackwardPasses
 from ..job.job import Job
 from ..options import Options
 from .replica import Replica
@@ -28,7 +28,7 @@ class Registry:
         options: Options,
         job: Job,
         world: World,
-        backwards: Backwards,
+        backwards: BackwardPasses,
         census: Census,
         trained: Trained,
         knowing: Sequence[Any],

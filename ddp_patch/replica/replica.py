@@ -16,15 +16,15 @@ from ..batch.sparse import met_sparse
 from ..batch.world import World
 from ..calling import compiled, swap
 from ..calling.calls import Call, described
-from ..calling.census import Census, Held
+from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry
-from ..diagnosis.lockstep import compare_parameters
+from ..diagnosis.first_batches import compare_parameters
 from ..gradients.accumulation import AccumulationSchedule
-from ..gradients.backwards import Backwards
+from ..gradients.backward_passes import BackwardPasses
 from ..gradients.compression import compress
 from ..gradients.flags import Flags
 from ..gradients.gradients import GradientSync
-from ..gradients.trial import Built
+from ..gradients.option_trial import Built
 from ..job.job import Job
 from ..options import Options
 
@@ -41,7 +41,7 @@ class Replica:
     """One module under DDP. The module object, its parameters and its state dict stay what they were."""
 
     def __init__(
-        self, module: nn.Module, options: Options, job: Job, world: World, backwards: Backwards, census: Census
+        self, module: nn.Module, options: Options, job: Job, world: World, backwards: BackwardPasses, census: Census
     ) -> None:
         """Defer DDP to the first forward that trains."""
         self.module = module
@@ -61,7 +61,7 @@ class Replica:
         self._returns = 0  # to some of these, each after a few forwards
         self._stood = 0  # forwards for the present ones
 
-    def prepare(self, held: Held) -> None:
+    def prepare(self, held: ModuleContents) -> None:
         """Keep gradients global from the coming call on, however it is carried out."""
         if torch.is_grad_enabled() and not self.in_backward:
             self._renew(held)
@@ -84,17 +84,17 @@ class Replica:
         """Whether a backward of the script is running."""
         return self.sync is not None and self.sync.in_backward
 
-    def anchored(self, outputs: Any, given: list[tuple[str, Any]]) -> Any:
-        """Tie every parameter to a call's outputs, so that a backward from them brings DDP to each.
+    def hook_outputs(self, outputs: Any, given: list[tuple[str, Any]]) -> Any:
+        """Hook a call's outputs, so that a backward from them brings DDP to each.
 
         Args:
-            outputs: of a call, tied already or not.
+            outputs: of a call, hooked already or not.
             given: what it was called with.
         """
         sync = self.sync
         if sync is None or sync.in_backward or not torch.is_grad_enabled():
             return outputs
-        return sync.anchored(outputs, given)
+        return sync.hook_outputs(outputs, given)
 
     def holds(self, module: nn.Module) -> bool:
         """Tell whether a module is inside."""
@@ -108,7 +108,7 @@ class Replica:
         self._ddp = None
         self.sync = self._fitting = None
 
-    def fits(self, held: Held) -> bool:
+    def fits(self, held: ModuleContents) -> bool:
         """Tell whether DDP still stands for the module's parameters."""
         sync = self.sync
         if sync is None or sync.broken or sync.is_stale or list(map(_dtype, sync.parameters)) != sync.dtypes:
@@ -118,7 +118,7 @@ class Replica:
             self._fitting = trainable
         return trainable is self._fitting
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: ModuleContents) -> None:
         if self.fits(held):
             self._fewer = 0
             self._stood += 1

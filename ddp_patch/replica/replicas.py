@@ -16,10 +16,10 @@ from torch import nn
 
 from ..batch.world import World
 from ..calling import compiled, module_hooks
+from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
-from ..calling.census import Census, Held
+from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry
-from ..calling.how import How
 from ..calling.passed_over import is_let_pass, is_rewritten
 from ..calling.per_rank_generators import PerRankGenerators
 from ..calling.recall import Recall
@@ -28,7 +28,7 @@ from ..deciding.call_forms import First
 from ..deciding.decisions import SplitDecisions
 from ..deciding.probe import SplitDecision
 from ..errors import DdpPatchError
-from ..gradients.backwards import Backwards
+from ..gradients.backward_passes import BackwardPasses
 from ..gradients.tuning import Tuning
 from ..job.job import Job
 from ..options import Options
@@ -38,7 +38,7 @@ from .replica import Replica
 from .shares import Shares
 from .trained import Trained
 
-_SEEN_ELSEWHERE = SplitDecision(How.ROWS, "it was computed on rows before")
+_SEEN_ELSEWHERE = SplitDecision(CallMode.ROWS, "it was computed on rows before")
 _OF_SEVERAL = "it is called with batches of different sizes"
 _OF_ITEMS = "it is given a list with an entry for each row, and every rank does what it does entry by entry"
 
@@ -51,7 +51,7 @@ class Replicas:
         self.rows: int | None = None  # size of the batch the script is working on
         self.discovering = True  # False once the script uses nn.DataParallel: it says itself what to distribute
         self.stream = PerRankGenerators(world.rank, world.device)
-        self.backwards = Backwards(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
+        self.backwards = BackwardPasses(world, lambda: job.one_process.group, Tuning(options, world, compiled.is_used))
         self.hooks = module_hooks.HookCensus()
         self.census = Census()
         self.decisions = SplitDecisions(world, options.batch_dims, self.census)
@@ -155,14 +155,14 @@ class Replicas:
         self._look_at(call.module)
         replica.prepare(held if replica.module is call.module else self.census.of(replica.module))
         if self._shares is None:
-            result, is_tied = self._entered(call, entry, held, replica)
+            result, is_hooked = self._entered(call, entry, held, replica)
         else:
             with self._shares.counted(call.module, entry.layout, lambda: self._news):
-                result, is_tied = self._entered(call, entry, held, replica)
-        return result if is_tied else replica.anchored(result, call.leaves)
+                result, is_hooked = self._entered(call, entry, held, replica)
+        return result if is_hooked else replica.hook_outputs(result, call.leaves)
 
-    def _entered(self, call: Call, entry: Entry, held: Held, replica: Replica | None) -> tuple[Any, bool]:
-        """Compute a call, and tell whether what comes out is tied to the replica's parameters."""
+    def _entered(self, call: Call, entry: Entry, held: ModuleContents, replica: Replica | None) -> tuple[Any, bool]:
+        """Compute a call, and tell whether what comes out has the replica's hooks."""
         if self.hooks.inside(call.module, held):
             self._world.may_assume = False
             self._world.ledger.on_batches[described(call.module)] = "a module inside it has hooks, which see batches"
@@ -187,16 +187,16 @@ class Replicas:
             assert decision is not None
             how = decision.how
         self.recall.note(call.module, how)
-        if how is How.WHOLE:
+        if how is CallMode.WHOLE:
             try:
                 return self.forwards.on_whole(call, is_first), False
             except Exception:
                 if is_first:  # the script's own error; with other sizes rows may do
                     self.decisions.forget(call, form)
                 raise
-        if how is How.BATCHES:
+        if how is CallMode.BATCHES:
             return self.forwards.opened_up(call, entry), False
-        if how is How.OBSERVED:
+        if how is CallMode.OBSERVED:
             with self.forwards.closed(), compiled.stance("force_eager"):
                 return self.forwards.on_batches(call, entry), False
         result = self.forwards.on_rows(call, entry, decision or _SEEN_ELSEWHERE, held, replica)
@@ -216,12 +216,12 @@ class Replicas:
         except Exception as error:
             self._world.compare_failures(error, f"call {self.forwards.count} of {described(call.module)}")
             raise
-        if first.decision.how is How.ROWS:
+        if first.decision.how is CallMode.ROWS:
             self._look_at(call.module)
         if first.ran:
-            if first.decision.how is How.ROWS:
+            if first.decision.how is CallMode.ROWS:
                 self._world.ledger.rows[first.entry.layout.counts[self._world.rank]] += 1
-            self.recall.note(call.module, How.OBSERVED)
+            self.recall.note(call.module, CallMode.OBSERVED)
         return first
 
     def _look_at(self, module: nn.Module) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..gradients.watch import grad_of
+from ..gradients.grad_watch import grad_of
 from .by_hand import ByHand
 
 

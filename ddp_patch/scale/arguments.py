@@ -35,7 +35,7 @@ _VALUED = ("--ranks", "--scaling", "--steps", "--warmup", "--repeat", "--timeout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ScaleRequest:
     """What is asked."""
 
     script: Path
@@ -51,7 +51,7 @@ class Request:
     draws: bool
 
 
-def parse(argv: Sequence[str], accelerators: int) -> Request:
+def parse(argv: Sequence[str], accelerators: int) -> ScaleRequest:
     """Read a command line.
 
     Args:
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str], accelerators: int) -> Request:
     draws = "--no-plot" not in given
     if draws:
         arguments.needs_matplotlib("scale", "--no-plot")
-    return Request(
+    return ScaleRequest(
         script=script,
         module=module,
         args=args,

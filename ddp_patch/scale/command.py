@@ -13,7 +13,7 @@ from ..measure.busy import Cores
 from ..measure.runs import Measured, MeasureError, Spec, perform
 from ..measure.session import guarded, scratch
 from ..verify import progress
-from .arguments import USAGE, Request, parse
+from .arguments import USAGE, ScaleRequest, parse
 from .plot import draw
 from .points import apart, as_profile, points
 from .text import written
@@ -70,7 +70,7 @@ def _scale(argv: Sequence[str]) -> int:
     return 0
 
 
-def measured(request: Request, root: Path, threads: int) -> tuple[list[Measured], str]:
+def measured(request: ScaleRequest, root: Path, threads: int) -> tuple[list[Measured], str]:
     """Run all that is asked for, in turn: one rank first, then others, and again.
 
     Where batches that stay are measured as well, those that grow may fail: a dataset that makes them has none.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .points import Point
+from .points import MeasuredScale
 
 _COLORS = {False: "tab:blue", True: "tab:orange"}
 _WORDS = {False: "the batch stays", True: "the batch grows"}
@@ -20,7 +20,7 @@ _PARTS = {  # from below
 }
 
 
-def draw(found: Sequence[Point], name: str, path: Path) -> None:
+def draw(found: Sequence[MeasuredScale], name: str, path: Path) -> None:
     """Draw how many times as fast, and where a step's time goes, over the number of ranks.
 
     Args:
@@ -40,7 +40,7 @@ def draw(found: Sequence[Point], name: str, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _speed_ups(axes: Any, found: Sequence[Point]) -> None:
+def _speed_ups(axes: Any, found: Sequence[MeasuredScale]) -> None:
     ranks = sorted({its.ranks for its in found})
     axes.plot(ranks, ranks, ":", color="gray", label="N times on N ranks")
     for grows, points in _by_scaling(found):
@@ -56,7 +56,7 @@ def _speed_ups(axes: Any, found: Sequence[Point]) -> None:
     axes.legend(fontsize="small")
 
 
-def _steps(axes: Any, found: Sequence[Point]) -> None:
+def _steps(axes: Any, found: Sequence[MeasuredScale]) -> None:
     names = [f"{its.ranks}\n{'grows' if its.grows else 'stays' if its.ranks > 1 else ''}" for its in found]
     bottom = [0.0] * len(found)
     for name, (words, color) in _PARTS.items():
@@ -70,6 +70,6 @@ def _steps(axes: Any, found: Sequence[Point]) -> None:
     axes.legend(fontsize="small", ncols=2, loc="upper left")
 
 
-def _by_scaling(found: Sequence[Point]) -> list[tuple[bool, list[Point]]]:
+def _by_scaling(found: Sequence[MeasuredScale]) -> list[tuple[bool, list[MeasuredScale]]]:
     by = [(grows, [found[0], *(its for its in found[1:] if its.grows is grows)]) for grows in (False, True)]
     return [(grows, points) for grows, points in by if len(points) > 1]

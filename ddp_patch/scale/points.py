@@ -24,7 +24,7 @@ _TURNED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class MeasuredScale:
     """One number of ranks under one scaling, from one run or several."""
 
     ranks: int
@@ -54,7 +54,7 @@ class Point:
         return self.speed_up / self.ranks
 
 
-def points(runs: Sequence[Measured]) -> list[Point]:
+def points(runs: Sequence[Measured]) -> list[MeasuredScale]:
     """Give a point for each number of ranks and scaling; those whose batch stays come first.
 
     Args:
@@ -64,7 +64,7 @@ def points(runs: Sequence[Measured]) -> list[Point]:
     for run in runs:
         kinds.setdefault((run.spec.grows, run.spec.ranks), []).append(run)
     base = _point(kinds[False, 1], None)
-    found: dict[tuple[bool, int], Point] = {}
+    found: dict[tuple[bool, int], MeasuredScale] = {}
     for kind in sorted(kinds):
         its = _point(kinds[kind], base)
         there = found.get((its.grows, its.ranks))
@@ -74,7 +74,7 @@ def points(runs: Sequence[Measured]) -> list[Point]:
     return [found[place] for place in sorted(found)]
 
 
-def turned(found: Sequence[Point]) -> str:
+def turned(found: Sequence[MeasuredScale]) -> str:
     """Say that batches grew or stayed where they were not to, and what to write; nothing where none did."""
     ways = {its.grows for its in found if its.turned}
     return " ".join(words for grows, words in _TURNED.items() if grows in ways)
@@ -86,7 +86,7 @@ def apart(runs: Sequence[Measured]) -> str:
     return " ".join(dict.fromkeys(filter(None, said)))
 
 
-def _rows(every: Sequence[dict[str, float]], spec: Spec, base: Point | None) -> tuple[float, bool]:
+def _rows(every: Sequence[dict[str, float]], spec: Spec, base: MeasuredScale | None) -> tuple[float, bool]:
     """Give the rows of all ranks in a step, and whether the batch grew: by what was counted, where it could be."""
     if base is None:
         return rows_of(every), False
@@ -97,7 +97,7 @@ def _rows(every: Sequence[dict[str, float]], spec: Spec, base: Point | None) -> 
     return counted, counted > base.rows * math.sqrt(spec.ranks)
 
 
-def _point(runs: Sequence[Measured], base: Point | None) -> Point:
+def _point(runs: Sequence[Measured], base: MeasuredScale | None) -> MeasuredScale:
     """Make a point of runs of one kind; ``base`` is that of one rank."""
     spec = runs[0].spec
     of_runs = [full(its.steps) for its in runs]
@@ -107,7 +107,7 @@ def _point(runs: Sequence[Measured], base: Point | None) -> Point:
     several = len(runs) > 1
     median = statistics.median(medians)
     rows, grows = _rows(every, spec, base)
-    return Point(
+    return MeasuredScale(
         ranks=spec.ranks,
         grows=grows,
         rows=rows,
@@ -121,7 +121,7 @@ def _point(runs: Sequence[Measured], base: Point | None) -> Point:
     )
 
 
-def as_profile(runs: Sequence[Measured], found: Sequence[Point], devices: int) -> dict[str, Any]:
+def as_profile(runs: Sequence[Measured], found: Sequence[MeasuredScale], devices: int) -> dict[str, Any]:
     """Give what ``python -m ddp_patch plan --profile`` reads.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..measure.busy import said
 from ..plan.text import columns, where, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
-from .points import Point, turned
+from .points import MeasuredScale, turned
 
 _ENOUGH = 0.8  # efficiency
 _NEAR = 0.15  # of what is lost: parts below are not worth a word; one of six is above
@@ -32,7 +32,7 @@ _LONGER = "computing as many rows as alone, which takes longer beside other rank
 
 
 def written(
-    found: Sequence[Point],
+    found: Sequence[MeasuredScale],
     *,
     name: str,
     parameters: int,
@@ -91,7 +91,7 @@ def _machine(threads: str, cores: int) -> str:
     return f"Each rank computes in {threads} thread{'s' if threads != '1' else ''}, of {cores} cores." if cores else ""
 
 
-def _row(its: Point) -> list[str]:
+def _row(its: MeasuredScale) -> list[str]:
     return [
         str(its.ranks),
         shown_seconds(its.step),
@@ -103,7 +103,7 @@ def _row(its: Point) -> list[str]:
     ]
 
 
-def _why(points: Sequence[Point]) -> list[str]:
+def _why(points: Sequence[MeasuredScale]) -> list[str]:
     """Say from how many ranks on it is below what pays, and what the lost time goes to."""
     base = points[0]
     falls = [point for point in points if point.efficiency < _ENOUGH]
@@ -119,7 +119,7 @@ def _why(points: Sequence[Point]) -> list[str]:
     return wrapped(f"Below {_ENOUGH:.0%} {on}: {because} {' and '.join(worth)}.", "  ")
 
 
-def lost_to(its: Point, base: Point) -> dict[str, float]:
+def lost_to(its: MeasuredScale, base: MeasuredScale) -> dict[str, float]:
     """Give the seconds of a step above those that it had if all of it were shared, by what they go to.
 
     Args:

@@ -3,7 +3,7 @@
 ``find`` lists files, ``read`` reads one, ``facts_of`` tells what it says. Nothing here raises for what a file holds.
 """
 
-from .facts import Facts, Place
+from .facts import Facts, SourceRange
 from .files import excluded, find
 from .kinds import OF_ROWS, Kind
 from .loops import BatchLoop, Loop
@@ -23,12 +23,12 @@ __all__ = [
     "Kind",
     "Loop",
     "Part",
-    "Place",
     "Problem",
     "Programs",
     "Role",
     "Scope",
     "Source",
+    "SourceRange",
     "Value",
     "Variable",
     "dotted",

@@ -23,7 +23,7 @@ from .tree import Tree, grow
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceRange:
     """Where a node is, lines and columns from 1 (in the cell of a notebook). The end is behind the last character."""
 
     line: int
@@ -214,11 +214,11 @@ class Facts:
         module = node if isinstance(node, cst.Module) else list(self.tree.ancestors(node))[-1]
         return self.source.parts[self.tree.parts[module]]
 
-    def place(self, node: cst.CSTNode) -> Place:
+    def place(self, node: cst.CSTNode) -> SourceRange:
         """Tell where a node is."""
         part = self.part(node)
         at = part.positions[node]
-        return Place(at.start.line, at.start.column + 1, at.end.line, at.end.column + 1, part.cell)
+        return SourceRange(at.start.line, at.start.column + 1, at.end.line, at.end.column + 1, part.cell)
 
     def code(self, node: cst.CSTNode) -> str:
         """Write a node as it stands in the file, on one line."""

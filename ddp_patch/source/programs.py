@@ -12,8 +12,8 @@ from functools import cached_property
 from os.path import commonpath
 from pathlib import Path
 
+from .file_summary import CallSite, FileSummary, heard
 from .roles import Role
-from .saying import Called, Said, heard
 
 _ROUNDS = 4  # calls of functions in functions that are called under a test on the rank
 # Methods that every module or optimizer has: a call of one runs the project's own only on an object of its class.
@@ -116,14 +116,14 @@ class Programs:
         return self._training[place]
 
 
-def _heard(place: Path, known: Collection[Path]) -> Said:
+def _heard(place: Path, known: Collection[Path]) -> FileSummary:
     try:
         return heard(place, known)
     except RecursionError:
-        return Said()  # nested too deeply, which is said where the file itself is read
+        return FileSummary()  # nested too deeply, which is said where the file itself is read
 
 
-def _training(files: Iterable[Said]) -> set[str]:
+def _training(files: Iterable[FileSummary]) -> set[str]:
     """Name the functions of some files that run a backward, by themselves or by calling one that does."""
     files = [*files]
     found: set[str] = {
@@ -141,14 +141,14 @@ def _training(files: Iterable[Said]) -> set[str]:
         found |= new
 
 
-def _callers(files: Iterable[Said], training: Collection[str], makers: Collection[str]) -> Iterator[str]:
+def _callers(files: Iterable[FileSummary], training: Collection[str], makers: Collection[str]) -> Iterator[str]:
     for said in files:
         for call in said.calls:
             if call.around and _runs(call, said, training, makers):
                 yield from call.around
 
 
-def _runs(call: Called, said: Said, training: Collection[str], makers: Collection[str]) -> bool:
+def _runs(call: CallSite, said: FileSummary, training: Collection[str], makers: Collection[str]) -> bool:
     """Tell whether a call is of one of these functions, or of such a method of an object of these classes."""
     if call.name not in training:
         return False
@@ -159,7 +159,7 @@ def _runs(call: Called, said: Said, training: Collection[str], makers: Collectio
     return call.receiver in said.bound and call.receiver not in said.foreign
 
 
-def _may_run(call: Called, said: Said, training: Collection[str]) -> bool:
+def _may_run(call: CallSite, said: FileSummary, training: Collection[str]) -> bool:
     """Tell whether it is of such a method of an object that came from elsewhere: ``engine = build(); engine.run()``."""
     if call.name not in training or call.name in _COMMON or not call.receiver:
         return False
@@ -167,9 +167,9 @@ def _may_run(call: Called, said: Said, training: Collection[str]) -> bool:
     return not roots & said.foreign
 
 
-def _guarded(calls: Iterable[Called]) -> frozenset[str]:
+def _guarded(calls: Iterable[CallSite]) -> frozenset[str]:
     """Name what is called under a test on the rank only, there or where the function around is called."""
-    by_name: dict[str, list[Called]] = defaultdict(list)
+    by_name: dict[str, list[CallSite]] = defaultdict(list)
     for call in calls:
         by_name[call.name].append(call)
     found: set[str] = set()

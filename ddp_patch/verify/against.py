@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from .arguments import Request
+from .arguments import VerifyRequest
 from .causes import causes
 from .compare import compare, varies
 from .difference import Difference, without
@@ -22,7 +22,7 @@ from .inquiry import failure, notes
 from .observed import Observed, observe
 from .order import Order, batches_of, judged
 from .ranks import apart
-from .runs import Done, Launcher, Spec
+from .runs import FinishedRun, Launcher, Spec
 from .tolerance import Tolerance
 from .verdict import Verdict, could_not_tell, of_its_own
 
@@ -32,7 +32,7 @@ _FAR = 1e3  # times the allowance
 class Against:
     """Asks about one pair of scripts."""
 
-    def __init__(self, request: Request, launcher: Launcher, run: Callable[[Spec], Done]) -> None:
+    def __init__(self, request: VerifyRequest, launcher: Launcher, run: Callable[[Spec], FinishedRun]) -> None:
         """Prepare.
 
         Args:

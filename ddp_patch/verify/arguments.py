@@ -33,7 +33,7 @@ exit code: 0 the same (also up to random draws for rows, or proven rounding), 1 
 
 
 @dataclass(frozen=True)
-class Request:
+class VerifyRequest:
     """What is asked."""
 
     script: Path
@@ -48,7 +48,7 @@ class Request:
     json: str | None = None
 
 
-def parse(argv: Sequence[str]) -> Request | None:
+def parse(argv: Sequence[str]) -> VerifyRequest | None:
     """Read a command line; None if it asks for help.
 
     Raises:
@@ -78,7 +78,7 @@ def parse(argv: Sequence[str]) -> Request | None:
         rest = [str(module_file(module)), *rest[2:]]
     if not rest:
         raise OptionError("no script to verify. Write python -m ddp_patch verify script.py")
-    return Request(
+    return VerifyRequest(
         script=script(rest[0]),
         args=tuple(rest[1:]),
         module=module,

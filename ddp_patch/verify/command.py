@@ -15,10 +15,10 @@ from types import FrameType
 
 from ..errors import DdpPatchError, OptionError
 from . import process, progress
-from .arguments import USAGE, Request, enables, parse, uses
-from .runs import Done, Launcher, Spec, Start, perform
+from .arguments import USAGE, VerifyRequest, enables, parse, uses
+from .run_folder import PREFIX
+from .runs import FinishedRun, Launcher, Spec, Start, perform
 from .verdict import Verdict
-from .workplace import PREFIX
 
 
 def command(argv: Sequence[str], start: Start = process.run) -> int:
@@ -50,7 +50,7 @@ def command(argv: Sequence[str], start: Start = process.run) -> int:
         return 128 + signal.SIGINT
 
 
-def verify(request: Request, root: Path, start: Start = process.run) -> Iterator[Verdict]:
+def verify(request: VerifyRequest, root: Path, start: Start = process.run) -> Iterator[Verdict]:
     """Verify a script on each number of ranks that is asked for.
 
     Args:
@@ -84,19 +84,19 @@ def verify(request: Request, root: Path, start: Start = process.run) -> Iterator
         yield asked.ask(nproc)
 
 
-def _launcher(request: Request) -> Launcher:
+def _launcher(request: VerifyRequest) -> Launcher:
     if request.against is None or enables(request.script):
         return "ddp_patch"
     return "accelerate" if uses(request.script, "accelerate") else "torchrun"
 
 
-def _runner(request: Request, root: Path, start: Start) -> Callable[[Spec], Done]:
+def _runner(request: VerifyRequest, root: Path, start: Start) -> Callable[[Spec], FinishedRun]:
     working = Path.cwd()
     threads = max(1, (os.cpu_count() or 1) // max(request.nproc))
     count = 0
     changed: set[str] = set()
 
-    def run(spec: Spec) -> Done:
+    def run(spec: Spec) -> FinishedRun:
         nonlocal count
         count += 1
         folder = root / str(count)
@@ -109,7 +109,7 @@ def _runner(request: Request, root: Path, start: Start) -> Callable[[Spec], Done
     return run
 
 
-def _check_places(request: Request) -> None:
+def _check_places(request: VerifyRequest) -> None:
     """Refuse a place for the report before hours are spent."""
     places = [] if request.report is None else [request.report]
     if request.json not in (None, "-"):
@@ -120,7 +120,7 @@ def _check_places(request: Request) -> None:
             raise OptionError(f"{place} cannot be written to. Name another folder for the report.")
 
 
-def _tell(request: Request, verdicts: Sequence[Verdict], line: str, code: int) -> None:
+def _tell(request: VerifyRequest, verdicts: Sequence[Verdict], line: str, code: int) -> None:
     from . import report  # noqa: PLC0415
 
     if request.json == "-":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from . import files
 from .difference import Difference
 from .lines import lines
-from .observed import Observed, Step
+from .observed import Observed, ObservedStep
 from .printed import Varying
 from .tensors import noise, tensors, weights
 from .tolerance import SMALL, Tolerance
@@ -130,7 +130,7 @@ def _steps(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Dif
                 yield Difference("gradient", name, a.step, b.line, said, times)
 
 
-def _modes_differ(one: Step, other: Step) -> bool:
+def _modes_differ(one: ObservedStep, other: ObservedStep) -> bool:
     return one.evaluating != other.evaluating
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .pickles import kept_by_shell, unpickled
-from .printed import Said
+from .printed import PrintedLine
 
 _LONG = 8 << 20  # bytes of text
 _PART = 100_000  # lines of such that are compared at once
@@ -31,7 +31,7 @@ class Content:
     """What a file holds."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    lines: list[Said] = field(default_factory=list)
+    lines: list[PrintedLine] = field(default_factory=list)
     long: list[str] = field(default_factory=list)  # of a long text: its lines, with no numbers taken out of them yet
     when: tuple[int, int] = (0, 0)  # optimizer steps taken when its numbers may have been written; these, or backwards
     digest: str = ""  # of what is neither, or holds what cannot be taken apart
@@ -71,7 +71,7 @@ def read(path: Path, step: int, age: int) -> Content:
     return content
 
 
-def laid_out(one: Content, other: Content) -> Iterator[tuple[list[Said], list[Said]]]:
+def laid_out(one: Content, other: Content) -> Iterator[tuple[list[PrintedLine], list[PrintedLine]]]:
     """Give the lines to compare: of long texts that have as many, those that are not alike, some at a time."""
     if not (one.long or other.long):
         yield one.lines, other.lines
@@ -85,8 +85,8 @@ def laid_out(one: Content, other: Content) -> Iterator[tuple[list[Said], list[Sa
         yield _said(ones[begin : begin + part], one), _said(others[begin : begin + part], other)
 
 
-def _said(texts: list[str], content: Content) -> list[Said]:
-    return [Said(text, "", *content.when) for text in texts]
+def _said(texts: list[str], content: Content) -> list[PrintedLine]:
+    return [PrintedLine(text, "", *content.when) for text in texts]
 
 
 def _collect(value: Any, name: str, content: Content, when: tuple[int, int], seen: dict[int, Any]) -> bool:
@@ -104,7 +104,7 @@ def _collect(value: Any, name: str, content: Content, when: tuple[int, int], see
         return _collect(f"x{hashlib.sha256(value).hexdigest()}", name, content, when, seen)
     elif isinstance(value, (int, float, complex, str, numpy.generic)) or value is None:
         # A name of digits would be a number.
-        content.lines.append(Said(f"{'item.' * name[:1].isdigit()}{name} = {value}", "", *when))
+        content.lines.append(PrintedLine(f"{'item.' * name[:1].isdigit()}{name} = {value}", "", *when))
     elif id(value) not in seen:
         seen[id(value)] = value  # kept, so that no identity is used again
         try:

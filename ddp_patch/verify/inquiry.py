@@ -14,7 +14,7 @@ from .difference import Difference, reached, without
 from .observed import Observed, observe
 from .pitfalls import pitfalls
 from .printed import Varying
-from .runs import Done, Spec
+from .runs import FinishedRun, Spec
 from .tensors import noise
 from .tolerance import Tolerance
 from .verdict import Verdict, could_not_tell, of_its_own
@@ -30,7 +30,7 @@ _GPU = re.compile(
     r"\b(CUDA|GPUs?)\b.*\b(required|needed|available|found|necessary)\b|\b(no|needs?|requires?)\b.*\b(CUDA|GPUs?)\b",
     re.I,
 )
-Perform = Callable[[Spec], Done]
+Perform = Callable[[Spec], FinishedRun]
 
 
 class Inquiry:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from .difference import Difference
-from .printed import Said, Varying, digit, paired, value
+from .printed import PrintedLine, Varying, digit, paired, value
 from .tolerance import SMALL, Tolerance
 
 _LAST = 2.0  # times the allowance: one in the last digit, which may be rounding
 
 
 def lines(
-    ones: Sequence[Said], others: Sequence[Said], tolerance: Tolerance, varying: Varying, where: str = ""
+    ones: Sequence[PrintedLine], others: Sequence[PrintedLine], tolerance: Tolerance, varying: Varying, where: str = ""
 ) -> Iterator[Difference]:
     """Compare printed lines, or those of a file.
 
@@ -68,5 +68,5 @@ def _printed(a: str, b: str, scale: float, tolerance: Tolerance, step: int, whol
     return tolerance.exceeds(x, beyond, scale, step)
 
 
-def _side(where: str, one: Said, other: Said) -> str:
+def _side(where: str, one: PrintedLine, other: PrintedLine) -> str:
     return f"{where}{': ' if where else ''}{other.text.strip()!r}, alone {one.text.strip()!r}"

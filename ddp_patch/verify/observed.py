@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from .printed import Said
-from .runs import Done, events
+from .printed import PrintedLine
+from .run_folder import LEFT_OUT
+from .runs import FinishedRun, events
 from .tolerance import least_precise
-from .workplace import LEFT_OUT
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Step:
+class ObservedStep:
     """One step of an optimizer."""
 
     step: int
@@ -42,7 +42,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldWeights:
     """Weights of a script that updates them itself, before a backward and at the end."""
 
     step: int
@@ -66,11 +66,11 @@ class Observed:
     error: str = ""
     age: int = 0
     losses: list[Loss] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    steps: list[ObservedStep] = field(default_factory=list)
+    held: list[HeldWeights] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
-    out: list[Said] = field(default_factory=list)
-    err: list[Said] = field(default_factory=list)
+    out: list[PrintedLine] = field(default_factory=list)
+    err: list[PrintedLine] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     others: list[dict[str, torch.Tensor]] = field(default_factory=list)  # the same, of the other ranks
     folder: Path = field(default_factory=Path)
@@ -105,7 +105,7 @@ class Observed:
         return least_precise(self.dtypes)
 
 
-def observe(done: Done, rank: int = 0) -> Observed:
+def observe(done: FinishedRun, rank: int = 0) -> Observed:
     """Read what a rank of a run noted."""
     seen = Observed(done.spec.name, done.ended.code, done.ended.is_late, done.ended.seconds, done.stdout, done.stderr)
     seen.folder = done.place.folder
@@ -140,14 +140,14 @@ def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
         seen.dtypes.add(event["dtype"])
     elif kind == "step":
         values = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["evaluating"])
-        seen.steps.append(Step(step, event["line"], event["number"], *values, event["age"]))
+        seen.steps.append(ObservedStep(step, event["line"], event["number"], *values, event["age"]))
     elif kind == "weights":
-        seen.held.append(Held(step, event["line"], event["norms"], event["age"]))
+        seen.held.append(HeldWeights(step, event["line"], event["norms"], event["age"]))
     elif kind == "optimizer":
         seen.optimizers.append(event)
         seen.dtypes.update(event["dtypes"])
     elif kind == "text":
-        said = Said(event["text"].replace(prefix, ""), event["line"], step, event["age"])
+        said = PrintedLine(event["text"].replace(prefix, ""), event["line"], step, event["age"])
         (seen.out if event["stream"] == "out" else seen.err).append(said)
     elif kind == "end":
         seen.age = event["age"]
@@ -164,7 +164,7 @@ def _take_the_rest(seen: Observed, prefix: str) -> None:
         if noted[shown]:
             noted[shown] -= 1
         elif shown:
-            seen.out.append(Said(shown, "", seen.taken, seen.age))
+            seen.out.append(PrintedLine(shown, "", seen.taken, seen.age))
 
 
 def _left_out(folder: Path, name: str) -> str:

@@ -42,7 +42,7 @@ _BAR = re.compile(r"[█▏▎▍▌▋▊▉]+|(?<=[|\[])[#=>. -]{2,}(?=[|\]])"
 
 
 @dataclass(frozen=True)
-class Said:
+class PrintedLine:
     """One printed line."""
 
     text: str
@@ -59,10 +59,12 @@ class Said:
         object.__setattr__(self, "numbers", tuple(_NUMBER.findall(plain)))
 
 
-def paired(ones: Sequence[Said], others: Sequence[Said]) -> list[tuple[Said | None, Said | None]]:
+def paired(
+    ones: Sequence[PrintedLine], others: Sequence[PrintedLine]
+) -> list[tuple[PrintedLine | None, PrintedLine | None]]:
     """Lay the lines of two runs side by side, by their text without numbers; None where a run has none."""
     left, right = [said.template for said in ones], [said.template for said in others]
-    pairs: list[tuple[Said | None, Said | None]] = []
+    pairs: list[tuple[PrintedLine | None, PrintedLine | None]] = []
     a = c = 0
     for at, to, size in _blocks(left, right):
         if at - a == to - c:
@@ -119,7 +121,7 @@ def value(number: str) -> float:
 class Varying:
     """What two runs of one script alone print or write differently: it is not the number of ranks that changes it."""
 
-    def __init__(self, ones: Sequence[Said] = (), others: Sequence[Said] = ()) -> None:
+    def __init__(self, ones: Sequence[PrintedLine] = (), others: Sequence[PrintedLine] = ()) -> None:
         """Compare the lines of two runs alone, or of a file of theirs."""
         self.numbers: set[tuple[str, int]] = set()  # (text without numbers, which number)
         self.texts: set[str] = set()
@@ -128,7 +130,7 @@ class Varying:
         self.files: dict[str, Varying] = {}
         self.add(ones, others)
 
-    def add(self, ones: Sequence[Said], others: Sequence[Said]) -> None:
+    def add(self, ones: Sequence[PrintedLine], others: Sequence[PrintedLine]) -> None:
         """Compare further lines."""
         for one, other in paired(ones, others):
             if one is None or other is None or one.template != other.template:
@@ -138,7 +140,7 @@ class Varying:
                 if a != b:
                     self.numbers.add((one.template, place))
 
-    def covers(self, said: Said, place: int) -> bool:
+    def covers(self, said: PrintedLine, place: int) -> bool:
         """Tell whether a number varies by itself."""
         return (said.template, place) in self.numbers or said.template in self.texts
 

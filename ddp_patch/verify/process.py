@@ -17,7 +17,7 @@ _GRACE = 5.0  # seconds in which processes that are asked to end may do so
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a command ended."""
 
     code: int  # of its process; negative if a signal ended it
@@ -27,7 +27,7 @@ class Ended:
 
 def run(
     command: Sequence[str], folder: Path, environ: dict[str, str], logs: Path | None, timeout: float | None
-) -> Ended:
+) -> ProcessResult:
     """Run a command and wait for it.
 
     Args:
@@ -58,7 +58,7 @@ def run(
             is_late = True
         finally:
             _end(process, mark)
-    return Ended(process.returncode, time.monotonic() - begin, is_late)
+    return ProcessResult(process.returncode, time.monotonic() - begin, is_late)
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .difference import Difference
-from .observed import Observed, Step
+from .observed import Observed, ObservedStep
 from .tolerance import Tolerance
 
 
@@ -53,7 +53,7 @@ def _weights(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference
                     return
 
 
-def _differ(one: float | None, other: float | None, tolerance: Tolerance, step: Step) -> bool:
+def _differ(one: float | None, other: float | None, tolerance: Tolerance, step: ObservedStep) -> bool:
     if one is None or other is None:
         return one is not other
     return tolerance.exceeds(one, other, 0.0, step.age) > 1

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from ..job.relaunch import agent, own_module
 from . import process
 from .inside.settings import Settings
-from .process import Ended
-from .workplace import Place, prepare
+from .process import ProcessResult
+from .run_folder import RunFolder, prepare
 
 Launcher = Literal["plain", "ddp_patch", "torchrun", "accelerate"]
 
@@ -46,18 +46,18 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedRun:
     """A run that has ended."""
 
     spec: Spec
-    ended: Ended
-    place: Place
+    ended: ProcessResult
+    place: RunFolder
     records: Path  # folder of the ranks' records
     stdout: str
     stderr: str
 
 
-Start = Callable[[list[str], Path, dict[str, str], Path, "float | None"], Ended]
+Start = Callable[[list[str], Path, dict[str, str], Path, "float | None"], ProcessResult]
 
 
 def perform(
@@ -68,7 +68,7 @@ def perform(
     threads: int,
     start: Start = process.run,
     changed: Collection[str] = (),
-) -> Done:
+) -> FinishedRun:
     """Run a script in a folder of its own.
 
     Args:
@@ -108,7 +108,7 @@ def perform(
         command = [*_launched(spec), *own, *spec.args]
         ended = start(command, place.folder, _environ(spec, threads, temporary), logs, timeout)
     place.check()
-    return Done(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
+    return FinishedRun(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))
 
 
 def _launched(spec: Spec) -> list[str]:

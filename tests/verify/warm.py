@@ -28,7 +28,7 @@ class Warm:
         assert self._server.stdout.readline() == "ready\n"
 
     def __call__(self, command, folder, environ, logs, timeout):
-        from ddp_patch.verify.process import Ended
+        from ddp_patch.verify.process import ProcessResult
 
         nproc = 1
         for index, word in enumerate(command):
@@ -50,7 +50,7 @@ class Warm:
         self._server.stdin.write(json.dumps({**request, "timeout": timeout}) + "\n")
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())
-        return Ended(answer["code"], time.monotonic() - begin, answer["late"])
+        return ProcessResult(answer["code"], time.monotonic() - begin, answer["late"])
 
     def close(self):
         self._server.stdin.close()

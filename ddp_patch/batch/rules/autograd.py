@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import BatchError
 from ..crossings import shard
 from ..forms import agree, full_tensor, source_of, to_local
-from ..nodes import unheard, untied
+from ..nodes import unheard, unhooked
 from ..tensor import BatchTensor, Rule
 from ..world import World
 
@@ -50,7 +50,7 @@ def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.grad``: one batch until more arrives. For a leaf it shares the memory of the rows' gradient."""
     batch: BatchTensor = args[0]
     source, is_whole = source_of(batch)
-    value, kept = untied(source).grad, batch._grad
+    value, kept = unhooked(source).grad, batch._grad
     arrived: Any = returned(value, batch, is_whole)
     if _is_shared(batch, source, is_whole):
         if value is None or kept is None or not any(form is value for form in kept.forms):
@@ -79,7 +79,7 @@ def _is_shared(batch: BatchTensor, source: Tensor, is_whole: bool) -> bool:
 
 
 def _put_grad(source: Tensor, value: Tensor | None) -> None:
-    for form in {id(each): each for each in (source, untied(source))}.values():
+    for form in {id(each): each for each in (source, unhooked(source))}.values():
         form.grad = value
 
 
@@ -131,7 +131,7 @@ def detach_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def retain_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.retain_grad()`` on an intermediate."""
     rows = to_local(args[0])
-    for form in (untied(rows), rows, source_of(args[0])[0]):  # the script may write to it yet
+    for form in (unhooked(rows), rows, source_of(args[0])[0]):  # the script may write to it yet
         form.retain_grad()
 
 
@@ -143,7 +143,7 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
     def on_source(grad: Tensor | None) -> Tensor | None:
         if grad is None:
-            return None  # the anchor's: one process would not have called the hook
+            return None  # that of TouchParameters: one process would not have called the hook
         result = hook(BatchTensor.from_full(grad, layout) if is_whole else BatchTensor.from_local(grad / scale, layout))
         if result is None:
             return None
@@ -151,7 +151,7 @@ def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             raise BatchError("A hook on a batch returned a plain tensor. Return an expression of the gradient it got.")
         return full_tensor(result) if is_whole else to_local(result) * scale
 
-    return _register_hook(untied(source), on_source)
+    return _register_hook(unhooked(source), on_source)
 
 
 def after_accumulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

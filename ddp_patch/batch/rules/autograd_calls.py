@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 from torch.overrides import is_tensor_like
 
 from ..forms import source_of
-from ..nodes import untied
+from ..nodes import unhooked
 from ..tensor import BatchTensor, Rule
 from ..world import World
 from .autograd import returned
@@ -62,7 +62,7 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         None if isinstance(output, BatchTensor) else weight for output, weight in zip(outputs, weights, strict=True)
     ]
     sources = [source_of(source) if isinstance(source, BatchTensor) else (source, True) for source in inputs]
-    forms = [untied(source) for source, _ in sources]
+    forms = [unhooked(source) for source, _ in sources]
     before = len(_asked)
     _asked.extend(form for form, source in zip(forms, inputs, strict=True) if isinstance(source, BatchTensor))
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ...source import Place, Problem
+from ...source import Problem, SourceRange
 from ...version import __version__
 from ..checking import Reported, Result
 from ..explain import explained
@@ -57,7 +57,7 @@ def _result(found: Reported, index: int) -> dict[str, Any]:
     }
 
 
-def _region(place: Place) -> dict[str, Any]:
+def _region(place: SourceRange) -> dict[str, Any]:
     if place.cell is not None:  # lines of a cell are not lines of the notebook's file
         return {}
     region = {

@@ -9,7 +9,7 @@ from ..plan import Plan
 from ..tree import Function, dotted
 
 
-class Place:
+class ReadyModel:
     """One group of names that hold a model, and where it is ready."""
 
     key: Key | None

@@ -8,12 +8,12 @@ import re
 from ..neighbours import texts_beside
 from ..plan import whole
 from ..tree import dotted, tail
-from .placing import Place, is_main
+from .placing import ReadyModel, is_main
 
 _AGAIN = "build {name} again after this: DDP leaves out what was frozen when it was built"
 
 
-class Wrapper(Place):
+class Wrapper(ReadyModel):
     """Writes the wrapper of a model."""
 
     def insert(self, after: ast.stmt, forwards: list[ast.Call]) -> None:

@@ -18,7 +18,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 _MODES = re.compile(r"Dropout|BatchNorm|InstanceNorm")
 
 
-class Models:
+class TrainedModels:
     """Keeps what is trained until the script has ended, and names its parameters."""
 
     def __init__(self) -> None:

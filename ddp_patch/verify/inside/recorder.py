@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from . import made, still, text
-from .models import Models
+from .models import TrainedModels
 from .record import Record
-from .rows import Rows
+from .row_recorder import RowRecorder
 from .settings import Settings
 from .steps import Steps
 from .writes import Writes
@@ -24,7 +24,7 @@ class Recorder:
         self._settings = settings
         self._is_finished = False
         self._record = Record(settings.record, rank)
-        self._models = Models()
+        self._models = TrainedModels()
         self._steps = Steps(self._record, self._models, settings.steps, settings.local)
 
     def install(self) -> None:
@@ -36,7 +36,7 @@ class Recorder:
         if not settings.alone and not settings.local:
             made.note_ranks(self._record)
         if settings.alone or settings.local:
-            Rows(self._record, settings.batches).install()
+            RowRecorder(self._record, settings.batches).install()
         Writes(self._record, settings).install()
         self._steps.install()
         self._streams = text.install(self._record)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from ...ledger import script_line
 from .gradients import norms_of, number, plain, with_gradients
 from .made import line_of
-from .models import Models
+from .models import TrainedModels
 from .record import Record
 
 
@@ -29,7 +29,7 @@ class Steps:
     ``loss.item()`` and reads ``.grad`` would: a collective that looking takes is joined by all.
     """
 
-    def __init__(self, record: Record, models: Models, limit: int | None, local: bool) -> None:
+    def __init__(self, record: Record, models: TrainedModels, limit: int | None, local: bool) -> None:
         """Prepare.
 
         Args:

@@ -17,7 +17,7 @@ _PASSING_ON = ("ddp_patch.verify.", "ddp_patch.patches.loggers")  # what others 
 _DEPTH = 12  # frames between a stream and who writes to it
 
 
-class Noted(io.TextIOWrapper):
+class NotedStream(io.TextIOWrapper):
     """The stream itself, over the same buffer, which notes each line."""
 
     def __init__(self, stream: io.TextIOWrapper, name: str, record: Record) -> None:
@@ -93,7 +93,7 @@ def install(record: Record) -> list[Any]:
         stream = getattr(sys, attribute)
         if isinstance(stream, io.TextIOWrapper):
             stream.flush()
-            replaced = Noted(stream, name, record)
+            replaced = NotedStream(stream, name, record)
             setattr(sys, attribute, replaced)
             noted.append(replaced)
     return noted

@@ -17,11 +17,11 @@ from ..errors import LockstepError
 from ..ledger import script_line
 from ..trail import SLOTS, Trail, count_of
 from .agreement import Agreement
-from .attendance import Attendance
 from .crash import CrashHook
-from .divergence import Finding, Place, compare, message, went
+from .divergence import Finding, ReportedLocation, compare, message, went
 from .launcher import Placement
 from .peers import Peers
+from .rank_status import RankStatus
 from .side_by_side import table
 from .stuck import Stuck
 from .whereabouts import Whereabouts
@@ -34,12 +34,12 @@ _RAISE_WAIT = 2.0  # seconds, in which the script's thread comes out of a wait o
 _END_WAIT = 10.0  # seconds, in which a script that got the error ends
 
 
-class Watch:
+class DivergenceWatch:
     """What this rank knows of where all are."""
 
     def __init__(
         self,
-        attendance: Attendance,
+        rank_status: RankStatus,
         crash: CrashHook,
         placement: Placement,
         leave_at_once: Callable[[], object],
@@ -48,7 +48,7 @@ class Watch:
         """Begin to watch. Every rank comes here together.
 
         Args:
-            attendance: of this rank.
+            rank_status: of this rank.
             crash: shows the error where the script's thread cannot raise it.
             placement: of this rank.
             leave_at_once: ends this process.
@@ -57,17 +57,17 @@ class Watch:
         self.trail = Trail()
         self.trail.parted = self._came_elsewhere
         self.ending: Callable[[], None] = lambda: None  # called every second once the script's thread failed
-        self._attendance = attendance
+        self._rank_status = rank_status
         self._crash = crash
         self._rank = placement.rank
         self._size = placement.world_size
         self._leave_at_once = leave_at_once
         self._has_queue = has_queue
-        self._peers = Peers(attendance, self._rank, self.trail)
+        self._peers = Peers(rank_status, self._rank, self.trail)
         who = f"rank {self._rank} of {self._size}"
-        self.whereabouts = Whereabouts(self.trail, attendance, crash, self._rank, self._size)
+        self.whereabouts = Whereabouts(self.trail, rank_status, crash, self._rank, self._size)
         self._stuck = Stuck(crash, who, lambda: script_line(self.whereabouts.frame()))
-        self.agreement = Agreement(attendance, self.trail, self._peers.wake)
+        self.agreement = Agreement(rank_status, self.trail, self._peers.wake)
         self._told: object = None  # what this rank last told of where it is
         self._seen: object = None  # where it was at the last look
         self._since = self._asked = time.monotonic()  # when it came there; when the store was last asked
@@ -78,11 +78,11 @@ class Watch:
         self._failed_at: float | None = None  # when it got to know that another rank failed
         self._is_over = False
         self._process = os.getpid()
-        attendance.places = self.places
-        attendance.speaks = self._peers.speaks
-        attendance.move(self.whereabouts.own().told())
-        attendance.post("watch", b"")
-        attendance.collect("watch")  # all places are there, so that they can be read without waiting
+        rank_status.places = self.places
+        rank_status.speaks = self._peers.speaks
+        rank_status.move(self.whereabouts.own().told())
+        rank_status.post("watch", b"")
+        rank_status.collect("watch")  # all places are there, so that they can be read without waiting
         # Not threading's: the script counts its own threads. It is joined before the interpreter goes, which would
         # end it inside torch's code and so abort the process (CPython 3.11).
         self._running = _thread.allocate_lock()
@@ -95,7 +95,7 @@ class Watch:
             return  # a child of the script's own
         self.trail.end()
         self._peers.wake()
-        self._attendance.wait_for_the_end()
+        self._rank_status.wait_for_the_end()
 
     def stop(self) -> None:
         """Watch no more. Safe to call twice."""
@@ -130,12 +130,12 @@ class Watch:
         if self._crash.is_ending:
             self.ending()
             return _LOOK
-        is_mute = self._peers.is_stopped(self._attendance.holder)  # whoever asks the store waits without end
-        if self._attendance.failure is not None:
+        is_mute = self._peers.is_stopped(self._rank_status.holder)  # whoever asks the store waits without end
+        if self._rank_status.failure is not None:
             self._failed_at = self._failed_at or time.monotonic()
             if time.monotonic() - self._failed_at > _END_WAIT:
-                self._attendance.end_by_failure()
-        if self._attendance.out_of_step is not None:
+                self._rank_status.end_by_failure()
+        if self._rank_status.out_of_step is not None:
             return self._see_to_the_end()
         is_agreeing = False
         with contextlib.suppress(RuntimeError, ValueError):  # the store is gone, or holds what no rank wrote
@@ -153,17 +153,17 @@ class Watch:
         if finding is not None:
             line = "at the end" if self.trail.words[SLOTS] else script_line(self.whereabouts.frame())
             self._declare(finding, line, self.trail.depth > 0)
-        is_urgent = is_agreeing or self._attendance.out_of_step is not None or self._peers.gone
+        is_urgent = is_agreeing or self._rank_status.out_of_step is not None or self._peers.gone
         return _AT_ONCE if is_urgent else _LOOK
 
     def _through_the_store(self, state: object) -> Finding | None:
         if state != self._told:
             self._told = state
-            self._attendance.move(self.whereabouts.own().told())
+            self._rank_status.move(self.whereabouts.own().told())
             return None
         own = self.trail.words.tolist()
-        for rank, told in zip(self._neighbours, self._attendance.look(self._neighbours), strict=True):
-            finding = compare(own, Place.read(told).words, rank, self._rank)
+        for rank, told in zip(self._neighbours, self._rank_status.look(self._neighbours), strict=True):
+            finding = compare(own, ReportedLocation.read(told).words, rank, self._rank)
             if finding is not None:
                 return finding
         return None
@@ -180,7 +180,7 @@ class Watch:
             its = self.trail.others[rank].tolist()
             words = self._peers.last_words(rank)
             patience = _GONE_WAIT if words and not words.frames else 0.0
-            waits = count_of(own) > count_of(its) or still > patience or self._attendance.lost
+            waits = count_of(own) > count_of(its) or still > patience or self._rank_status.lost
             waits = waits or (self._has_queue and at_one_place > _END_WAIT)  # loss.item(), behind a collective
             if waits and not its[SLOTS]:
                 return Finding("gone", rank, count_of(own))
@@ -197,17 +197,17 @@ class Watch:
     def _came_elsewhere(self, rank: int) -> Exception:
         """Make the error for the script's thread, which is about to wait at another point than a rank of this host."""
         self._declare(Finding("elsewhere", rank, self.trail.count), script_line(), is_inside=True)
-        return self._attendance.told()
+        return self._rank_status.told()
 
     def _declare(self, finding: Finding, line: str, is_inside: bool) -> None:
         """Tell all ranks, in the same words."""
         own = self.whereabouts.own(line, is_inside)
         places = {self._rank: own}
-        if finding.kind == "stopped" and finding.rank == self._attendance.holder:
+        if finding.kind == "stopped" and finding.rank == self._rank_status.holder:
             self._declare_unasked(finding, places, line)
             return
         with contextlib.suppress(RuntimeError):
-            self._attendance.move(own.told())  # another rank may be finding the same
+            self._rank_status.move(own.told())  # another rank may be finding the same
             places = {**self.whereabouts.sides(finding), **places}
         if finding.kind in ("gone", "stopped"):
             places.update(self.whereabouts.seen_last(finding.rank, places))
@@ -216,20 +216,20 @@ class Watch:
         if finding.kind in ("elsewhere", "ended"):
             ranks = {rank: place.points() for rank, place in places.items()}
             said = f"{said}\n\n{table(ranks, finding.count)}".rstrip()
-        self._attendance.leave(said)
+        self._rank_status.leave(said)
         if finding.kind == "gone":
             self._say()  # now: the launcher is about to end this rank as well
         if finding.kind == "stopped":
             self._say()
             self._peers.resume(finding.rank)
 
-    def _declare_unasked(self, finding: Finding, places: Mapping[int, Place], line: str) -> None:
+    def _declare_unasked(self, finding: Finding, places: Mapping[int, ReportedLocation], line: str) -> None:
         """The same where the store is stopped: it has to go on before anybody is told, and this rank must not."""
-        self._attendance.out_of_step = message(
+        self._rank_status.out_of_step = message(
             finding, {**places, **self.whereabouts.seen_last(finding.rank, places)}, line
         )
         self._peers.resume(finding.rank)
-        self._attendance.leave(self._attendance.out_of_step)
+        self._rank_status.leave(self._rank_status.out_of_step)
         self._say()
 
     # --- the end of a job that cannot go on -------------------------------------------------------------------------
@@ -246,4 +246,4 @@ class Watch:
         return _AT_ONCE
 
     def _say(self) -> None:
-        self._crash(LockstepError, LockstepError(self._attendance.out_of_step), self.whereabouts.traceback())
+        self._crash(LockstepError, LockstepError(self._rank_status.out_of_step), self.whereabouts.traceback())

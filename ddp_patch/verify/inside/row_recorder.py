@@ -19,7 +19,7 @@ from .record import Record
 Batches = list[list[list[list[int]]]]  # of loaders, epochs, batches
 
 
-class Rows:
+class RowRecorder:
     """Notes the rows as samplers draw them, in the script's process, whoever loads them."""
 
     def __init__(self, record: Record, batches: str) -> None:

@@ -17,7 +17,7 @@ _SAMPLES = 1024
 _SMALL = 4096  # numbers of a tensor that is put back
 
 
-class Standing:
+class StateSnapshot:
     """What was found, and where."""
 
     def __init__(self) -> None:
@@ -51,15 +51,15 @@ class Standing:
         """Note whether a tensor wants a gradient."""
         self._flags.append((tensor, tensor.requires_grad))
 
-    def along_with(self, other: Standing) -> Standing:
+    def along_with(self, other: StateSnapshot) -> StateSnapshot:
         """Give one for what was found in both."""
-        both = Standing()
+        both = StateSnapshot()
         for name, found in vars(both).items():
             if isinstance(found, list):
                 found += vars(self)[name] + vars(other)[name]
         return both
 
-    def noted(self) -> Standing:
+    def noted(self) -> StateSnapshot:
         """Note how often each tensor was written to, and give this."""
         self._versions = [
             (tensor, tensor._version, tensor.detach().clone() if tensor.numel() <= _SMALL else None)

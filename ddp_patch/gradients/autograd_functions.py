@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch.nodes import named_after
 
 
-class Anchor(torch.autograd.Function):
+class TouchParameters(torch.autograd.Function):
     """A value that depends on every parameter and passes no gradient on: each gets an undefined one."""
 
     @staticmethod
@@ -27,32 +27,32 @@ class Anchor(torch.autograd.Function):
         return (None,) * ctx.count
 
 
-class Tie(torch.autograd.Function):
-    """Pass an output through, with the anchor as one more input; a backward that comes by arms DDP.
+class OutputHook(torch.autograd.Function):
+    """Pass an output through, with what touches all parameters as one more input; a backward that comes by arms DDP.
 
     Each output has a node of its own: a backward from one of them must not come by what only the others were made of.
     """
 
     @staticmethod
-    def forward(ctx: Any, sync: Any, anchor: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+    def forward(ctx: Any, sync: Any, touch: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
         """Give an output that shares memory with that of the forward."""
         ctx.set_materialize_grads(False)
-        ctx.sync, ctx.anchor, ctx.only_parameters = sync, anchor, only_parameters
+        ctx.sync, ctx.touch, ctx.only_parameters = sync, touch, only_parameters
         # detach, not view_as: a view made by a custom function refuses in-place writes.
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Say so, before any parameter is visited."""
-        ctx.sync.reached(ctx.anchor)
+        ctx.sync.reached(ctx.touch)
         return None, None, None, grads[0]
 
 
 # Bound here so that the guarded door for the scripts' own autograd functions does not slow our own.
-anchor: Callable[..., Tensor] = Anchor.apply
+touch_parameters: Callable[..., Tensor] = TouchParameters.apply
 
 
-def tie(sync: Any, anchor: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
+def hook_output(sync: Any, touch: Tensor, only_parameters: bool, output: Tensor) -> Tensor:
     """Pass an output through a node that is called like the one that it was computed by."""
-    tied: Tensor = named_after(output, Tie)(sync, anchor, only_parameters, output)
-    return tied
+    hooked: Tensor = named_after(output, OutputHook)(sync, touch, only_parameters, output)
+    return hooked

@@ -14,7 +14,7 @@ from .ownership import Ownership
 from .rank_zero import RankZero
 
 
-class Looks:
+class FileQueries:
     """Calls functions of ``os`` that change nothing."""
 
     def __init__(self, rank_zero: RankZero, ownership: Ownership, files: Files, disks: Disks) -> None:

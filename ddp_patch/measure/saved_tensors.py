@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer
 _AUTOGRAD: Any = torch._C._autograd  # torch 2.13; what torch.autograd.graph.saved_tensors_hooks stands on
 
 
-class _Held:
+class _SavedTensor:
     """Stands for a tensor in autograd's graph, and is gone as soon as the backward has used it."""
 
     def __init__(self, tensor: Tensor, gone: Callable[[], None] | None) -> None:
@@ -31,7 +31,7 @@ class _Held:
             self._gone()
 
 
-class Kept:
+class SavedTensors:
     """Counts in one step, through torch's hooks of saved tensors, which change no value."""
 
     def __init__(self) -> None:
@@ -100,18 +100,18 @@ class Kept:
 
         return disable
 
-    def _pack(self, tensor: Tensor) -> _Held:
+    def _pack(self, tensor: Tensor) -> _SavedTensor:
         # torch's documents: the tensor itself would be a reference cycle.
         with torch._C.DisableTorchFunctionSubclass():
             held = tensor.detach()
         key, size = _block(held)
         if not self._is_in or not size or key in self._apart:
-            return _Held(held, None)
+            return _SavedTensor(held, None)
         self._holders[key] += 1
         if self._holders[key] == 1:
             self._now += size
             self._peak = max(self._peak, self._now)
-        return _Held(held, lambda: self._gone(key, size))
+        return _SavedTensor(held, lambda: self._gone(key, size))
 
     def _gone(self, key: int, size: int) -> None:
         self._holders[key] -= 1
@@ -119,7 +119,7 @@ class Kept:
             self._now -= size
 
 
-def _unpack(held: _Held) -> Tensor:
+def _unpack(held: _SavedTensor) -> Tensor:
     return held.tensor
 
 

@@ -28,7 +28,7 @@ _FIRST = 64  # numbers of a tensor that are looked at
 _MOST = 200  # lines that are remembered
 
 
-class Told:
+class LocalNumbers:
     """What this rank has told whom."""
 
     def __init__(self, world: World, rates: Callable[[], list[float]]) -> None:

@@ -23,7 +23,7 @@ _TWICE = 0.5  # seconds, in which one of another launcher does
 _MOST = 3  # times that Ctrl-C is pressed and not heard until the job ends
 
 
-class Ended(SignalException):
+class EndedBySignal(SignalException):
     """The job is to end by a signal."""
 
     def __init__(self, number: int, by: signal.Signals) -> None:
@@ -37,7 +37,7 @@ class Ended(SignalException):
         self.number = number
 
 
-class Heeded:
+class ForwardedSignals:
     """A file that rank 0 writes and its agent reads."""
 
     def __init__(self, rank: int) -> None:
@@ -121,11 +121,11 @@ def passed_on() -> Iterator[None]:
             if number in ignored:
                 return
             if number not in handled and not (number in _OF_THE_SCRIPT and catches(pid, number)):
-                raise Ended(number, signal.Signals(number))
+                raise EndedBySignal(number, signal.Signals(number))
             if number == signal.SIGINT:
                 unheard[:] = [*(seen for seen in unheard if seen == runs), runs]
                 if len(unheard) == _MOST:
-                    raise Ended(number, signal.SIGKILL)
+                    raise EndedBySignal(number, signal.SIGKILL)
                 if len(unheard) == _MOST - 1:
                     os.write(2, b"\nddp_patch: the script has not come to handle Ctrl-C. Once more ends it at once.\n")
             told.append(int(number))

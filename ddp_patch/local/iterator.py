@@ -10,16 +10,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..batch.world import World
-from ..diagnosis.lockstep import length
+from ..diagnosis.first_batches import length
 from ..errors import BatchError
 from ..ledger import script_line
 from .batches import DealtBatches, TakenBatches
-from .models import Models
+from .models import LocalModels
 from .samplers import Dealt, is_torchs
 from .weights import Share
 
 
-class Rows:
+class LocalIterator:
     """A loader's iterator: what it yields are this rank's rows."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Rows:
         iterator: Any,
         shadow: DataLoader[Any],
         world: World,
-        models: Models,
+        models: LocalModels,
         name: str,
         epoch: int,
         surround: Callable[[], AbstractContextManager[None]],
@@ -60,7 +60,7 @@ class Rows:
         self._normalized_before = models.statistics.met
         models.weights.begins()
 
-    def __iter__(self) -> Rows:
+    def __iter__(self) -> LocalIterator:
         """An iterator is its own iterator."""
         return self
 

@@ -15,13 +15,13 @@ from .averages import align
 from .conversions import Conversions
 from .gradients import GradientSync, Loss
 from .loss_scale import LossScale
-from .nested import Nested
+from .nested_backwards import NestedBackwards
 from .parameter_hooks import ParameterHooks
+from .pending_gradients import PendingGradients
 from .tuning import Tuning
-from .unsettled import Unsettled
 
 
-class Backwards:
+class BackwardPasses:
     """Tells every replica when a backward begins and ends, and when its gradients are looked at."""
 
     def __init__(self, world: World, group: Callable[[], Any], tuning: Tuning) -> None:
@@ -39,11 +39,11 @@ class Backwards:
         self.hooks = ParameterHooks(lambda: self.running, self._shares, world, self.loss_scale)
         self._assumption = Assumption(world, self.hooks)
         self._syncs: list[GradientSync] = []
-        self.nested = Nested(world, self._syncs, self.loss_scale)
+        self.nested = NestedBackwards(world, self._syncs, self.loss_scale)
         self._late: list[GradientSync] = []  # let go while a graph of theirs was alive, which a backward came to
         self._gone: dict[int, weakref.ref[Any]] = {}  # parameters of those: such a graph gives a rank's share
         self._conversions = Conversions(self._converted)
-        self.unsettled = Unsettled()
+        self.unsettled = PendingGradients()
         self.when_stepped: Callable[[Any], None] = lambda optimizer: None
         self.running = False
         self._stepping: Any = None  # the optimizer that is

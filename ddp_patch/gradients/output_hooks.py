@@ -1,4 +1,7 @@
-"""Ties a forward's outputs to the anchor, in whichever form they hold their graph."""
+"""Hooks a forward's outputs, in whichever form they hold their graph.
+
+A backward that comes by one of them touches all parameters.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +11,53 @@ import torch
 from torch import Tensor
 
 from ..batch.forms import to_local
-from ..batch.nodes import note_untied
+from ..batch.nodes import note_unhooked
 from ..batch.pending_tensor import PendingTensor, passed_on
 from ..batch.tensor import BatchTensor
 from ..structure import leaves
-from .anchors import tie
+from .autograd_functions import hook_output
 
 
-class Ties:
+class OutputHooks:
     """Outputs of one forward, each passed through a node that arms DDP when a backward comes by."""
 
-    def __init__(self, sync: Any, anchor: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
-        """Tie them.
+    def __init__(self, sync: Any, touch: Tensor, only_parameters: bool, forms: list[Tensor]) -> None:
+        """Hook them.
 
         Args:
             sync: is told when a backward comes by.
-            anchor: depends on every parameter.
+            touch: what ``touch_parameters`` gave.
             only_parameters: nothing that came in as an argument wants a gradient.
             forms: of those that want a gradient.
         """
         held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
-            tied = [tie(sync, anchor, only_parameters, form) for form in held.values()]
-            for form, node in zip(held.values(), tied, strict=True):
+            hooked = [hook_output(sync, touch, only_parameters, form) for form in held.values()]
+            for form, node in zip(held.values(), hooked, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)
-        if tied and anchor.grad_fn is not None and tied[0].grad_fn is not None:
-            # Backward visits what was made last first: the anchor goes before the rest of this forward, so that a
+        if hooked and touch.grad_fn is not None and hooked[0].grad_fn is not None:
+            # Backward visits what was made last first: it goes before the rest of this forward, so that a
             # bucket of gradients leaves as soon as it is full.
-            anchor.grad_fn._set_sequence_nr(tied[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
-        for form, node in zip(held.values(), tied, strict=True):
-            note_untied(node, form)
+            touch.grad_fn._set_sequence_nr(hooked[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
+        for form, node in zip(held.values(), hooked, strict=True):
+            note_unhooked(node, form)
         self._held = held
-        self._tied = dict(zip(held, tied, strict=True))
+        self._hooked = dict(zip(held, hooked, strict=True))
 
     def of(self, leaf: Any) -> Any:
-        """The tied form of an output."""
-        if isinstance(leaf, BatchTensor) and any(id(form) in self._tied for form in leaf.forms):
-            return leaf.with_forms(self._tied)
-        return self._tied.get(id(leaf), leaf)
+        """The hooked form of an output."""
+        if isinstance(leaf, BatchTensor) and any(id(form) in self._hooked for form in leaf.forms):
+            return leaf.with_forms(self._hooked)
+        return self._hooked.get(id(leaf), leaf)
 
 
-def to_be_tied(output: Any, sync: Any) -> list[Tensor]:
+def outputs_to_hook(output: Any, sync: Any) -> list[Tensor]:
     """Give the forms of a forward's outputs that want a gradient.
 
     Args:
         output: of the forward.
-        sync: is told when a backward comes by. What left a forward on rows was tied to it there.
+        sync: is told when a backward comes by. What left a forward on rows was hooked there.
     """
     forms: list[Tensor] = []
     for _, leaf in leaves(output):

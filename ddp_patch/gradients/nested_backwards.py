@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ..batch.world import World
 from .averages import average
+from .grad_watch import grad_of, set_grad
 from .gradients import GradientSync
 from .graphs import leaves_of
 from .loss_scale import LossScale
-from .watch import grad_of, set_grad
 
 
-class Nested:
+class NestedBackwards:
     """What parameters got from backwards inside of one that DDP waits for."""
 
     def __init__(self, world: World, syncs: list[GradientSync], scale: LossScale) -> None:

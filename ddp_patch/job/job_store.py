@@ -20,7 +20,7 @@ _PIECE = 4 * 2**20  # bytes; the store takes 8 MiB as one value, and drops the c
 _CUT = b"\x00ddp_patch, in pieces: "  # before their number, in place of a value that is cut
 
 
-class Board:
+class JobStore:
     """This rank's side of it."""
 
     def __init__(self, rank: int, world_size: int, timeout: timedelta, is_over: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from ..state import State
 from ..structure import leaves
 
 
-class Rows:
+class RowCounter:
     """Counts them, and clocks the loaders of a script that runs alone."""
 
     def __init__(self, ranks: int) -> None:

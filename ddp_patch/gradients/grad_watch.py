@@ -26,7 +26,7 @@ def with_grad(parameters: Iterable[Tensor]) -> Iterator[bool]:
     return map(operator.is_not, map(grad_of, parameters), itertools.repeat(None))
 
 
-class Watch:
+class GradWatch:
     """Calls ``before_reading(tensor)`` before a gradient is read, while it is on."""
 
     def __init__(self, before_reading: Callable[[Tensor], None]) -> None:

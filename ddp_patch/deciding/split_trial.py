@@ -33,15 +33,15 @@ _KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kerne
 
 def note_hook() -> None:
     """Note that a forward registers a hook on an activation, if this is a trial."""
-    if Trial.running is not None:
-        Trial.running.hooked = Trial.running.hooked or model_line()
+    if SplitTrial.running is not None:
+        SplitTrial.running.hooked = SplitTrial.running.hooked or model_line()
 
 
-class Trial(TorchDispatchMode):
+class SplitTrial(TorchDispatchMode):
     """Random numbers become constants, so that rows and whole draw alike; readings of values are noted."""
 
     _DRAWS = ("rand", "normal", "bernoulli", "uniform", "exponential", "geometric", "cauchy", "poisson", "multinomial")
-    running: ClassVar[Trial | None] = None
+    running: ClassVar[SplitTrial | None] = None
 
     def __init__(self, module: nn.Module, batch: Iterable[Tensor] = ()) -> None:
         """Note nothing yet.
@@ -65,13 +65,13 @@ class Trial(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         """Begin to note."""
-        Trial.running = self
+        SplitTrial.running = self
         self._copies.__enter__()  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Note no more."""
-        Trial.running = None
+        SplitTrial.running = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._copies.__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -114,7 +114,7 @@ class Trial(TorchDispatchMode):
         """Whether random numbers were drawn."""
         return bool(self._draws)
 
-    def drew_beside(self, whole: Trial) -> str:
+    def drew_beside(self, whole: SplitTrial) -> str:
         """Give the line that draws something which has one shape for some rows and for all: it is not of the batch.
 
         Args:
@@ -164,7 +164,7 @@ class _Copies(TorchFunctionMode):
     _SIZES = ("numel", "nelement")  # of which nobody can tell how it depends on the number of rows
     _SHAPES = ("size", "__len__")
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: SplitTrial) -> None:
         super().__init__()
         self._trial = trial
 

@@ -19,7 +19,7 @@ _BY_HAND = {Role.TENSOR_PARALLEL, Role.RPC}
 
 
 @dataclass(frozen=True)
-class Called:
+class CallSite:
     """One call in a file."""
 
     name: str  # the last part of what is called
@@ -29,7 +29,7 @@ class Called:
 
 
 @dataclass
-class Said:
+class FileSummary:
     """What one file says."""
 
     imports: set[Path] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Said:
     foreign: set[str] = field(default_factory=set)  # those of them that are no files of this call
     roles: frozenset[Role] = frozenset()
     words: set[str] = field(default_factory=set)
-    calls: list[Called] = field(default_factory=list)
+    calls: list[CallSite] = field(default_factory=list)
     functions: set[str] = field(default_factory=set)  # that it defines
     classes: dict[str, set[str]] = field(default_factory=dict)  # that it defines, to their methods
     made: dict[str, str] = field(default_factory=dict)  # variables, to what made them: ``solver`` to ``core.Solver``
@@ -47,14 +47,14 @@ class Said:
     seeds_by_rank: bool = False
 
 
-def heard(place: Path, known: Collection[Path]) -> Said:
+def heard(place: Path, known: Collection[Path]) -> FileSummary:
     """Read what one of the files of a call says.
 
     Args:
         place: of the file.
         known: the places of all files of the call.
     """
-    said = Said()
+    said = FileSummary()
     modules: set[str] = set()
     stars: set[str] = set()
     imported = said.bound
@@ -71,7 +71,7 @@ def heard(place: Path, known: Collection[Path]) -> Said:
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             receiver = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
             if receiver != "super":  # what a class above does
-                said.calls.append(Called(name, receiver, is_guarded, around))
+                said.calls.append(CallSite(name, receiver, is_guarded, around))
             said.trains |= name == "backward" and name not in around
             said.seeds_by_rank |= "seed" in name.lower() and "rank" in "".join(map(ast.dump, node.args)).lower()
         elif isinstance(node, ast.keyword):

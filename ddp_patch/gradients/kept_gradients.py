@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .watch import grad_of, with_grad
+from .grad_watch import grad_of, with_grad
 
 _SETTLED = 4  # backwards of a DDP, after which its buckets stay where they are
 _holders: Any = torch._C._storage_Use_Count  # of a storage: tensors that share it, and Python (torch 2.13)
 
 
-class Kept:
+class KeptGradients:
     """Sees what the script keeps of one model's gradients."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from .layout import Place
+from .layout import RowPlacement
 
-_Dims = Mapping[str, Place | None]  # of results, by path
+_Dims = Mapping[str, RowPlacement | None]  # of results, by path
 _MOST = 4096  # forms of calls, of which a script with lengths of many kinds may have any number
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedCall:
     """A call of a function, tried on rows."""
 
     dims: _Dims | None  # where results have their rows; None if they need the whole batch
@@ -21,20 +21,20 @@ class Tried:
 
 
 @dataclass
-class Tries:
+class TriedCalls:
     """Calls of a session, by their forms, the same on every rank."""
 
     # Tries a function with its arguments on every rank, given whether that is of interest on this one.
-    agreed: Callable[..., Tried] = lambda func, args, kwargs, asked: Tried(None)
-    _known: dict[Hashable, Tried] = field(default_factory=dict)
+    agreed: Callable[..., TriedCall] = lambda func, args, kwargs, asked: TriedCall(None)
+    _known: dict[Hashable, TriedCall] = field(default_factory=dict)
     _sighted: set[Hashable] = field(default_factory=set)
 
-    def seen(self, form: Hashable | None) -> Tried | None:
+    def seen(self, form: Hashable | None) -> TriedCall | None:
         """What such a call does; None where that is not known, or is another thing in each."""
         its = self._known.get(form)
         return its if its is not None and its.lasts else None
 
-    def note(self, form: Hashable | None, tried: Tried) -> None:
+    def note(self, form: Hashable | None, tried: TriedCall) -> None:
         """Keep what was seen of a call. All ranks come here."""
         if form is not None and len(self._known) < _MOST:
             self._known[form] = tried

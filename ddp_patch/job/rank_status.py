@@ -13,7 +13,7 @@ from torch.distributed import DistError
 
 from ..errors import LockstepError
 from ..ledger import script_line
-from .board import Board
+from .job_store import JobStore
 
 _EXIT_WAIT = 30.0  # seconds
 _FAILURE_WAIT = 3.0  # seconds, in which ranks that fail at the same point do so
@@ -29,7 +29,7 @@ _FAILED = "\x01"  # before the words of a rank that ends by itself
 _ADVICE = "Leave such rows out of the dataset."
 
 
-class Attendance(Board):
+class RankStatus(JobStore):
     """What this rank tells the others while they may be elsewhere in the script."""
 
     def __init__(self, rank: int, world_size: int, timeout: float, holder: int | None = None) -> None:

@@ -50,7 +50,7 @@ def values_of(name: str, size: int) -> tuple[Any, ...]:
     return (25.0, *smaller, *whole)
 
 
-class Trial:
+class OptionTrial:
     """What is tried for one model."""
 
     def __init__(self, options: Options, size: int) -> None:

@@ -15,7 +15,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 _Pair = tuple[object, ast.expr]  # under which constant, if that is known; what
 
 
-class Held(Bindings):
+class ContainerBindings(Bindings):
     """Names, and containers of what they hold: ``loaders[phase]``, ``for name, loader in loaders.items()``."""
 
     def __init__(self, script: Script, folder: Path | None = None) -> None:

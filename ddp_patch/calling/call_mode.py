@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class How(Enum):
+class CallMode(Enum):
     """What a module computes on."""
 
     ROWS = "this rank's rows"

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .accumulation import AccumulationSchedule
-from .watch import Watch
+from .grad_watch import GradWatch
 
 
-class Waiting(Protocol):
+class HasPendingGradients(Protocol):
     """Parameters whose gradients may have to be averaged."""
 
     pending: bool
@@ -22,22 +22,22 @@ class Waiting(Protocol):
         """Average them."""
 
 
-class Unsettled:
+class PendingGradients:
     """Knows whose gradients wait to be averaged, and has that done when somebody looks."""
 
     def __init__(self) -> None:
         """Start with none."""
-        self._watch = Watch(self._before_reading)
+        self._watch = GradWatch(self._before_reading)
         self.first: Callable[[], None] | None = None  # called once, when some gradient waits for the first time
-        self.waiting: dict[int, Waiting] = {}
+        self.waiting: dict[int, HasPendingGradients] = {}
         """Whose gradients wait, by parameter."""
 
-    def settle(self, sync: Waiting) -> None:
+    def settle(self, sync: HasPendingGradients) -> None:
         """Make the gradients of a replica global."""
         sync.settle()
         self.note(sync)
 
-    def note(self, sync: Waiting) -> None:
+    def note(self, sync: HasPendingGradients) -> None:
         """Watch reads of gradients while some are pending."""
         if sync.pending:
             if self.first is not None:

@@ -22,7 +22,7 @@ _MOST_LINKED = 256  # entries; a folder with more holds much else, as /tmp does
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFolder:
     """Where one run takes place."""
 
     folder: Path  # the working folder
@@ -55,7 +55,7 @@ class Place:
         return sorted(name for name, state in _files(self.folder) if self.before.get(name) != state)
 
 
-def prepare(root: Path, working: Path, script: Path, changed: Collection[str] = ()) -> Place:
+def prepare(root: Path, working: Path, script: Path, changed: Collection[str] = ()) -> RunFolder:
     """Make the folder of a run.
 
     Args:
@@ -74,7 +74,7 @@ def prepare(root: Path, working: Path, script: Path, changed: Collection[str] = 
     for place in {above or working, *([] if script.is_relative_to(working) else [script.parent])}:
         _link_above(root, place)
     originals = {path: _state(Path(path)) for path in linked.values()}
-    return Place(folder, _under(root, script), linked, copies.kept, dict(_files(folder)), originals)
+    return RunFolder(folder, _under(root, script), linked, copies.kept, dict(_files(folder)), originals)
 
 
 def _under(root: Path, path: Path) -> Path:
