@@ -86,7 +86,7 @@ class Session(Once):
         forwards = self.replicas.forwards
         world.computes_rows = lambda: forwards.computes_rows
         world.keeps_global = functools.partial(forwards.keeps_global, self.replicas.backwards.trains)
-        world.tries.agreed = generic.agreed
+        world.unruled_calls.agreed = generic.agreed
         world.own_draws = self.replicas.stream.entered
         world.trains = lambda tensor: id(tensor) in self.replicas.trained.ids()
         grow = self.options.batch == "per_device"

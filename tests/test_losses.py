@@ -179,11 +179,11 @@ def looked_at_late():
     summed, asked, unasked = (model(x).pow(2).mean() for _ in range(3))
     summed.backward()
     optimizer.step()
-    World.current.asking = True
+    World.current.is_prompting = True
     names = dir(asked)
     with pytest.raises(ddp_patch.BatchError):
         asked.item()
-    World.current.asking = False
+    World.current.is_prompting = False
     said = ["backward" in names, asked.item()]
     ddp_patch.disable()
     said += [f"{summed:.6f}", summed.item()]

@@ -34,8 +34,8 @@ class Collectives(ABC):
     group: dist.ProcessGroup
     ledger: Ledger
     gathers_flat: bool
-    alone: bool
-    at_work: Any
+    skips_collectives: bool
+    working_for: Any
     observation: Any
     post: Callable[[str, bytes], None]
     collect: Callable[[str], list[bytes]]
@@ -74,7 +74,7 @@ class Collectives(ABC):
 
     def all_gather_rows(self, rows: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Concatenate the ranks' rows in row order along ``layout.dim``."""
-        if self.alone:  # some ranks alone may come here: a single row fits where several do not
+        if self.skips_collectives:  # some ranks alone may come here: a single row fits where several do not
             raise Refused("its forward looks at rows of other ranks, in a batch that it was not given")
         # Bytes travel: gloo has no all_gather of bool, complex or 8-bit floats.
         own = rows.detach().movedim(layout.dim, 0).resolve_conj().resolve_neg().contiguous()
@@ -100,7 +100,7 @@ class Collectives(ABC):
         # Detached: a view that a backend still has would look as if the script had it.
         gathered = whole.detach().view(-1).view(torch.uint8) if fits else sent.new_empty(self.size * sent.numel())
         parts = gathered.view(self.size, -1).unbind()
-        self.ledger.gathered(named(self.at_work), sent.numel())
+        self.ledger.gathered(named(self.working_for), sent.numel())
         with self.collective("a gather of a batch", sent.numel()):
             if self.gathers_flat:
                 dist.all_gather_single(gathered, sent, group=self.group)

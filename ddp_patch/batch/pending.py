@@ -75,7 +75,7 @@ class PendingReduction:
                 "A loss is looked at for the first time after ddp_patch.disable(), when its rows are no longer summed. "
                 "Look at it before: value = loss.item()."
             )
-        if self._sum is None and World.get().alone:
+        if self._sum is None and World.get().skips_collectives:
             return (self.part[0] / self.expected).to(self.dtype)
         if self._sum is None:
             self.arrived(World.get().all_reduce(self.part))
@@ -194,7 +194,7 @@ def meet(reductions: list[PendingReduction]) -> None:
     left = [reduction for reduction in reductions if reduction.is_open]
     if (
         len(left) < 2
-        or World.get().alone
+        or World.get().skips_collectives
         or len({(reduction.part.dtype, reduction.part.device) for reduction in left}) > 1
     ):
         return

@@ -178,7 +178,7 @@ def pending_reduction(
     reduction = PendingReduction(partial, count, divisor, dtype)
     if partial.is_complex() and partial.requires_grad:
         return all_reduce(partial) / divisor if count is None else all_reduce(partial) / all_reduce(count)
-    if not partial.is_floating_point() and seen is None and not World.get().alone:
+    if not partial.is_floating_point() and seen is None and not World.get().skips_collectives:
         return reduction.wait()  # a count, which torch's functions may take for a size without a word
     # The node, and not the rows: logits, say, which need not stay.
     reduction.of = rows.grad_fn if rows is not None and partial.requires_grad else None

@@ -165,7 +165,7 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     operation, before = 0, None
     if world is not None:
         operation = world.operations = world.operations + 1
-        before, world.at_work = world.at_work, func
+        before, world.working_for = world.working_for, func
     try:
         result = rule(func, args, kwargs)
         if result is NotImplemented:
@@ -182,7 +182,7 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         raise
     finally:
         if world is not None:
-            world.at_work = before
+            world.working_for = before
     if result is NotImplemented:
         from .redealt import dealt_alike  # noqa: PLC0415 — made of batches
 

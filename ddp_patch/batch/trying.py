@@ -48,7 +48,7 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function that has no rule."""
     world = World.get()
     form = _form(func, args, kwargs)
-    known = world.tries.seen(form)
+    known = world.unruled_calls.seen(form)
     if known is not None and known.dims is not None:
         _meet(world, args, kwargs, known)
         cut = {id(leaf) for path, leaf in leaves((args, kwargs)) if path in known.cut} if known.cut else set()
@@ -65,10 +65,10 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return None
         if world.observation is not None:
             tried = world.observation.tried(func, args, kwargs, is_dense and form is not None)
-        elif gathers and is_dense and world.tries.is_due(form):
-            tried = world.tries.agreed(func, args, kwargs, True)
+        elif gathers and is_dense and world.unruled_calls.is_due(form):
+            tried = world.unruled_calls.agreed(func, args, kwargs, True)
         if tried is not None and is_dense:
-            world.tries.note(form, tried)
+            world.unruled_calls.note(form, tried)
         if tried is None or tried.dims is None:
             return None
         return _dealt(result, tried.dims, batches, whole=True)

@@ -66,11 +66,11 @@ class World(Collectives):
 
     observation: Observation | None = None  # of a forward that computes on batches
 
-    at_work: Any = None  # the function, or what else in words, that ranks gather batches for
-    repeats: bool = False  # what it computes, every rank computes
+    working_for: Any = None  # the function, or what else in words, that ranks gather batches for
+    is_replicated: bool = False  # what it computes, every rank computes
 
     reductions: Any = None  # the losses of a forward that computes rows
-    alone: bool = False  # a trial computes rows: ranks do not meet, and the value of a sum does not matter
+    skips_collectives: bool = False  # a trial computes rows: ranks do not meet, and the value of a sum does not matter
 
     # This thread is in a dataset or a collate function that no other rank runs.
     reading: ContextVar[bool] = field(default_factory=lambda: ContextVar("reading", default=False))
@@ -80,13 +80,13 @@ class World(Collectives):
 
     # A trial of a model: what it does to the world outside is left out.
     muted: ContextVar[bool] = field(default_factory=lambda: ContextVar("muted", default=False))
-    said: list[str] = field(default_factory=list)  # what would have been written to files or logged
+    muted_effects: list[str] = field(default_factory=list)  # what would have been written to files or logged
 
     computes_rows: Callable[[], bool] = lambda: False  # a model does, now
-    tries: TriedCalls = field(default_factory=TriedCalls)  # functions without a rule
+    unruled_calls: TriedCalls = field(default_factory=TriedCalls)  # functions without a rule
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
-    asking: bool = False  # rank 0 asks its user, and the other ranks wait
+    is_prompting: bool = False  # rank 0 asks its user, and the other ranks wait
 
     current: ClassVar[World | None] = None
     is_child: ClassVar[bool] = False  # of a rank's process, as a worker is
@@ -154,21 +154,21 @@ class World(Collectives):
             what: a function, or what else in words.
         """
         self.ledger.saw_whole(named(what))
-        before = self.at_work, self.repeats
-        self.at_work, self.repeats = what, True
+        before = self.working_for, self.is_replicated
+        self.working_for, self.is_replicated = what, True
         try:
             yield
         finally:
-            self.at_work, self.repeats = before
+            self.working_for, self.is_replicated = before
 
     @contextmanager
     def working_on_rows(self, what: Any) -> Iterator[None]:
         """Surround a function that computes this rank's rows of batches."""
-        before, self.at_work = self.at_work, what
+        before, self.working_for = self.working_for, what
         try:
             yield
         finally:
-            self.at_work = before
+            self.working_for = before
 
     @contextmanager
     def reducing(self, reductions: Any) -> Iterator[Any]:
@@ -193,7 +193,7 @@ class World(Collectives):
         refused = self.explain(None)
         if refused is not None:
             raise refused
-        if self.asking:
+        if self.is_prompting:
             raise BatchError(
                 "While a person types, as for the names that Tab completes, the ranks cannot compute on batches."
             )

@@ -7,8 +7,6 @@ Calls of that form then run on rows.
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 import weakref
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -17,24 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..batch.packed import PackedRows
-from ..batch.sizes import BatchSize, numbers
-from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call, described
 from ..calling.census import Census, ModuleContents
 from ..calling.entry import Entry, enter
-from ..calling.rows import as_batches, detached, writing_back
-from ..structure import leaves, map_leaves
-from .agreed import agreed, muted
-from .arguments import AsGiven
+from ..structure import leaves
+from .agreed import agreed
 from .call_forms import First, Form, Forms
 from .dimensions import Dimensions, WorkCounter
 from .fingerprint import Fingerprints
-from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
-from .observing import is_of_batches, observation, observed, restored_if_it_fails, told_by, untouched
-from .probe import SplitDecision, decide, is_of_machine
+from .observed_call import ObservedCall
+from .observing import is_of_batches, told_by
+from .probe import SplitDecision
+from .trial_run import is_of_machine
 from .unobserved import Unobserved
 
 
@@ -125,75 +119,37 @@ class SplitDecisions:
         if call.vector:
             return self._tried(call, entry, rows)
         known = forms.known.get(form)  # for other sizes
+        is_to_be_tried = known is None or (known.is_sized and _sized(entry) not in known.totals)
         layers = self._census.of(call.module).layers
-        args, kwargs = as_batches(call.args, call.kwargs, entry)
-        # Copied now, since forward may write to its arguments.
-        tried = None
-        if known is None or (known.is_sized and _sized(entry) not in known.totals):
-            tried = detached((args, kwargs)), detached((entry.args, entry.kwargs))
-        guards, generators = self.fingerprints.guards(call.module), self.fingerprints.generators(call)
-        seen = observation(call, entry.layout, lambda: guards.noted(leaves((args, kwargs))))
-        as_given, before = AsGiven(call, (args, kwargs)), guards.noted(leaves((args, kwargs)))
-        if guards.is_truncated:
-            seen.tied(*MORE_THAN_WATCHED)
-        if any(isinstance(leaf, PackedRows) for _, leaf in leaves((args, kwargs))):
-            seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
-        wrote: list[torch.Tensor] = []
+        observed = ObservedCall(self._world, self.fingerprints, call, entry, layers, is_to_be_tried)
         work = WorkCounter()  # type: ignore[no-untyped-call]
-        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, BatchTensor)]
         try:
-            with (
-                writing_back(call.args, call.kwargs, (args, kwargs), wrote),
-                restored_if_it_fails(layers, seen, generators, as_given),
-                observed(self._world, seen),
-                work if entry.is_scripts_own else nullcontext(),
-            ):
-                result = call.run(*args, **kwargs)
+            result = observed.run(work if entry.is_scripts_own else nullcontext())
         except Exception as error:
-            if not is_of_batches(error, seen):
+            if not is_of_batches(error, observed.seen):
                 raise
             if is_of_machine(error):  # on some ranks only, perhaps
                 self._world.compare_failures(error, f"the first call of {described(call.module)}")
             # Batches are refused, or what nothing is known of got too many rows. Rows may do, or it is raised again.
             error.__traceback__ = error.__context__ = None  # which keep activations
             forms.fail_on_batches = True
-            return self._tried(call, entry, rows, CallMode.WHOLE, before)
-        if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
-            result = map_leaves(numbers, result)
-        told = as_given.containers.told(result)
-        result = as_given.containers.returned(told)
-        seen.check_kept(told, batches)
-        if wrote:
-            seen.tied("its forward writes to an argument, which is no batch of a loader", "Return a new tensor instead")
-        changed = before.was_written_to()
+            return self._tried(call, entry, rows, CallMode.WHOLE, observed.before)
         is_alike = self.fingerprints.of(call.module, self._census.of(call.module))[1] == form[0][1]
-        if changed or not is_alike:
-            seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
         # On every rank or on none: a trial may need all of them.
-        again = changed and is_alike and form not in forms.rebound
-        every = [given[0] for given in self._world.share([[seen.mixing, again]])]
+        again = observed.changed(is_alike) and is_alike and form not in forms.rebound
+        every = [given[0] for given in self._world.share([[observed.seen.mixing, again]])]
         mixing = next((its for its, _ in every if its is not None), None)
         if mixing is not None:
             decision = SplitDecision(CallMode.BATCHES, mixing)
-        elif tried is not None:
-            with muted(self._world), untouched(layers), as_given.containers.as_before():
-                decision = decide(call.module, *tried, entry.layout.rows(self._world.rank), seen, generators=generators)
-            if before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
-                before.put_back()
-                decision = SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
-            if decision.how is CallMode.ROWS and seen.unknown:
-                why = f"{decision.reason}, though {', '.join(seen.unknown)} ..."
-                decision = dataclasses.replace(decision, reason=why)
         else:
-            assert known is not None
-            decision = known.decision
-        decision = agreed(self._world, told_by(told, entry, decision, seen))
+            decision = observed.tried() if known is None or is_to_be_tried else known.decision
+        decision = agreed(self._world, told_by(observed.told, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(may for _, may in every):
             forms.rebound.add(form)
         else:
-            self._settle(call, form, decision, entry, seen.is_sized)
+            self._settle(call, form, decision, entry, observed.seen.is_sized)
         if entry.is_scripts_own and call.dim is None:
             entries = sum(
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)

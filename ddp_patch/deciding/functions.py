@@ -25,7 +25,7 @@ from ..batch.world import World
 from ..calling.comparison import close
 from ..generators import same_draws
 from ..structure import leaves, map_leaves
-from .probe import is_of_machine
+from .trial_run import is_of_machine
 
 _FEW = 4  # rows, of which gradients are seen to be sums: their function was seen to keep all rows apart
 _LARGE = 1e3  # of gradients: a backward that clamps those of parameters may leave small ones as they are

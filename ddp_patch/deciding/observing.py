@@ -30,8 +30,9 @@ from ..gradients.graphs import comes_from
 from ..structure import leaves, leaves_below, strided
 from .arguments import AsGiven
 from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED, Guards
-from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision, is_of_machine
+from .probe import DRAW_OUTSIDE, OWN_DRAWS, SplitDecision
 from .state_snapshot import StateSnapshot
+from .trial_run import is_of_machine
 from .walk import OF_TORCH
 
 OTHER_ROWS = "its outputs have other rows than the batch"
@@ -51,7 +52,7 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
     return Observation(
         lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
         layout,
-        World.get().tries.agreed,
+        World.get().unruled_calls.agreed,
         lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
     )
 

@@ -145,7 +145,7 @@ class SplitTrial(TorchDispatchMode):
     def refuse_mixed(given: list[Tensor]) -> None:
         """Refuse rows beside a batch that the forward was not given: a single row fits any, and ranks would part."""
         batches = sum(isinstance(tensor, BatchTensor) for tensor in given)
-        if 0 < batches < len(given) and World.get().alone:
+        if 0 < batches < len(given) and World.get().skips_collectives:
             raise Refused("its forward computes with a batch that it was not given")
 
     def _are_constant(self, given: list[Tensor]) -> bool:

@@ -14,8 +14,9 @@ from ..calling.rows import Arguments, as_batches, detached, first_rows, whole_ar
 from .agreed import agreed, muted
 from .fingerprint import Fingerprints
 from .observing import of_few_rows, untouched
-from .probe import SplitDecision, decide, is_of_machine
+from .probe import SplitDecision, decide
 from .state_snapshot import StateSnapshot
+from .trial_run import is_of_machine
 
 _ROWS_TRIED = 4
 

@@ -60,7 +60,7 @@ class Lockstep:
         """Tell whether a trial is running, which writes nothing, and keep what it would have written."""
         is_muted = self._world.muted.get()
         if is_muted:
-            self._world.said.append(str(said))
+            self._world.muted_effects.append(str(said))
         return is_muted
 
     def is_acting(self) -> bool:

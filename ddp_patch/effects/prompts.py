@@ -58,9 +58,9 @@ class Prompts:
             self._for_all = before
 
     def _asked(self, real: Callable[[], Any]) -> Any:
-        self._world.asking = True
+        self._world.is_prompting = True
         try:
             with self._alone():
                 return real()
         finally:
-            self._world.asking = False
+            self._world.is_prompting = False

@@ -59,7 +59,7 @@ class AppliedFunctions:
         is_recalled = self._replicas.recall.is_on  # in the part of a backward that computes a forward again
         if world.observation is not None or forwards.inside or (self._replicas.backwards.is_busy and not is_recalled):
             return None
-        if World.current is not world or world.alone or world.muted.get() or world.reading.get():
+        if World.current is not world or world.skips_collectives or world.muted.get() or world.reading.get():
             return None
         if not all(isinstance(arg, _GIVEN) for arg in args) or _MADE_IN_CALLS in function.__qualname__:
             return None

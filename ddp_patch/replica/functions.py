@@ -60,7 +60,7 @@ class Functions:
         return (
             self._replicas.is_at_work()
             or world.observation is not None
-            or world.alone
+            or world.skips_collectives
             or world.muted.get()
             or world.reading.get()
             or world.fetching.get()

@@ -12,8 +12,8 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.rows import detached, whole_arguments
 from ..deciding.copies import trial_copy
-from ..deciding.probe import undisturbed
 from ..deciding.split_trial import SplitTrial
+from ..deciding.trial_run import undisturbed
 from ..errors import BatchError
 from ..structure import leaves, map_leaves
 from .forwards import ON_WHOLE

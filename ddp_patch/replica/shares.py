@@ -64,7 +64,7 @@ class _Operations(TorchDispatchMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             count = formula(*args, **kwargs, out_val=result)
-            of_rows = self._world.at_work is not None and not self._world.repeats
+            of_rows = self._world.working_for is not None and not self._world.is_replicated
             if self._forwards.computes_rows or of_rows:
                 self.split += count
             else:

@@ -65,7 +65,7 @@ def strides_of(batch: BatchTensor) -> tuple[int, ...]:
     rows, world = to_local(batch), World.current
     if batch._lies_as_whole and batch._whole is not None:
         return batch._whole.stride()
-    if world is None or world.alone:  # after disable() a batch still knows its shape
+    if world is None or world.skips_collectives:  # after disable() a batch still knows its shape
         return scaled(rows, batch._layout)
     return world.strides_of_whole(rows, batch._layout)
 

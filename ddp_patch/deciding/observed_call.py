@@ -1,0 +1,119 @@
+"""A call of a form that is new: it runs on batches, and what it does is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..batch.packed import PackedRows
+from ..batch.sizes import BatchSize, numbers
+from ..batch.tensor import BatchTensor
+from ..batch.world import World
+from ..calling.call_mode import CallMode
+from ..calling.calls import Call
+from ..calling.entry import Entry
+from ..calling.rows import as_batches, detached, writing_back
+from ..structure import leaves, map_leaves
+from .agreed import muted
+from .arguments import AsGiven
+from .fingerprint import Fingerprints
+from .guards import CHANGES_OUTSIDE, MORE_THAN_WATCHED
+from .observing import observation, observed, restored_if_it_fails, untouched
+from .probe import SplitDecision, decide
+
+
+class ObservedCall:
+    """It, what was seen of it, and what a trial of its module says."""
+
+    def __init__(
+        self,
+        world: World,
+        fingerprints: Fingerprints,
+        call: Call,
+        entry: Entry,
+        layers: list[nn.Module],
+        is_to_be_tried: bool,
+    ) -> None:
+        """Note what stands before it.
+
+        Args:
+            world: the ranks.
+            fingerprints: that of the module was asked for.
+            call: to carry out.
+            entry: how its arguments are cut.
+            layers: of the module.
+            is_to_be_tried: the module, on copies, with these arguments.
+        """
+        self._world = world
+        self._call = call
+        self._entry = entry
+        self._layers = layers
+        self._given = given = as_batches(call.args, call.kwargs, entry)
+        # Copied now, since forward may write to its arguments.
+        self._copies = (detached(given), detached((entry.args, entry.kwargs))) if is_to_be_tried else None
+        guards, self._generators = fingerprints.guards(call.module), fingerprints.generators(call)
+        self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(given)))
+        self._as_given = AsGiven(call, given)
+        self.before = guards.noted(leaves(given))
+        self.told: Any = None  # what its forward returned and wrote to containers
+        self._wrote: list[torch.Tensor] = []
+        if guards.is_truncated:
+            self.seen.tied(*MORE_THAN_WATCHED)
+        if any(isinstance(leaf, PackedRows) for _, leaf in leaves(given)):
+            self.seen.tied("it is given packed sequences", "Pack inside: give it the padded batch, and lengths")
+
+    def run(self, counting: AbstractContextManager[Any]) -> Any:
+        """Compute it on batches.
+
+        Args:
+            counting: surrounds its forward.
+        """
+        call, given = self._call, self._given
+        args, kwargs = given
+        batches = [(leaf, sys.getrefcount(leaf)) for _, leaf in leaves(given) if isinstance(leaf, BatchTensor)]
+        with (
+            writing_back(call.args, call.kwargs, given, self._wrote),
+            restored_if_it_fails(self._layers, self.seen, self._generators, self._as_given),
+            observed(self._world, self.seen),
+            counting,
+        ):
+            result = call.run(*args, **kwargs)
+        if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
+            result = map_leaves(numbers, result)
+        self.told = self._as_given.containers.told(result)
+        result = self._as_given.containers.returned(self.told)
+        self.seen.check_kept(self.told, batches)
+        if self._wrote:
+            why = "its forward writes to an argument, which is no batch of a loader"
+            self.seen.tied(why, "Return a new tensor instead")
+        return result
+
+    def changed(self, is_alike: bool) -> bool:
+        """Tell whether it changed what its forward may branch on, outside of the module's attributes.
+
+        Args:
+            is_alike: by its fingerprint, nothing did.
+        """
+        changed = self.before.was_written_to()
+        if changed or not is_alike:
+            self.seen.tied(*CHANGES_OUTSIDE)  # a trial would do that again, and rows would do it with what they see
+        return changed
+
+    def tried(self) -> SplitDecision:
+        """Try the module on copies."""
+        assert self._copies is not None
+        rows, seen = self._entry.layout.rows(self._world.rank), self.seen
+        with muted(self._world), untouched(self._layers), self._as_given.containers.as_before():
+            decision = decide(self._call.module, *self._copies, rows, seen, generators=self._generators)
+        if self.before.was_written_to():  # the trial did it, which the call did not: maybe on this rank alone
+            self.before.put_back()
+            return SplitDecision(CallMode.BATCHES, ". ".join(CHANGES_OUTSIDE))
+        if decision.how is CallMode.ROWS and seen.unknown:
+            why = f"{decision.reason}, though {', '.join(seen.unknown)} ..."
+            return dataclasses.replace(decision, reason=why)
+        return decision

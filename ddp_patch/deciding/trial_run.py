@@ -1,0 +1,178 @@
+"""Two copies of a module run, on what stands for the whole batch and on this rank's rows of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch.collectives import Refused
+from ..batch.reductions import Reductions
+from ..batch.world import World
+from ..calling.containers import Containers
+from ..calling.rows import Arguments, detached
+from ..generators import same_beside_torch, same_draws, same_states, state_of, states
+from ..ledger import raised
+from ..structure import leaves
+from .copies import NormInput, trial_copy, varied_alike
+from .split_trial import SplitTrial
+
+
+@dataclass(frozen=True)
+class Side:
+    """One copy, and what became of it."""
+
+    module: nn.Module
+    given: Arguments
+    outputs: Any
+    trial: SplitTrial
+    normed: list[NormInput]  # by its norms, in their order
+    said: list[str]  # written, printed and logged
+
+
+@dataclass(frozen=True)
+class TrialRun:
+    """Both of them."""
+
+    whole: Side
+    rows: Side
+    drew_beside_torch: bool  # from Python's or NumPy's generator
+    drew_own: bool  # from one of the script's own
+
+
+class NotTriedError(Exception):
+    """Says why there is nothing to compare."""
+
+    def __init__(self, why: str, on_rows: bool = False) -> None:
+        """Note it.
+
+        Args:
+            why: in the words of the report.
+            on_rows: it ran on the whole, and not on rows.
+        """
+        super().__init__(why)
+        self.on_rows = on_rows
+
+
+def run_both(
+    module: nn.Module, whole: Arguments, rows: Arguments, reductions: Reductions | None, generators: Sequence[Any]
+) -> TrialRun:
+    """Run copies of a module, without gradients and with constants for what is drawn.
+
+    Args:
+        module: that was called.
+        whole: arguments of a call, as batches, or of a few rows on every rank.
+        rows: some rows of the same.
+        reductions: losses in its forward, as they were observed.
+        generators: of the script's own that it may draw from.
+
+    Raises:
+        NotTriedError: if one of them does not run.
+        Exception: what the machine says, such as that it has no more memory.
+    """
+    normed: tuple[list[NormInput], list[NormInput]] = [], []
+    try:
+        on_whole, on_rows = (trial_copy(module, noted) for noted in normed)
+    except Exception as error:  # deepcopy runs the author's code; the reason is reported
+        if is_of_machine(error):
+            raise
+        raise NotTriedError(
+            f"it cannot be tried on rows, since it cannot be copied ({type(error).__name__}). Give what it holds a "
+            "__deepcopy__, or detach the tensors that it keeps"
+        ) from None
+    whole, rows = varied_alike(whole, rows)
+    first = SplitTrial(module)
+    try:
+        with undisturbed(generators) as of_whole, first:
+            from_full = _given_by(on_whole, *detached(whole))
+    except Exception as error:  # the real call will raise it where the author can see it
+        if is_of_machine(error):
+            raise
+        why = str(error) if isinstance(error, Refused) else f"the trial raised {raised(error)}"
+        raise NotTriedError(f"it cannot be tried on rows, since {why}") from None
+    given = detached(rows)
+    stood, own = states(), [state_of(generator) for generator in generators]
+    trial = SplitTrial(module, _batches_among(given, whole))
+    try:
+        with undisturbed(generators) as of_rows, _without_collectives(reductions), trial:
+            from_local = _given_by(on_rows, *given)
+            drew = not same_beside_torch(stood, states())
+            drew_own = not same_states(own, [state_of(generator) for generator in generators])
+    except Exception as error:  # it works on the whole and not on rows: it needs the whole
+        if is_of_machine(error):
+            raise
+        why = str(error) if isinstance(error, Refused) else f"on rows it raises {raised(error)}"
+        raise NotTriedError(why, on_rows=True) from None
+    return TrialRun(
+        Side(on_whole, whole, from_full, first, normed[0], of_whole),
+        Side(on_rows, given, from_local, trial, normed[1], of_rows),
+        drew,
+        drew_own or trial.drew_own,
+    )
+
+
+def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
+    containers = Containers((args, kwargs), (args, kwargs))
+    try:
+        return containers.told(twin(*args, **kwargs))
+    finally:
+        containers.put_back()
+
+
+def _batches_among(rows: Arguments, whole: Arguments) -> Iterator[Tensor]:
+    """Tell apart what the rows of a batch are from what every rank has: the whole has more of them."""
+    all_rows = dict(leaves(whole))
+    for path, leaf in leaves(rows):
+        if isinstance(leaf, Tensor) and leaf.shape != getattr(all_rows.get(path), "shape", leaf.shape):
+            yield leaf
+
+
+@contextlib.contextmanager
+def _without_collectives(reductions: Reductions | None) -> Iterator[None]:
+    world = World.get()
+    world.skips_collectives = True
+    try:
+        with world.reducing(reductions):
+            yield
+    finally:
+        world.skips_collectives = False
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Tell errors that say nothing about a module: no memory is left, a device failed."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch 2.13, on the host
+
+
+@contextlib.contextmanager
+def undisturbed(generators: Sequence[Any] = ()) -> Iterator[list[str]]:
+    """Leave generators, standard output and errors as they were, and keep no activations.
+
+    Args:
+        generators: of the script's own.
+
+    Yields:
+        what was said, once it is over.
+    """
+    world, text = World.get(), io.StringIO()
+    before, world.muted_effects = world.muted_effects, []
+    said = world.muted_effects
+    with same_draws(generators) as draw_again:
+        # Gradients are on where they are on in the real call, since forwards ask; nothing is saved for a backward.
+        keep_nothing = torch.autograd.graph.saved_tensors_hooks(lambda saved: None, lambda packed: torch.empty(0))
+        try:
+            # Compiled code computes the same, and would be compiled for nothing.
+            eager = torch.compiler.set_stance("force_eager")
+            with keep_nothing, eager, contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+                yield said
+        finally:
+            world.muted_effects = before
+            said += [line for line in text.getvalue().split("\n") if "\r" not in line]  # progress, which tells the time
+            draw_again()
