@@ -102,7 +102,7 @@ class Pace:
             self._python = self.profiled(_PROFILED[1] - _PROFILED[0])
         self._since = perf_counter()
 
-    def shown(self) -> StepTime | None:
+    def summary(self) -> StepTime | None:
         """Give what a step takes; None before there were some."""
         if len(self._steps) < _FEWEST:
             return None

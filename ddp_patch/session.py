@@ -181,7 +181,7 @@ class Session(Once):
     @contextlib.contextmanager
     def per_rank(self) -> Iterator[None]:
         """Let this rank speak and write for itself."""
-        with self.rank_zero.alone(), self.console.heard():
+        with self.rank_zero.alone(), self.console.speaking():
             yield
 
     def stepped(self, optimizer: Any, is_outermost: bool) -> None:

@@ -51,7 +51,7 @@ def written(own, forward):
     args = (own,)
     given = map_leaves(lambda leaf: leaf * 2 if isinstance(leaf, torch.Tensor) else leaf, args)
     containers = Containers((args, {}), (given, {}))
-    return containers.returned(containers.told(forward(*given)))
+    return containers.write_back(containers.with_writes(forward(*given)))
 
 
 def test_what_is_not_written_to_is_left_alone():

@@ -550,7 +550,7 @@ def costs():
         begun = time.thread_time_ns()
         for _ in range(1000):
             world.one_thread.begins()
-            if world.comes_to("what is measured"):
+            if world.reaches_point("what is measured"):
                 trail.leave()
         each.append((time.thread_time_ns() - begun) / 1000 / 1000)
     return [points[-1] - points[-2], min(each)]

@@ -367,7 +367,7 @@ def clocked(profiled, slow_rank=None):
         optimizer.zero_grad()
     sys.setprofile(None)
     report = ddp_patch.report()
-    shown = report.ledger.pace.shown()
+    shown = report.ledger.pace.summary()
     parts = {name: 1000 * (getattr(shown, name) or 0) for name in ("total", *KINDS, "computing")}
     return {**parts, "steps": shown.steps, "python": shown.python, "text": str(report)}
 
@@ -423,8 +423,8 @@ def test_what_waits_is_no_python_of_ours():
             pace.end("waiting", pace.begin())
         pace.steps()
         pace.stepped(profiles=True)
-    assert 0 <= pace.shown().python < 0.01
-    assert pace.shown().waiting < pace.shown().total
+    assert 0 <= pace.summary().python < 0.01
+    assert pace.summary().waiting < pace.summary().total
 
 
 @pytest.mark.parametrize(("function", "remedy"), [("Tensor.numpy", "register_rowwise"), ("Tensor.item", "torch.where")])

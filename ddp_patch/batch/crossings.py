@@ -129,7 +129,7 @@ def replicate(tensor: torch.Tensor) -> torch.Tensor:
     """Use a global tensor in the computation of rows."""
     if tensor.requires_grad and torch.is_grad_enabled() and not (world := World.get()).keeps_global(tensor):
         if world.observation is not None:
-            world.observation.met(tensor)
+            world.observation.met_trained_tensor(tensor)
         return _replicate(tensor)
     return tensor
 

@@ -169,7 +169,7 @@ class Observation:
         why = f"its forward calls {what}, and may write down what it sees of the batch"
         self.tied(why, "Do that in the script, with what forward returns", here=True)
 
-    def met(self, tensor: Tensor) -> None:
+    def met_trained_tensor(self, tensor: Tensor) -> None:
         """Rows met a global tensor that wants a gradient."""
         if not self._paused and not self._is_own(tensor):
             why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"

@@ -29,7 +29,7 @@ class TriedCalls:
     _known: dict[Hashable, TriedCall] = field(default_factory=dict)
     _sighted: set[Hashable] = field(default_factory=set)
 
-    def seen(self, form: Hashable | None) -> TriedCall | None:
+    def lookup(self, form: Hashable | None) -> TriedCall | None:
         """What such a call does; None where that is not known, or is another thing in each."""
         its = self._known.get(form)
         return its if its is not None and its.lasts else None

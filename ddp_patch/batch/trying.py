@@ -48,7 +48,7 @@ def unruled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function that has no rule."""
     world = World.get()
     form = _form(func, args, kwargs)
-    known = world.unruled_calls.seen(form)
+    known = world.unruled_calls.lookup(form)
     if known is not None and known.dims is not None:
         _meet(world, args, kwargs, known)
         cut = {id(leaf) for path, leaf in leaves((args, kwargs)) if path in known.cut} if known.cut else set()
@@ -82,7 +82,7 @@ def _meet(world: World, args: tuple[Any, ...], kwargs: dict[str, Any], known: Tr
         return
     for _, leaf in leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) and leaf.requires_grad:
-            seen.met(leaf)
+            seen.met_trained_tensor(leaf)
     if known is not None:
         seen.meets_tried(known)
 

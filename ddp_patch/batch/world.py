@@ -213,7 +213,7 @@ class World(Collectives):
         """
         return Meeting(self, what, size, computes)
 
-    def comes_to(self, what: str) -> bool:
+    def reaches_point(self, what: str) -> bool:
         """Come to what all ranks come to together, though not all wait; what only some do is none.
 
         Returns:

@@ -56,7 +56,7 @@ class Containers:
             if isinstance(its, Tensor) or is_container(its):
                 self._note(value, its)
 
-    def told(self, outputs: Any) -> Any:
+    def with_writes(self, outputs: Any) -> Any:
         """Give the outputs of the forward, along with what it wrote to containers, if it did.
 
         What it was given is a number there: ``returned`` puts the script's own in its place.
@@ -74,7 +74,7 @@ class Containers:
             return self._numbers[id(value)]
         return map_items(lambda item: self._numbered(item, tensors), value)
 
-    def returned(self, told: Any) -> Any:
+    def write_back(self, told: Any) -> Any:
         """Write to the script's containers what the forward wrote to its own, and give its outputs.
 
         Args:

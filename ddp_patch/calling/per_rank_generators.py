@@ -74,7 +74,7 @@ class PerRankGenerators:
     def marked(self, state: Any) -> None:
         """The script keeps torch's state, to come back to what it draws now."""
         if self._script is None:
-            self._marks[state] = self.taken()
+            self._marks[state] = self.position()
 
     def returned(self, state: Any) -> None:
         """The script came back to a state that it kept."""
@@ -82,7 +82,7 @@ class PerRankGenerators:
             self._torch, self._accelerator = self._marks[state]
             self._seeded_from = torch.initial_seed()
 
-    def taken(self) -> tuple[Any, Any]:
+    def position(self) -> tuple[Any, Any]:
         """Where the rank's torch generators stand, to draw the same again later."""
         self._keep_seed()
         return self._torch, self._accelerator
@@ -90,7 +90,7 @@ class PerRankGenerators:
     @contextmanager
     def replayed(self, taken: tuple[Any, Any] | None) -> Iterator[None]:
         """Draw inside from where ``taken()`` was, and afterwards as if nothing had been drawn."""
-        now = self.taken()
+        now = self.position()
         if taken is not None:
             self._torch, self._accelerator = taken
         try:

@@ -75,7 +75,7 @@ class SplitDecisions:
         is_joined = bool(entry.layout.pieces)  # so that neighbours of a rank's rows may be no neighbours
         return state, arguments, torch.is_grad_enabled(), call.vector, is_single, is_joined, entry.layout.dim
 
-    def known(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
+    def lookup(self, call: Call, entry: Entry, form: Any) -> SplitDecision | None:
         """Give the decision on calls of a form, if there is one."""
         forms = self._of(call.module)
         known = forms.get(form)
@@ -155,7 +155,7 @@ class SplitDecisions:
                 leaf.numel() for _, leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)
             )
             by_number = work.done / max(1, entries)
-            self._dimensions.seen(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
+            self._dimensions.note_work(call.module, entry, decision, by_number, lambda: self.enter(call, rows, True))
         return First(True, result, entry, decision)
 
     def _tried(

@@ -49,7 +49,7 @@ class Dimensions:
         """Give the dimension, unless it is the first."""
         return self._chosen.get(module)
 
-    def seen(
+    def note_work(
         self, module: nn.Module, entry: Entry, decision: SplitDecision, work: float, again: Callable[[], Entry | None]
     ) -> None:
         """Take a call into account that was observed.

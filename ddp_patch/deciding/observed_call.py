@@ -85,8 +85,8 @@ class ObservedCall:
             result = call.run(*args, **kwargs)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
-        self.told = self._as_given.containers.told(result)
-        result = self._as_given.containers.returned(self.told)
+        self.with_writes = self._as_given.containers.with_writes(result)
+        result = self._as_given.containers.write_back(self.told)
         self.seen.check_kept(self.told, batches)
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"

@@ -57,7 +57,7 @@ def _file(walk: Walk, thing: types.ModuleType, depth: int) -> Any:
     if not is_own_file(getattr(thing, "__file__", None) or ""):
         return walk.number(thing)
     walk.standing.size(vars(thing))  # a name may come later
-    return tuple((name, walk.held(vars(thing), name, depth)) for name in [*vars(thing)] if name in walk.names)
+    return tuple((name, walk.visit(vars(thing), name, depth)) for name in [*vars(thing)] if name in walk.names)
 
 
 def used_up(walk: Walk, thing: Iterator[Any]) -> Any:

@@ -120,7 +120,7 @@ def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
     containers = Containers((args, kwargs), (args, kwargs))
     try:
-        return containers.told(twin(*args, **kwargs))
+        return containers.with_writes(twin(*args, **kwargs))
     finally:
         containers.put_back()
 

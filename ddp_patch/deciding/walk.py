@@ -102,9 +102,9 @@ class Walk:
             self.standing.size(vars(layer))
             if isinstance(layer._modules, dict):  # a ScriptModule's is torch's own
                 self.standing.container(layer._modules, dict(layer._modules))
-            held += [(n, self.held(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
+            held += [(n, self.visit(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
-                held += [(n, self.held(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
+                held += [(n, self.visit(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
             held += self.kinds(layer, depth)
         return tuple(held)
 
@@ -152,9 +152,9 @@ class Walk:
             self.names |= names.mentioned
         for name in names.looked_up:
             if name in thing.__globals__ or (own and not hasattr(builtins, name)):  # it may be there later
-                held.append((name, self.held(thing.__globals__, name, depth, own)))
+                held.append((name, self.visit(thing.__globals__, name, depth, own)))
         for name in names.imported if own else ():
-            held.append((name, self.held(sys.modules, resolved(name, thing), depth)))
+            held.append((name, self.visit(sys.modules, resolved(name, thing), depth)))
         for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
             value = content_of(cell)
             get = functools.partial(content_of, cell)
@@ -175,9 +175,9 @@ class Walk:
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
         namespace = vars(thing)
         self.standing.size(namespace)
-        return tuple((name, self.held(namespace, name, depth)) for name in [*namespace] if name in self.names)
+        return tuple((name, self.visit(namespace, name, depth)) for name in [*namespace] if name in self.names)
 
-    def held(self, namespace: Any, name: str, depth: int, follow: bool = True, put: Any = None) -> Any:
+    def visit(self, namespace: Any, name: str, depth: int, follow: bool = True, put: Any = None) -> Any:
         """Watch what stands under a name, and give what that holds; of what is not followed, if it is plain."""
         value = namespace.get(name, MISSING)
         self.standing.place(namespace.get, name, value, put)
@@ -201,7 +201,7 @@ class Walk:
             if isinstance(value, types.FunctionType) and not own:
                 held.append(self.over(value, depth))
             elif own or type(value) in PLAIN:
-                held.append((name, self.held(namespace, name, depth, put=functools.partial(put_attribute, thing))))
+                held.append((name, self.visit(namespace, name, depth, put=functools.partial(put_attribute, thing))))
             else:
                 self.standing.place(namespace.get, name, value)
         bases = thing.__bases__ if own and not issubclass(thing, nn.Module) else ()
@@ -220,9 +220,9 @@ class Walk:
             self.standing.size(namespace)
             for name in [*namespace]:
                 if own and (name in self.names or ANY in self.names):
-                    held.append((name, self.held(namespace, name, depth)))
+                    held.append((name, self.visit(namespace, name, depth)))
                 elif not own and name[:2] != "__":
-                    held.append((name, self.held(namespace, name, depth, follow=False)))
+                    held.append((name, self.visit(namespace, name, depth, follow=False)))
         for name in dict.fromkeys(name for base in kind.__mro__ for name in slots_of(base)) if own else ():
             get = functools.partial(getattr, thing)
             value = get(name, MISSING)

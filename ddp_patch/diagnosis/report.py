@@ -119,7 +119,7 @@ def _work(ledger: Ledger, size: int) -> list[str]:
 
 def _time(ledger: Ledger, size: int, device: str) -> list[str]:
     """Where the time goes, and what one process would take: what is split, as often; without the ranks' own cost."""
-    pace = ledger.pace.shown()
+    pace = ledger.pace.summary()
     if pace is None:
         return []
     own = (
@@ -141,7 +141,7 @@ def _time(ledger: Ledger, size: int, device: str) -> list[str]:
 
 def _faster(ledger: Ledger, size: int, device: str) -> float | None:
     """How many times as fast as one process the ranks are, by their clock; None where that cannot be said."""
-    pace = ledger.pace.shown()
+    pace = ledger.pace.summary()
     if pace is None or pace.python is None or not ledger.work or device != _HOST:  # which waits for no accelerator
         return None
     is_dealt = all(_DEALT in how and _NO_WORKERS in name for name, how in ledger.loaders.items())

@@ -71,8 +71,8 @@ class Checkpoints:
         if not self._rank_zero.in_lockstep() or is_own:
             self._write(target, write, write_directly, by_name)
             return
-        if self._rank_zero.lets_out is not None:
-            self._rank_zero.lets_out("saved", held)
+        if self._rank_zero.note_output is not None:
+            self._rank_zero.note_output("saved", held)
         for _, leaf in leaves(held):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # gathered before anything can fail on one rank alone

@@ -48,10 +48,10 @@ class Console:
             sys.stdin = cast("TextIO", self._input)
         self.debugger.begin(self._world)
 
-    def heard(self) -> AbstractContextManager[None]:
+    def speaking(self) -> AbstractContextManager[None]:
         """Let this rank speak for itself."""
         assert self._terminal is not None
-        return self._terminal.heard()
+        return self._terminal.speaking()
 
     def stop(self) -> None:
         """Let every rank speak again."""

@@ -42,8 +42,8 @@ class Watched:
 
     def gets(self, data: Any) -> bool:
         """Take note of what is about to be written; tell whether it is to be."""
-        if self._rank_zero.lets_out is not None and self._rank_zero.in_lockstep():
-            self._rank_zero.lets_out("written", data)
+        if self._rank_zero.note_output is not None and self._rank_zero.in_lockstep():
+            self._rank_zero.note_output("written", data)
         return not self._rank_zero.mutes(data)
 
     def together(self, what: str, action: Callable[[], None], error: BaseException | None = None) -> None:
@@ -84,7 +84,7 @@ class Watched:
         if met_before is not None and error is None:  # where it was written to, on rank 0 alone
             raise met_before
 
-    def told(self, what: str, ask: Callable[[], int]) -> int:
+    def ask_rank_zero(self, what: str, ask: Callable[[], int]) -> int:
         """Ask for what may differ between ranks, as the length of what was written by the clock: rank 0 says it."""
         if not self._rank_zero.in_lockstep():
             return ask()
@@ -134,7 +134,7 @@ class _InStep:
 
     def tell(self) -> int:
         tell = super().tell  # type: ignore[misc]
-        return tell() if self._busy or self.closed else self.watched.told("tell", tell)  # type: ignore[attr-defined]
+        return tell() if self._busy or self.closed else self.watched.ask_rank_zero("tell", tell)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         close = super().close  # type: ignore[misc]

@@ -37,7 +37,7 @@ class RankZero(Lockstep):
         """
         super().__init__(world)
         self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
-        self.lets_out: Callable[[str, Any], None] | None = None
+        self.note_output: Callable[[str, Any], None] | None = None
         """Told how something leaves the program where all ranks are in step, and what: "saved", "written", ..."""
         self._rank_status = rank_status
         self._session = next(_sessions)  # the store keeps the last answers of a session that ended

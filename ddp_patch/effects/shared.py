@@ -98,8 +98,8 @@ class SharedObjects:
         if not self._rank_zero.in_lockstep():
             args, kwargs = map_leaves(_theirs, (args, kwargs))
             return real(*args, **kwargs)
-        if self._rank_zero.lets_out is not None:
-            self._rank_zero.lets_out("logged", (args, kwargs))
+        if self._rank_zero.note_output is not None:
+            self._rank_zero.note_output("logged", (args, kwargs))
         kept: list[Any] = []
 
         def act() -> tuple[str, Any]:

@@ -33,7 +33,7 @@ class SystemRandom:
             return self._rank_zero.call(what, draw)
         return draw()
 
-    def given(self, what: str, seed: Any) -> Any:
+    def seed_of_rank_zero(self, what: str, seed: Any) -> Any:
         """Give the seed that rank 0 came with: a script's may be its clock. A generator goes on being one's own."""
         draws = any(hasattr(seed, name) for name in _DRAWS)
         if not draws and self._rank_zero.in_lockstep() and self._ownership.covers_seeds():

@@ -40,7 +40,7 @@ class Terminal:
             self._silence()
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
+    def speaking(self) -> Iterator[None]:
         """Let this rank speak for a while, beside the others."""
         is_silent = bool(self._saved)
         self.stop()

@@ -53,7 +53,7 @@ class ReportedLocation:
         """Points that it came to."""
         return count_of(self.words)
 
-    def told(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Write it down for other ranks."""
         return json.dumps(asdict(self)).encode()
 
@@ -68,7 +68,7 @@ class ReportedLocation:
         return points
 
     @classmethod
-    def read(cls, told: bytes) -> ReportedLocation:
+    def from_bytes(cls, told: bytes) -> ReportedLocation:
         """Read what another rank wrote down.
 
         Raises:

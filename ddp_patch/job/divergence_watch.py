@@ -80,7 +80,7 @@ class DivergenceWatch:
         self._process = os.getpid()
         rank_status.places = self.places
         rank_status.speaks = self._peers.speaks
-        rank_status.move(self.whereabouts.own().told())
+        rank_status.move(self.whereabouts.locate().to_bytes())
         rank_status.post("watch", b"")
         rank_status.collect("watch")  # all places are there, so that they can be read without waiting
         # Not threading's: the script counts its own threads. It is joined before the interpreter goes, which would
@@ -110,7 +110,7 @@ class DivergenceWatch:
     def places(self) -> str:
         """Say where the ranks were last seen, for a message."""
         with contextlib.suppress(RuntimeError):
-            return f" When last seen, {went(self.whereabouts.told())}."
+            return f" When last seen, {went(self.whereabouts.reported())}."
         return ""
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -159,11 +159,11 @@ class DivergenceWatch:
     def _through_the_store(self, state: object) -> Finding | None:
         if state != self._told:
             self._told = state
-            self._rank_status.move(self.whereabouts.own().told())
+            self._rank_status.move(self.whereabouts.locate().to_bytes())
             return None
         own = self.trail.words.tolist()
         for rank, told in zip(self._neighbours, self._rank_status.look(self._neighbours), strict=True):
-            finding = compare(own, ReportedLocation.read(told).words, rank, self._rank)
+            finding = compare(own, ReportedLocation.from_bytes(told).words, rank, self._rank)
             if finding is not None:
                 return finding
         return None
@@ -197,17 +197,17 @@ class DivergenceWatch:
     def _came_elsewhere(self, rank: int) -> Exception:
         """Make the error for the script's thread, which is about to wait at another point than a rank of this host."""
         self._declare(Finding("elsewhere", rank, self.trail.count), script_line(), is_inside=True)
-        return self._rank_status.told()
+        return self._rank_status.out_of_step_error()
 
     def _declare(self, finding: Finding, line: str, is_inside: bool) -> None:
         """Tell all ranks, in the same words."""
-        own = self.whereabouts.own(line, is_inside)
+        own = self.whereabouts.locate(line, is_inside)
         places = {self._rank: own}
         if finding.kind == "stopped" and finding.rank == self._rank_status.holder:
             self._declare_unasked(finding, places, line)
             return
         with contextlib.suppress(RuntimeError):
-            self._rank_status.move(own.told())  # another rank may be finding the same
+            self._rank_status.move(own.to_bytes())  # another rank may be finding the same
             places = {**self.whereabouts.sides(finding), **places}
         if finding.kind in ("gone", "stopped"):
             places.update(self.whereabouts.seen_last(finding.rank, places))

@@ -134,7 +134,7 @@ class Job:
             return self.rank_status.explained(error)
         if self.rank_status.out_of_step:
             if not self.rank_status.is_told:
-                return self.rank_status.told()
+                return self.rank_status.out_of_step_error()
             self._say_out_of_step()
             self.leave()
         return self.one_process.refused()

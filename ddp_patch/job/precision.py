@@ -40,7 +40,7 @@ class Precision:
         self._device_type = device_type
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether models are to compute in another precision than the script's."""
         return self.dtype is not None
 

@@ -86,7 +86,7 @@ class RankStatus(JobStore):
             f"{self._rank} and not for those of all ranks, so that a script that catches it would go on "
             f"out of step. {'Make batches smaller.' if isinstance(error, _MEMORY) else advice}"
         )
-        raise self.told() from error
+        raise self.out_of_step_error() from error
 
     def get(self, name: str, point: str, *, is_patient: bool = False) -> bytes:
         """Wait for what another rank leaves under a name.
@@ -102,7 +102,7 @@ class RankStatus(JobStore):
         value = self._waiting.get(self._key(name), math.inf if is_patient else self._timeout)
         if value is None:
             if self.out_of_step is not None:  # this rank's watch asks the others
-                raise self.told()
+                raise self.out_of_step_error()
             raise self.explained(LockstepError(f"{script_line()}: not all ranks came to {point}.{self.places()}"))
         return self.whole(name, value)
 
@@ -153,9 +153,9 @@ class RankStatus(JobStore):
     def refuse(self, why: str) -> Exception:
         """Tell every rank why this one cannot go on, and give the error to raise."""
         self.leave(why)
-        return self.told()
+        return self.out_of_step_error()
 
-    def told(self) -> LockstepError:
+    def out_of_step_error(self) -> LockstepError:
         """Give the script the error that says why this rank cannot go on."""
         self.is_told = True
         return LockstepError(self.out_of_step)
@@ -201,7 +201,7 @@ class RankStatus(JobStore):
         self.end_by_failure()
         if self.out_of_step is None and is_lost:
             self.leave(f"{script_line()}: the connection to another rank was lost: {error}{self.places()}")
-        return error if self.out_of_step is None else self.told()
+        return error if self.out_of_step is None else self.out_of_step_error()
 
     def cause(self, error: BaseException) -> BaseException:
         """Give the reason of an error that a request met as the store went, and any other as it is."""

@@ -39,7 +39,7 @@ class Whereabouts:
         self._rank = rank
         self._size = size
 
-    def own(self, line: str | None = None, is_inside: bool | None = None) -> ReportedLocation:
+    def locate(self, line: str | None = None, is_inside: bool | None = None) -> ReportedLocation:
         """Tell where this rank is.
 
         Args:
@@ -58,17 +58,18 @@ class Whereabouts:
             trail.recent(_RECENT),
         )
 
-    def told(self) -> dict[int, ReportedLocation]:
+    def reported(self) -> dict[int, ReportedLocation]:
         """Give what each rank has told last. One request to the store."""
         return {
-            rank: ReportedLocation.read(told) for rank, told in enumerate(self._rank_status.look(range(self._size)))
+            rank: ReportedLocation.from_bytes(told)
+            for rank, told in enumerate(self._rank_status.look(range(self._size)))
         }
 
     def sides(self, finding: Finding) -> dict[int, ReportedLocation]:
         """Give what ranks have told once those that can have come to where they parted, or after a while."""
         end = time.monotonic() + (0.0 if finding.kind == "gone" else _SIDES_WAIT)
         while True:
-            places = self.told()
+            places = self.reported()
             mute = {finding.rank} if finding.kind in ("gone", "stopped") else set()
             late = [
                 rank

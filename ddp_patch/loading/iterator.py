@@ -44,7 +44,7 @@ class Batches:
     def __next__(self) -> Any:
         """Fetch the next batch."""
         self._world.check()
-        counts = self._world.comes_to(self._what)
+        counts = self._world.reaches_point(self._what)
         began = self._world.ledger.pace.begin()
         try:
             data, rows = self._source.next()

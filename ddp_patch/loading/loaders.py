@@ -72,7 +72,7 @@ class Loaders:
             make: gives torch's iterator of a loader.
             loader: of the script.
         """
-        counts = self._world.comes_to("an epoch of a loader")
+        counts = self._world.reaches_point("an epoch of a loader")
         try:
             return self._begun(make, loader)
         finally:

@@ -132,7 +132,7 @@ class LocalIterator:
         have_met = self._models.met > self._met_before and torch.is_grad_enabled()
         if not have_met or self._last is None:
             return False
-        if share.own > 0:
+        if share.own_rows > 0:
             return False
         self._count += 1
         self._is_uneven = False

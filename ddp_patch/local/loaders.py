@@ -72,7 +72,7 @@ class LocalLoaders:
             make: gives torch's iterator of a loader.
             loader: of the script.
         """
-        counts = self._world.comes_to("an epoch of a loader")
+        counts = self._world.reaches_point("an epoch of a loader")
         try:
             self._on_epoch()
             if self._models.trained.ids():

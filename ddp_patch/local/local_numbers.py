@@ -43,7 +43,7 @@ class LocalNumbers:
         self._rates = rates
         self._sums: dict[tuple[str, str], int] = {}
 
-    def lets_out(self, how: str, text: str) -> None:
+    def note_output(self, how: str, text: str) -> None:
         """Remember something that the script lets out.
 
         Args:

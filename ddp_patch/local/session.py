@@ -42,7 +42,7 @@ class LocalSession(Session):
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
     ) -> None:
         """Apply every patch, or none. Every rank comes here together."""
-        self.rank_zero.lets_out = lambda how, held: self.told.lets_out(how, digest(held))
+        self.rank_zero.note_output = lambda how, held: self.told.note_output(how, digest(held))
         super().begin(rows, others)
 
     def _models(self) -> list[torch.nn.Module]:
@@ -71,7 +71,7 @@ class LocalSession(Session):
         if self.ends_by_error:  # of this rank, perhaps of no other
             return
         # At the end of the program ranks have waited for each other. A script that goes on may have parted before.
-        counts = Job.current is self.job and self.world.comes_to("the end of the local view")
+        counts = Job.current is self.job and self.world.reaches_point("the end of the local view")
         try:
             with contextlib.suppress(Exception):  # a rank that is gone by now: there is nobody to compare with
                 self.told.compare_at_the_end()

@@ -30,14 +30,14 @@ class Share(NamedTuple):
         return None if rows % size == 0 else cls(rank, tuple(len(range(each, rows, size)) for each in range(size)))
 
     @property
-    def own(self) -> int:
+    def own_rows(self) -> int:
         """How many this rank has."""
         return self.counts[self.rank]
 
     @property
     def weight(self) -> float:
         """What they count, where the mean over the ranks is taken."""
-        return self.own * len(self.counts) / sum(self.counts)
+        return self.own_rows * len(self.counts) / sum(self.counts)
 
 
 class Weights:

@@ -68,7 +68,7 @@ def _backward(session: Session, wrapped: Any, instance: Any, args: Args, kwargs:
         session.replicas.backwards.nested.run(wrapped, roots, given)
         return
     if not session.replicas.trained.has_optimizers:
-        session.by_hand.comes_to(leaves_of(roots))
+        session.by_hand.note_leaves(leaves_of(roots))
     everywhere, reduction = given.get("inputs") is None, None if recorded else reduction
     session.replicas.backwards.backward(lambda: wrapped(roots, **given), everywhere, recorded, reduction)
 
@@ -145,7 +145,7 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if type(inputs) is dict:
         return dict(zip(inputs, torch.autograd.grad(**given | {"inputs": list(inputs.values())}), strict=True))
     sources = given["inputs"] = as_list(inputs)
-    session.by_hand.comes_to(source for source in sources if source.is_leaf)
+    session.by_hand.note_leaves(source for source in sources if source.is_leaf)
     if given.get("is_grads_batched"):
         return one_by_one(given)
     if not any(isinstance(leaf, BatchTensor) for _, leaf in leaves(given["outputs"])):  # which no rule of a batch sees

@@ -34,9 +34,9 @@ def _compile(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     if function is None or run is function or not is_taken(function):
         return run
     if isinstance(run, nn.Module):
-        run.forward = session.functions.taken(run.forward, given)
+        run.forward = session.functions.accepting_batches(run.forward, given)
         return run
-    return session.functions.taken(run, given)
+    return session.functions.accepting_batches(run, given)
 
 
 PATCHES = (Patch("torch", "compile", _compile, "on batches a function runs as written; models in it are compiled"),)

@@ -78,7 +78,7 @@ def _retain_grad(session: Session, wrapped: Any, instance: Tensor, args: Args, k
         computed_now = weakref.ref(computed)
         instance.register_hook.__wrapped__(come)  # type: ignore[attr-defined]
         _kept[computed] = computed.register_hook.__wrapped__(keep), keep
-    if session.job.precision.asked and not isinstance(instance, BatchTensor) and not instance.is_leaf:
+    if session.job.precision.is_requested and not isinstance(instance, BatchTensor) and not instance.is_leaf:
         session.replicas.backwards.loss_scale.keeps(instance)
     wrapped(*args, **kwargs)
 
@@ -93,7 +93,7 @@ def _on_module(session: Session, wrapped: Any, instance: nn.Module, args: Args, 
 
 def _seen_by(session: Session, args: Args, kwargs: Kwargs) -> Any:
     hook = _hook(args, kwargs)
-    return session.replicas.backwards.loss_scale.seen_by(hook) if session.job.precision.asked else hook
+    return session.replicas.backwards.loss_scale.seen_by(hook) if session.job.precision.is_requested else hook
 
 
 def _hook(args: Args, kwargs: Kwargs) -> Any:

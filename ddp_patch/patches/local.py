@@ -85,7 +85,7 @@ def _backward(session: LocalSession, wrapped: Any, instance: Any, args: Args, kw
         wrapped(*args, **kwargs)
         return
     if not session.models.trained.has_optimizers:
-        session.by_hand.comes_to(leaves_of(args[0] if args else kwargs.get("tensors", ())))
+        session.by_hand.note_leaves(leaves_of(args[0] if args else kwargs.get("tensors", ())))
     session.models.backward(wrapped, args, kwargs)
 
 
@@ -94,7 +94,7 @@ def _grad(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs
         if type(inputs) is dict:
             return dict(zip(inputs, bind(outputs, list(inputs.values()), *rest, **options), strict=True))
         sources = as_list(inputs)
-        session.by_hand.comes_to(source for source in sources if source.is_leaf)
+        session.by_hand.note_leaves(source for source in sources if source.is_leaf)
         trained = [index for index, source in enumerate(sources) if session.models.averages(source)]
         if not trained or session.models.in_backward:
             return wrapped(outputs, sources, *rest, **options)
@@ -167,27 +167,27 @@ def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args
 def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
     if session.rank_zero.in_lockstep() and session.owners.caller() == "script":
-        session.told.lets_out("printed", " ".join(map(str, args)))
+        session.told.note_output("printed", " ".join(map(str, args)))
 
 
 def _logged(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     if session.rank_zero.in_lockstep():
         (record,) = args
         with contextlib.suppress(Exception):  # a message that cannot be put together, which logging reports
-            session.told.lets_out("logged", record.getMessage())
+            session.told.note_output("logged", record.getMessage())
     wrapped(*args, **kwargs)
 
 
 def _shown(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if session.rank_zero.in_lockstep():
-        session.told.lets_out("logged", digest((args, kwargs)))
+        session.told.note_output("logged", digest((args, kwargs)))
     return wrapped(*args, **kwargs)
 
 
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
     result: bool = wrapped(*args, **kwargs)
     if not session.models.is_at_work() and session.rank_zero.in_lockstep() and session.owners.caller() == "script":
-        session.told.lets_out("branched on", str(result))
+        session.told.note_output("branched on", str(result))
     return result
 
 

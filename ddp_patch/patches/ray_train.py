@@ -50,7 +50,7 @@ def _call(session: Session, what: str, real: Callable[[], Any]) -> Any:
     if session.job.worker is None or not session.rank_zero.in_lockstep():
         return real()
     session.world.check()
-    counts = session.world.comes_to(what)
+    counts = session.world.reaches_point(what)
     try:
         with session.rank_zero.alone():
             return real()

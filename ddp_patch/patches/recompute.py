@@ -69,7 +69,7 @@ def _again(session: Session, function: Callable[..., Any], keep_draws: bool) -> 
     replicas, world = session.replicas, session.world
     place = replicas.forwards.place
     # Torch keeps the one in place.
-    stream = replicas.stream.taken() if keep_draws and not replicas.forwards.computes_rows else None
+    stream = replicas.stream.position() if keep_draws and not replicas.forwards.computes_rows else None
     decisions: list[Ran] | None = None
 
     def run(_: Tensor | None, *given: Any, **kwargs: Any) -> Any:

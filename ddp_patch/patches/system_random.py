@@ -33,7 +33,7 @@ def _torch_seed(session: Session, wrapped: Any, instance: Any, args: Args, kwarg
 def _manual(what: str, *, of_all: bool = False) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def bind(seed: Any) -> Any:
-            made = wrapped(session.system_random.given(what, seed))
+            made = wrapped(session.system_random.seed_of_rank_zero(what, seed))
             if of_all:  # torch's generators
                 session.stream.reseeded()
             return made
@@ -49,7 +49,7 @@ def seeded(what: str, name: str = "seed", bits: int = 128) -> Wrapper:
     def call(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         def bind(seed: Any = None, *rest: Any, **options: Any) -> Any:
             if seed is not None:
-                return wrapped(session.system_random.given(what, seed), *rest, **options)
+                return wrapped(session.system_random.seed_of_rank_zero(what, seed), *rest, **options)
             drawn = session.system_random.seed(what)
             return wrapped(*rest, **options) if drawn is None else wrapped(drawn % (1 << bits), *rest, **options)
 

@@ -53,7 +53,7 @@ class ByHand:
         """Give them as an optimizer does."""
         return [{"params": list(self._known.keys())}]
 
-    def comes_to(self, reached: Iterable[Any]) -> None:
+    def note_leaves(self, reached: Iterable[Any]) -> None:
         """A gradient is computed for leaves: remember the parameters among them, if there never was an optimizer.
 
         Args:

@@ -46,7 +46,7 @@ class Discovery:
             self._patcher.apply(self._planted)
             self._models.watching = True
 
-    def taken(self, call: Call) -> Any:
+    def take_over(self, call: Call) -> Any:
         """Have a call carried out by whoever should."""
         if self.at_call is not None:
             self.at_call()
@@ -67,7 +67,7 @@ class Discovery:
 
 
 def _call(session: Any, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    return session.discovery.taken(Call(instance, wrapped, args, kwargs))
+    return session.discovery.take_over(Call(instance, wrapped, args, kwargs))
 
 
 _EFFECT = "finds the model; put back once it is found"

@@ -103,7 +103,7 @@ class Forwards:
                 outputs = _run(call, entry, replica)
             if losses is not None:
                 losses.check()
-            outputs = containers.told(outputs)
+            outputs = containers.with_writes(outputs)
         except DdpPatchError:
             raise
         except Exception as error:
@@ -119,7 +119,7 @@ class Forwards:
         try:
             if replica is not None:  # before they are batches: a rank's own tensors are hooked at once
                 outputs = replica.hook_outputs(outputs, entry.leaves)
-            return containers.returned(leave(call.module, outputs, entry, decision.dims, call.vector))
+            return containers.write_back(leave(call.module, outputs, entry, decision.dims, call.vector))
         except Exception as error:  # the shapes of this rank's rows may tell what those of others do not
             self._world.compare_failures(error, f"the outputs of call {self.count} of {described(call.module)}")
             raise
@@ -165,7 +165,7 @@ class Forwards:
         given = as_batches(call.args, call.kwargs, entry)
         containers = Containers((call.args, call.kwargs), given)
         with writing_back(call.args, call.kwargs, given, []):
-            return containers.returned(containers.told(call.of(*given).as_written()))
+            return containers.write_back(containers.with_writes(call.of(*given).as_written()))
 
     def on_whole(self, call: Call, is_first: bool = False) -> Any:
         """Run a forward as written, on plain tensors of all rows.
@@ -182,7 +182,7 @@ class Forwards:
             args, kwargs = whole_arguments(call.args, call.kwargs)
             containers = Containers((call.args, call.kwargs), (args, kwargs))
             try:
-                return containers.returned(containers.told(call.run(*args, **kwargs)))
+                return containers.write_back(containers.with_writes(call.run(*args, **kwargs)))
             except Exception as error:
                 if is_first:  # which is why neither batches nor rows would do
                     self._world.ledger.on_whole[described(call.module)] = f"its forward raises {raised(error)}"

@@ -34,7 +34,7 @@ class Functions:
         self._replicas = replicas
         self._world = world
 
-    def taken(self, run: Callable[..., Any], how: dict[str, Any]) -> Callable[..., Any]:
+    def accepting_batches(self, run: Callable[..., Any], how: dict[str, Any]) -> Callable[..., Any]:
         """Give a compiled function that may be called on batches.
 
         Args:

@@ -88,7 +88,7 @@ class Replicas:
 
     def _everything_found(self) -> bool:
         """Tell whether module calls need not be watched any more."""
-        if self._job.precision.asked:
+        if self._job.precision.is_requested:
             return False
         return bool(self.trained.ids()) and self.trained.sought() <= self.registry.ids()
 
@@ -175,7 +175,7 @@ class Replicas:
             self._world.ledger.on_batches[described(call.module)] = _OF_SEVERAL if entry.items is None else _OF_ITEMS
             return self.forwards.opened_up(call, entry), False
         form = self.decisions.form(call, entry, held)
-        decision = self.decisions.known(call, entry, form)
+        decision = self.decisions.lookup(call, entry, form)
         how = self.recall.of(call.module) if self.recall.is_on else None
         is_first = how is None and decision is None
         if is_first:

@@ -65,13 +65,13 @@ def _ends(one: Observed, other: Observed) -> Iterator[Difference]:
     ways = [("end" if seen.how == "exit" else seen.how, seen.exit_code) for seen in (one, other)]
     if ways[0] != ways[1]:
         said = f"it ended by {_ending(other)}, alone by {_ending(one)}"
-        yield Difference("end", "end", min(one.taken, other.taken), "", said)
+        yield Difference("end", "end", min(one.step_count, other.step_count), "", said)
     elif one.code != other.code:
         said = f"its processes ended with exit code {other.code}, alone {one.code}"
-        yield Difference("end", "code", one.taken, "", said)
-    if one.taken != other.taken:
-        said = f"{other.taken} optimizer steps, alone {one.taken}"
-        yield Difference("count", "steps", min(one.taken, other.taken), "", said)
+        yield Difference("end", "code", one.step_count, "", said)
+    if one.step_count != other.step_count:
+        said = f"{other.step_count} optimizer steps, alone {one.step_count}"
+        yield Difference("count", "steps", min(one.step_count, other.step_count), "", said)
 
 
 def _ending(seen: Observed) -> str:
@@ -162,7 +162,7 @@ def _files(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyin
             continue
         if a is None or b is None:
             said = f"{name} is {'missing' if b is None else 'not there alone'}"
-            yield Difference("file", _pattern(name), one.taken, "", said)
+            yield Difference("file", _pattern(name), one.step_count, "", said)
             continue
         yield from _contents(one, other, a, b, tolerance, its)
 
@@ -173,9 +173,9 @@ def _contents(
     left, right = _read(one, a), _read(other, b)
     key = _pattern(a)
     if left.kind != right.kind:
-        yield Difference("file", key, one.taken, "", f"{b} holds {right.kind}, alone {left.kind}")
+        yield Difference("file", key, one.step_count, "", f"{b} holds {right.kind}, alone {left.kind}")
     elif left.digest != right.digest:
-        yield Difference("file", key, one.taken, "", f"{b} differs, compared byte by byte")
+        yield Difference("file", key, one.step_count, "", f"{b} differs, compared byte by byte")
     else:
         for held in (left, right):
             held.tensors = {name: each for name, each in held.tensors.items() if name not in its.tensors}
@@ -185,7 +185,7 @@ def _contents(
 
 
 def _read(run: Observed, name: str) -> files.Content:
-    return files.read(run.folder / name, run.taken, run.age)
+    return files.read(run.folder / name, run.step_count, run.age)
 
 
 def paired_names(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str | None, str | None]]:

@@ -216,5 +216,5 @@ def notes(alone: Observed, ranks: Observed, tolerance: Tolerance) -> list[str]:
     if alone.left_out | ranks.left_out:
         said.append(f"left out, not compared: {', '.join(sorted(alone.left_out | ranks.left_out))}")
     if ranks.how == "enough" or alone.how == "enough":
-        said.append(f"ended after {alone.taken} optimizer steps, as asked")
+        said.append(f"ended after {alone.step_count} optimizer steps, as asked")
     return said

@@ -95,7 +95,7 @@ class Observed:
         return self.how == "exit" and self.exit_code != 0 and not (self.losses or self.steps or self.files)
 
     @property
-    def taken(self) -> int:
+    def step_count(self) -> int:
         """Optimizer steps; without an optimizer, backwards."""
         return len(self.steps) or (len(self.losses) if self.held else 0)
 
@@ -164,7 +164,7 @@ def _take_the_rest(seen: Observed, prefix: str) -> None:
         if noted[shown]:
             noted[shown] -= 1
         elif shown:
-            seen.out.append(PrintedLine(shown, "", seen.taken, seen.age))
+            seen.out.append(PrintedLine(shown, "", seen.step_count, seen.age))
 
 
 def _left_out(folder: Path, name: str) -> str:

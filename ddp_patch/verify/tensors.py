@@ -46,12 +46,12 @@ def tensors(
         key = where or name
         if name not in ones or name not in others:
             said = f"{label} is {'missing' if name in ones else 'not there alone'}"
-            found.append(Difference(what, key, alone.taken, "", said))
+            found.append(Difference(what, key, alone.step_count, "", said))
             continue
         a, b = ones[name], others[name]
         if a.shape != b.shape or a.dtype != b.dtype:
             said = f"{label} is {_kind(b)}, alone {_kind(a)}"
-            found.append(Difference(what, key, alone.taken, "", said))
+            found.append(Difference(what, key, alone.step_count, "", said))
             continue
         if name in left_out if what == "weights" else any(_is_in(other, name, ones, alone) for other in left_out):
             continue
@@ -59,7 +59,7 @@ def tensors(
         times, apart = _worst(a, b, scale, tolerance, alone.age)
         if times > 1:
             said = f"{label} differs by up to {apart:.3g}, and its largest value is {_largest(a):.3g}"
-            found.append(Difference(what, key, alone.taken, "", said, times))
+            found.append(Difference(what, key, alone.step_count, "", said, times))
     yield from sorted(found, key=lambda difference: -difference.times)
 
 
