@@ -133,7 +133,7 @@ def test_versions_differ_where_enable_has_them_differ(monkeypatch, version, is_f
     looks = []
     for info in ((3, 11, 8), tuple(map(int, version.split(".")))):
         monkeypatch.setattr(sys, "version_info", info)
-        looks.append(dataclasses.replace(hosts.look(None), kind="cpu", devices=(), key=offer.told))
+        looks.append(dataclasses.replace(hosts.look(None), kind="cpu", devices=(), key=offer.message))
     monkeypatch.undo()
     problem = command._problem(told, looks, ["a", "a"], offer, False)
     offer.close()

@@ -5,7 +5,7 @@ import pytest
 from ddp_patch.measure import runs
 from ddp_patch.measure.parts import as_run, backwards_of, by_device, full, kept, parts, rows_of
 from ddp_patch.measure.runs import Spec, noted_of, perform
-from ddp_patch.measure.told import apart
+from ddp_patch.measure.session_facts import apart
 from ddp_patch.pace import KINDS
 
 

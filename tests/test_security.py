@@ -172,7 +172,7 @@ def _no_key(monkeypatch):
 
 
 def agreed(offers, told=None):
-    return [offer.agreed(told or [its.told for its in offers]) for offer in offers]
+    return [offer.agreed(told or [its.message for its in offers]) for offer in offers]
 
 
 def test_ranks_of_one_host_find_the_key_that_rank_0_holds():
@@ -180,11 +180,11 @@ def test_ranks_of_one_host_find_the_key_that_rank_0_holds():
     keys = agreed(offers)
     assert keys[0] == keys[1] == keys[2]
     assert len(keys[0]) == 32
-    with open(offers[0].told["memory"], "rb") as held:
-        assert held.read().hex() not in str([offer.told for offer in offers])
+    with open(offers[0].message["memory"], "rb") as held:
+        assert held.read().hex() not in str([offer.message for offer in offers])
     for offer in offers:
         offer.close()
-    assert not os.path.exists(offers[0].told["memory"])
+    assert not os.path.exists(offers[0].message["memory"])
 
 
 def test_a_key_of_the_user_is_taken_out_of_the_environment_and_told_to_nobody(monkeypatch):
@@ -195,8 +195,8 @@ def test_a_key_of_the_user_is_taken_out_of_the_environment_and_told_to_nobody(mo
         assert VARIABLE not in os.environ
     first, second = agreed(offers)
     assert first == second
-    assert "a" * 32 not in str([offer.told for offer in offers])
-    assert not any(offer.told["memory"] for offer in offers)
+    assert "a" * 32 not in str([offer.message for offer in offers])
+    assert not any(offer.message["memory"] for offer in offers)
 
 
 def test_every_run_has_a_key_of_its_own(monkeypatch):
@@ -217,8 +217,8 @@ def holder():
 
 def test_ranks_of_several_hosts_without_a_key_have_none(holder):
     other = Offer(1)
-    assert agreed([holder, other], [holder.told, {**other.told, "host": "another"}]) == [None, None]
-    assert agreed([holder, other], [holder.told, {**other.told, "host": ""}]) == [None, None]
+    assert agreed([holder, other], [holder.message, {**other.message, "host": "another"}]) == [None, None]
+    assert agreed([holder, other], [holder.message, {**other.message, "host": ""}]) == [None, None]
     assert agreed([holder], [{}]) == [None]  # as a stranger may have it
 
 
@@ -229,17 +229,17 @@ def test_the_store_cannot_name_what_somebody_else_wrote(holder, tmp_path, monkey
         os.write(memory, b"x" * 64)
         own = f"/proc/{os.getpid()}/fd"
         for path in (str(tmp_path / "known"), "", f"{own}/{known.fileno()}", f"{own}/{memory}", f"{own}/../../x"):
-            assert holder.agreed([{**holder.told, "memory": path}]) is None
+            assert holder.agreed([{**holder.message, "memory": path}]) is None
         os.close(memory)
     with pytest.raises(LaunchError, match="cannot be read"):
-        holder.agreed([{**holder.told, "memory": f"{own}/{1 << 20}"}])
+        holder.agreed([{**holder.message, "memory": f"{own}/{1 << 20}"}])
     ended = subprocess.Popen([sys.executable, "-c", ""])
     assert ended.wait() == 0
     with pytest.raises(LaunchError, match="Rank 0, which holds the key of the job, ended within"):
-        holder.agreed([{**holder.told, "memory": f"/proc/{ended.pid}/fd/3"}])
-    assert holder.agreed([holder.told]) is not None
+        holder.agreed([{**holder.message, "memory": f"/proc/{ended.pid}/fd/3"}])
+    assert holder.agreed([holder.message]) is not None
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert holder.agreed([holder.told]) is None
+    assert holder.agreed([holder.message]) is None
 
 
 def test_ranks_with_different_keys_say_so(monkeypatch):
@@ -251,7 +251,7 @@ def test_ranks_with_different_keys_say_so(monkeypatch):
     for offers, words in (([a, b], "another"), ([a, none], "no"), ([none, a], "a")):
         for offer in offers:
             with pytest.raises(LaunchError, match=f"Rank 1 has {words} {VARIABLE}, unlike rank 0.*openssl"):
-                offer.agreed([its.told for its in offers])
+                offer.agreed([its.message for its in offers])
 
 
 def test_a_key_that_could_be_guessed_is_refused(monkeypatch):

@@ -143,7 +143,7 @@ class SplitDecisions:
             decision = SplitDecision(CallMode.BATCHES, mixing)
         else:
             decision = observed.tried() if known is None or is_to_be_tried else known.decision
-        decision = agreed(self._world, told_by(observed.told, entry, decision, observed.seen))
+        decision = agreed(self._world, told_by(observed.outputs, entry, decision, observed.seen))
         if decision.how is not CallMode.ROWS and entry.guessed:
             self._memory[call.module].update(dict.fromkeys(entry.guessed))
         elif any(may for _, may in every):

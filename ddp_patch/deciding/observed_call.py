@@ -60,7 +60,7 @@ class ObservedCall:
         self.seen = observation(call, entry.layout, lambda: guards.noted(leaves(given)))
         self._as_given = AsGiven(call, given)
         self.before = guards.noted(leaves(given))
-        self.told: Any = None  # what its forward returned and wrote to containers
+        self.outputs: Any = None  # what its forward returned and wrote to containers
         self._wrote: list[torch.Tensor] = []
         if guards.is_truncated:
             self.seen.tied(*MORE_THAN_WATCHED)
@@ -85,9 +85,9 @@ class ObservedCall:
             result = call.run(*args, **kwargs)
         if any(type(leaf) is BatchSize for _, leaf in leaves(result)):
             result = map_leaves(numbers, result)
-        self.with_writes = self._as_given.containers.with_writes(result)
-        result = self._as_given.containers.write_back(self.told)
-        self.seen.check_kept(self.told, batches)
+        self.outputs = self._as_given.containers.with_writes(result)
+        result = self._as_given.containers.write_back(self.outputs)
+        self.seen.check_kept(self.outputs, batches)
         if self._wrote:
             why = "its forward writes to an argument, which is no batch of a loader"
             self.seen.tied(why, "Return a new tensor instead")

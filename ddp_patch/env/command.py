@@ -61,7 +61,7 @@ def _look() -> dict[str, Any] | None:
     store = meet(told, timeout)
     own["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     offer = key.Offer(told.rank)
-    look = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
+    look = dataclasses.replace(hosts.look(told.local_rank), key=offer.message)
     seen = hosts.exchange(look, store, told, timeout)
     reaching.choose_interface(seen, told.rank)
     names = [f"ddp_patch/env/{rank}" for rank in range(told.world_size)]

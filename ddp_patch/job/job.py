@@ -78,7 +78,7 @@ class Job:
         if self.worker is None:
             rendezvous.hand_over(store)
         offer = Offer(told.rank)
-        own = dataclasses.replace(hosts.look(told.local_rank), key=offer.told)
+        own = dataclasses.replace(hosts.look(told.local_rank), key=offer.message)
         seen = hosts.exchange(own, store, told, timeout)
         # A launcher's own process keeps the order that it has: see say_orders.
         orders = [() if self.worker is not None else ((software.ORDER, its.order),) for its in seen]

@@ -56,16 +56,16 @@ class Offer:
             )
         # A descriptor of memory without a name: nothing of it is left, however this process ends.
         self._memory: int | None = None
-        self.told = {"drawn": secrets.token_hex(16), "print": "", "host": "", "memory": ""}
+        self.message = {"drawn": secrets.token_hex(16), "print": "", "host": "", "memory": ""}
         """For the other ranks, and for whoever reads the store."""
         if self._given:
-            self.told["print"] = hmac.digest(self._given, b"which key", "sha256").hex()
+            self.message["print"] = hmac.digest(self._given, b"which key", "sha256").hex()
         elif hasattr(os, "memfd_create"):
-            self.told["host"] = _sees()
+            self.message["host"] = _sees()
             if rank == 0:
                 self._memory = os.memfd_create(_MEMORY)
                 os.write(self._memory, secrets.token_bytes(32))
-                self.told["memory"] = f"/proc/{os.getpid()}/fd/{self._memory}"
+                self.message["memory"] = f"/proc/{os.getpid()}/fd/{self._memory}"
 
     def agreed(self, told: Sequence[Mapping[str, str]]) -> bytes | None:
         """Make the key of this run.
@@ -98,7 +98,7 @@ class Offer:
 
     def _left(self, told: Sequence[Mapping[str, str]]) -> bytes:
         """Read rank 0's key, where all ranks see its processes."""
-        host, path = self.told["host"], told[0].get("memory", "")
+        host, path = self.message["host"], told[0].get("memory", "")
         if not host or any(its.get("host") != host for its in told):
             return b""
         if not re.fullmatch(r"/proc/\d+/fd/\d+", path):

@@ -28,12 +28,12 @@ class LocalSession(Session):
         placement = self.job.placement
         self.stream: Streams = Streams(placement.rank, self.job.device)
         self.models = LocalModels(self.options, self.job, self.world)
-        self.told = LocalNumbers(self.world, self.models.trained.rates)
+        self.local_numbers = LocalNumbers(self.world, self.models.trained.rates)
         self.unsettled = self.models.unsettled
         self._own_dealing = Dealing(self.world, self.models.weights)
         per_host = placement.local_world_size
         self.local_loaders = LocalLoaders(
-            self.options, self.world, self.models, self.stream, per_host, self.told.compare
+            self.options, self.world, self.models, self.stream, per_host, self.local_numbers.compare
         )
         self.discovery = Discovery(self.models, self._patcher)
         self.by_hand = self._by_hand(self.models, None)
@@ -42,7 +42,7 @@ class LocalSession(Session):
         self, rows: Sequence[Patch], others: Sequence[Callable[[Session], list[Callable[[], None]]]] = ()
     ) -> None:
         """Apply every patch, or none. Every rank comes here together."""
-        self.rank_zero.note_output = lambda how, held: self.told.note_output(how, digest(held))
+        self.rank_zero.note_output = lambda how, held: self.local_numbers.note_output(how, digest(held))
         super().begin(rows, others)
 
     def _models(self) -> list[torch.nn.Module]:
@@ -74,7 +74,7 @@ class LocalSession(Session):
         counts = Job.current is self.job and self.world.reaches_point("the end of the local view")
         try:
             with contextlib.suppress(Exception):  # a rank that is gone by now: there is nobody to compare with
-                self.told.compare_at_the_end()
+                self.local_numbers.compare_at_the_end()
         finally:
             if counts:
                 self.world.trail.leave()
@@ -102,7 +102,7 @@ class LocalSession(Session):
             models.tuning.stepped(optimizer)
         for group in optimizer.param_groups:
             if group["params"]:  # it may be empty
-                self.told.steps += id(group["params"][0]) in models.ids
+                self.local_numbers.steps += id(group["params"][0]) in models.ids
                 break
         self.ledger.stepped(optimizer)
         if self._greeting.said != len(self.ledger.replicas):

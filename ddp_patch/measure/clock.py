@@ -22,7 +22,7 @@ from .facts import facts
 from .network import links
 from .row_counter import RowCounter
 from .saved_tensors import SavedTensors
-from .told import told
+from .session_facts import session_facts
 from .tracer import Tracer
 from .wanted import PROFILED, Wanted
 
@@ -182,7 +182,7 @@ class Clock:
         self._trace(clocked, self._pace)
         if self._count == clocked + self._wanted.traced:
             self._record.event("facts", **facts(self._optimizers.values()))
-            self._record.event("told", **told(session, self._ranks))
+            self._record.event("told", **session_facts(session, self._ranks))
             self._is_over = True
 
     def _profile(self, number: int, pace: Pace) -> None:

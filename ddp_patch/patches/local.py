@@ -167,27 +167,27 @@ def _called_in_parallel(session: LocalSession, wrapped: Any, instance: Any, args
 def _print(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     wrapped(*args, **kwargs)
     if session.rank_zero.in_lockstep() and session.owners.caller() == "script":
-        session.told.note_output("printed", " ".join(map(str, args)))
+        session.local_numbers.note_output("printed", " ".join(map(str, args)))
 
 
 def _logged(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> None:
     if session.rank_zero.in_lockstep():
         (record,) = args
         with contextlib.suppress(Exception):  # a message that cannot be put together, which logging reports
-            session.told.note_output("logged", record.getMessage())
+            session.local_numbers.note_output("logged", record.getMessage())
     wrapped(*args, **kwargs)
 
 
 def _shown(session: LocalSession, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if session.rank_zero.in_lockstep():
-        session.told.note_output("logged", digest((args, kwargs)))
+        session.local_numbers.note_output("logged", digest((args, kwargs)))
     return wrapped(*args, **kwargs)
 
 
 def _truth(session: LocalSession, wrapped: Any, instance: Tensor, args: Args, kwargs: Kwargs) -> bool:
     result: bool = wrapped(*args, **kwargs)
     if not session.models.is_at_work() and session.rank_zero.in_lockstep() and session.owners.caller() == "script":
-        session.told.note_output("branched on", str(result))
+        session.local_numbers.note_output("branched on", str(result))
     return result
 
 

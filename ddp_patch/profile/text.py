@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..measure.busy import said
 from ..measure.facts import on_accelerator
-from ..measure.told import apart
+from ..measure.session_facts import apart
 from ..plan.text import columns, wrapped
 from ..plan.units import shown_bytes, shown_count, shown_seconds
 from .advice import advice, costliest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..measure import told
+from ..measure import session_facts
 from ..measure.facts import on_accelerator
 from ..measure.parts import as_run, backwards_of, by_device, full, kept, parts, profile, rows_of
 from ..measure.runs import Measured, Spec, noted_of
@@ -82,7 +82,7 @@ def turned(found: Sequence[MeasuredScale]) -> str:
 
 def apart(runs: Sequence[Measured]) -> str:
     """Say where runs are not what their number of ranks makes one think; nothing where they are."""
-    said = (told.apart(its, run.spec.ranks) for run in runs for its in noted_of(run.by_rank[0], "told"))
+    said = (session_facts.apart(its, run.spec.ranks) for run in runs for its in noted_of(run.by_rank[0], "told"))
     return " ".join(dict.fromkeys(filter(None, said)))
 
 

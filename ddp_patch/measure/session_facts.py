@@ -17,7 +17,7 @@ _SEVERAL = (
 )
 
 
-def told(session: Any, ranks: int) -> dict[str, Any]:
+def session_facts(session: Any, ranks: int) -> dict[str, Any]:
     """Give them as JSON may hold them; where ddp_patch does nothing, how many devices the script sees.
 
     Args:
