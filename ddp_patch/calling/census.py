@@ -52,17 +52,19 @@ class ModuleContents:
                     self.is_substituted = self.is_substituted or not isinstance(parameter, nn.Parameter)
 
         self._empty = self.parameters
-        self._values = self._now()
+        self._names, self._values = self._now()
 
     def is_current(self) -> bool:
         """Tell whether the module still holds this."""
         if any(self._empties):
             return False
-        now, before = self._now(), self._values
-        return len(now) == len(before) and all(map(operator.is_, now, before))
+        names, values = self._now()
+        return names == self._names and all(map(operator.is_, values, self._values))
 
-    def _now(self) -> list[Any]:
-        return list(itertools.chain.from_iterable(map(_values, self._filled)))
+    def _now(self) -> tuple[list[str], list[Any]]:
+        return [*itertools.chain.from_iterable(self._filled)], [
+            *itertools.chain.from_iterable(map(_values, self._filled))
+        ]
 
     def is_empty(self) -> bool:
         """Tell whether some parameters hold no numbers yet: those of lazy layers get them in a call."""

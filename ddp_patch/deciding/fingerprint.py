@@ -194,7 +194,8 @@ class Fingerprints:
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
         shapes = self._shapes.get(layer, {}).items()
-        state = (self._number(layer), *plain, *((name, b is None) for name, b in layer._buffers.items()), *shapes)
+        slots = (*layer._buffers.items(), *layer._parameters.items(), *layer._modules.items())
+        state = (self._number(layer), *plain, *((name, it is None) for name, it in slots), *shapes)
         return _number_of(state, self._layer_states, self._layer_contents, _MOST_LAYER_STATES, self._next)
 
     def _number(self, thing: Any) -> Any:

@@ -8,6 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from parity.gradient_habits import everything
 from parity.later_habits import Net, centred, fit
+from torch.nn.utils import parametrize
 
 STEPS = torch.zeros(())
 LOSSES = {}
@@ -390,3 +391,97 @@ def a_thing_that_raises_when_it_is_asked():
     CLOSED.factor = 1.0
     change = after(3, lambda model: setattr(CLOSED, "factor", 2.0))
     return fit(Net(lambda net, z: z * CLOSED.factor), before=change)
+
+
+# --- parameters that go on under another name, or in other memory -----------------------------------------------------
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def a_parametrization_from_the_middle_on():
+    """It gives the weight its memory by ``Tensor.set_``, for which autograd has another node."""
+    return fit(
+        Net(), before=after(3, lambda model: parametrize.register_parametrization(model.first, "weight", Doubled()))
+    )
+
+
+def a_parametrization_that_is_removed():
+    model = Net()
+    parametrize.register_parametrization(model.first, "weight", Doubled())
+    return fit(model, before=after(3, lambda model: parametrize.remove_parametrizations(model.first, "weight")))
+
+
+def a_spectral_norm_from_the_middle_on():
+    return fit(Net(), before=after(3, lambda model: nn.utils.parametrizations.spectral_norm(model.first)))
+
+
+def weights_in_other_memory():
+    def change(model):
+        with torch.no_grad():
+            model.first.weight.set_(model.first.weight.detach().clone())
+
+    return fit(Net(), before=after(3, change))
+
+
+def a_bias_that_is_resized():
+    """That of the last layer is frozen meanwhile, as torch wants it."""
+
+    def change(model):
+        bias = model.last.bias.requires_grad_(False)
+        bias.resize_(3)
+        bias.resize_as_(bias.clone()).requires_grad_(True)
+
+    return fit(Net(), before=after(3, change))
+
+
+def weights_in_other_memory_between_forward_and_backward():
+    def loss(model, x, y):
+        out = F.cross_entropy(model(x), y)
+        with torch.no_grad():
+            model.first.bias.set_(model.first.bias.detach().clone())
+        return out
+
+    return fit(Net(), loss)
+
+
+class Named(Net):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        z, own = super().forward(x), self._parameters
+        return z * own["rows"] if "rows" in own else centred(z) * own["all"]
+
+
+def a_parameter_by_another_name():
+    return fit(Named(), before=after(3, lambda model: model._parameters.update(all=model._parameters.pop("rows"))))
+
+
+class Keyed(Net):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({"rows": nn.Linear(3, 3)})
+
+    def forward(self, x):
+        z, parts = super().forward(x), self.parts
+        return parts["rows"](z) if "rows" in parts else centred(parts["all"](z))
+
+
+def a_layer_by_another_name():
+    return fit(Keyed(), before=after(3, lambda model: model.parts.update({"all": model.parts.pop("rows")})))
+
+
+def a_bias_that_becomes_none():
+    class Bare(Net):
+        def forward(self, x):
+            z = super().forward(x)
+            return z if self.last.bias is not None else centred(z)
+
+    def change(model):
+        model.last._parameters["bias"] = None
+
+    return fit(Bare(), before=after(3, change))
