@@ -1,6 +1,6 @@
 """What gives parameters other memory, while some are under DDP.
 
-Where ``.data`` is set to another type, device or shape, as by ``Module.to``, a parameter gets another node in
+Where ``.data`` is set to another type, device, shape or order, as by ``Module.to``, a parameter gets another node in
 autograd's graph, and DDP's hooks stay behind on the old one. So it does by ``set_``, as torch's parametrizations call
 it when they are registered, and by ``resize_`` (torch 2.13, RESET_GRAD_ACCUMULATOR in gen_variable_type.py). ``Tensor``
 inherits these from C, so what stands before them on ``nn.Parameter`` is deleted afterwards.
@@ -66,4 +66,6 @@ class Conversions:
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.device, tensor.layout, tensor.shape
+    # With other strides the node stays, but DDP gives gradients whose entries lie as they did (torch 2.13).
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return tensor.dtype, tensor.device, tensor.layout, tensor.shape, strides

@@ -447,6 +447,26 @@ def weights_in_other_memory_between_forward_and_backward():
     return fit(Net(), loss)
 
 
+def weights_in_another_order():
+    def change(model):
+        model.first.weight.data = model.first.weight.data.t().contiguous().t()
+
+    return fit(Net(), before=after(3, change))
+
+
+def channels_last_from_the_middle_on():
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)),
+        nn.Conv2d(1, 3, 2, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(3, 2, 2),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    )
+    model(torch.zeros(2, 4))
+    return fit(model, before=after(3, lambda model: model.to(memory_format=torch.channels_last)))
+
+
 class Named(Net):
     def __init__(self):
         super().__init__()
