@@ -31,8 +31,13 @@ class OutputHooks:
             forms: of those that want a gradient.
         """
         held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
+        shared = _memory_of_several(held)
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
-            hooked = [hook_output(sync, touch, only_parameters, form) for form in held.values()]
+            bases = {key: hook_output(sync, touch, only_parameters, base) for key, base in shared.items()}
+            hooked = [
+                _as_in(bases, form) if _has(bases, form) else hook_output(sync, touch, only_parameters, form)
+                for form in held.values()
+            ]
             for form, node in zip(held.values(), hooked, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)
@@ -41,7 +46,8 @@ class OutputHooks:
             # bucket of gradients leaves as soon as it is full.
             touch.grad_fn._set_sequence_nr(hooked[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
         for form, node in zip(held.values(), hooked, strict=True):
-            note_unhooked(node, form)
+            if node._base is None:
+                note_unhooked(node, form)
         self._held = held
         self._hooked = dict(zip(held, hooked, strict=True))
 
@@ -50,6 +56,34 @@ class OutputHooks:
         if isinstance(leaf, BatchTensor) and any(id(form) in self._hooked for form in leaf.forms):
             return leaf.with_forms(self._hooked)
         return self._hooked.get(id(leaf), leaf)
+
+
+def _memory_of_several(held: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Give the tensors that several outputs are, or are views of: what is written to one of these, all have."""
+    if len(held) < 2:
+        return {}
+    bases = [_base_of(form) for form in held.values() if not _is_one_of_several(form)]
+    keys = [id(base) for base in bases]
+    return {id(base): base for base in bases if keys.count(id(base)) > 1 and not base.is_leaf}
+
+
+def _has(bases: dict[int, Tensor], form: Tensor) -> bool:
+    if id(form) in bases:
+        return True
+    base = bases.get(id(form._base))
+    return base is not None and base.dtype == form.dtype and not _is_one_of_several(form)
+
+
+def _is_one_of_several(form: Tensor) -> bool:
+    """Tell the views that a function gives at once, which torch lets nobody write to: their gradients are joined."""
+    return type(form.grad_fn).__name__.startswith(("Split", "Unbind"))
+
+
+def _as_in(bases: dict[int, Tensor], form: Tensor) -> Tensor:
+    """Give an output as it is in the memory of several, which was hooked."""
+    if id(form) in bases:
+        return bases[id(form)]
+    return bases[id(form._base)].as_strided(form.shape, form.stride(), form.storage_offset())
 
 
 def outputs_to_hook(output: Any, sync: Any) -> list[Tensor]:
@@ -67,4 +101,8 @@ def outputs_to_hook(output: Any, sync: Any) -> list[Tensor]:
             forms += leaf.forms
         elif isinstance(leaf, Tensor):
             forms.append(leaf)
-    return [form for form in forms if form.requires_grad and getattr(form.grad_fn, "sync", None) is not sync]
+    return [form for form in forms if form.requires_grad and getattr(_base_of(form).grad_fn, "sync", None) is not sync]
+
+
+def _base_of(form: Tensor) -> Tensor:
+    return form if form._base is None else form._base

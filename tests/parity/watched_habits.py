@@ -505,3 +505,48 @@ def a_bias_that_becomes_none():
         model.last._parameters["bias"] = None
 
     return fit(Bare(), before=after(3, change))
+
+
+# --- outputs that lie in each other's memory --------------------------------------------------------------------------
+
+
+class Several(Net):
+    def __init__(self, outputs):
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, x):
+        return self.outputs(super().forward(x) * 1)
+
+
+def written_to(outputs, write):
+    def loss(model, x, y):
+        given = model(x)
+        write(given)
+        return F.cross_entropy(given[0], y) + given[1].square().mean()
+
+    return fit(Several(outputs), loss)
+
+
+def an_output_that_is_written_to_and_a_column_of_it():
+    return written_to(lambda z: (z, z[:, 0]), lambda given: given[0].mul_(2))
+
+
+def an_output_and_a_column_of_it_that_is_written_to():
+    return written_to(lambda z: (z, z[:, 0]), lambda given: given[1].mul_(2))
+
+
+def two_outputs_that_lie_across_each_other():
+    return written_to(lambda z: (z[:, :3], z[:, 1:]), lambda given: given[1].mul_(2))
+
+
+def an_output_and_the_same_in_another_shape():
+    return written_to(lambda z: (z, z.unsqueeze(1)), lambda given: given[1].add_(given[1].detach()))
+
+
+def pieces_of_an_output():
+    return written_to(lambda z: z.repeat(1, 2).chunk(2, 1), lambda given: None)
+
+
+def outputs_of_one_memory_by_themselves():
+    return written_to(lambda z: (z, z.view(-1, 1, 3), z[:, 1]), lambda given: None)
