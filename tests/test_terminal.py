@@ -202,6 +202,21 @@ with ddp_patch.per_rank():
             print(*[ddp_patch.rank()] * 50, file=stream)
 print("once")
 print(sys.stdout.write_through, sys.stderr.write_through)
+
+class Own:
+    write_through = True
+
+    def write(self, text):
+        return len(text)
+
+kept, sys.stdout = sys.stdout, Own()
+with ddp_patch.per_rank():
+    print("nowhere")
+sys.stdout = kept
+kept.flush()
+kept.close()
+with ddp_patch.per_rank():
+    print("closed", ddp_patch.rank(), file=sys.stderr)
 """
 
 
@@ -213,4 +228,8 @@ def test_lines_of_ranks_that_share_a_stream_do_not_mix(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE, check=True)
     lines = [" ".join([rank] * 50) for rank in "01" for _ in range(100)]
     assert sorted(done.stdout.splitlines()) == sorted([*lines, "once", "True True"])
-    assert [line for line in sorted(done.stderr.splitlines()) if line in lines] == lines
+    assert [line for line in sorted(done.stderr.splitlines()) if line in [*lines, "closed 0", "closed 1"]] == [
+        *lines,
+        "closed 0",
+        "closed 1",
+    ]

@@ -132,15 +132,19 @@ class _Silent(io.TextIOWrapper):
 @contextlib.contextmanager
 def _whole_lines() -> Iterator[None]:
     """Write lines as wholes, which ``python -u`` (torchrun's) writes in pieces that mix with those of other ranks."""
-    streams: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if getattr(stream, "write_through", False)]
-    modes = [stream.line_buffering for stream in streams]
-    for stream in streams:
-        stream.reconfigure(line_buffering=True, write_through=False)
+    texts = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    changed: list[tuple[io.TextIOWrapper, bool]] = []
+    for stream in texts:
+        with contextlib.suppress(ValueError):  # closed, or detached
+            if stream.write_through:
+                mode = stream.line_buffering
+                stream.reconfigure(line_buffering=True, write_through=False)
+                changed.append((stream, mode))
     try:
         yield
     finally:
-        for stream, mode in zip(streams, modes, strict=True):
-            with contextlib.suppress(ValueError):  # closed, or detached
+        for stream, mode in changed:
+            with contextlib.suppress(ValueError):
                 stream.reconfigure(line_buffering=mode, write_through=True)
 
 
