@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -109,3 +109,16 @@ class Census:
     def close(self) -> None:
         """Let go of the modules."""
         self._held.clear()
+
+
+def kinds_of_slots(layer: nn.Module) -> Iterator[tuple[Any, ...]]:
+    """Give the names of what a layer itself holds, and what a forward may branch on of that without looking at values.
+
+    Not the shapes of buffers: a forward may keep a mask as long as its batch has it.
+    """
+    for name, buffer in layer._buffers.items():
+        yield name, buffer if buffer is None else buffer.dtype
+    for name, parameter in layer._parameters.items():
+        known = () if parameter is None or is_lazy(parameter) else (parameter.dtype, parameter.shape)
+        yield name, type(parameter), known
+    yield tuple(layer._modules)

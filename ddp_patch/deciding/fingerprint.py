@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..batch.tensor import BatchTensor
 from ..calling.calls import Call
-from ..calling.census import ModuleContents
+from ..calling.census import ModuleContents, kinds_of_slots
 from ..calling.entry import Entry
 from ..calling.swap import original_class
 from ..generators import kinds
@@ -194,8 +194,7 @@ class Fingerprints:
         # The layer itself: another one in its place is another module. What is not plain is walked by the guards.
         plain = ((name, type(value), value if type(value) in PLAIN else None) for name, value in held)
         shapes = self._shapes.get(layer, {}).items()
-        slots = (*layer._buffers.items(), *layer._parameters.items(), *layer._modules.items())
-        state = (self._number(layer), *plain, *((name, it is None) for name, it in slots), *shapes)
+        state = (self._number(layer), *plain, *kinds_of_slots(layer), *shapes)
         return _number_of(state, self._layer_states, self._layer_contents, _MOST_LAYER_STATES, self._next)
 
     def _number(self, thing: Any) -> Any:

@@ -42,8 +42,27 @@ class Hooks:
         """Apply the hooks that may change a gradient."""
         for hook in list(self.before.values()):
             changed = hook(grad)
-            grad = grad if changed is None else changed
+            if changed is not None:
+                _refuse_others(hook, grad, changed)
+                grad = changed
         return grad
+
+    def on_accumulated(self, parameter: Tensor) -> None:
+        """Call those that see an accumulated gradient."""
+        for hook in list(self.after.values()):
+            if hook(parameter) is not None:
+                raise RuntimeError("Tensor post accumulate grad hooks should return None.")
+
+
+def _refuse_others(hook: Any, grad: Tensor, changed: Any) -> None:
+    """Raise what torch does (2.13, python_hook.cpp) where a hook gives what is no gradient of its tensor."""
+    if not isinstance(changed, Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(changed).__name__}'")
+    name = getattr(hook, "__name__", "<unknown>")
+    if changed.type() != grad.type():
+        raise RuntimeError(f"hook '{name}' has changed the type of value (was {grad.type()} got {changed.type()})")
+    if changed.shape != grad.shape:
+        raise RuntimeError(f"hook '{name}' has changed the size of value")
 
 
 class ParameterHooks:
@@ -154,8 +173,7 @@ class ParameterHooks:
             self._accumulated[parameter] = True
         else:
             with self._scale.true_on(parameter):
-                for hook in list(self._hooks[parameter].after.values()):
-                    hook(parameter)
+                self._hooks[parameter].on_accumulated(parameter)
 
     # --- after it ---------------------------------------------------------------------------------------------------
 
@@ -181,8 +199,7 @@ class ParameterHooks:
         hooked = [p for p in parameters if self._kind(p, "after")]
         for parameter in self._in_order(hooked, self._accumulated):
             self._accumulated.pop(parameter, None)
-            for hook in list(self._hooks[parameter].after.values()):
-                hook(parameter)
+            self._hooks[parameter].on_accumulated(parameter)
 
     def forget(self) -> None:
         """Drop what a failed backward left."""

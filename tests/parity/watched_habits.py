@@ -550,3 +550,71 @@ def pieces_of_an_output():
 
 def outputs_of_one_memory_by_themselves():
     return written_to(lambda z: (z, z.view(-1, 1, 3), z[:, 1]), lambda given: None)
+
+
+# --- what is seen of a module's own tensors without looking at their values -------------------------------------------
+
+
+class Branching(Net):
+    """Looks at all rows once its own parameter or buffer is another one."""
+
+    def __init__(self, question):
+        super().__init__()
+        self.own = nn.Parameter(torch.ones(2))
+        self.register_buffer("mask", torch.zeros(2))
+        self.question = question
+
+    def forward(self, x):
+        z = super().forward(x) * self.own.sum()
+        return centred(z) if self.question(self) else z
+
+
+class Special(nn.Parameter):
+    pass
+
+
+def a_parameter_of_another_length():
+    return fit(
+        Branching(lambda net: len(net.own) == 3),
+        before=after(3, lambda net: setattr(net, "own", nn.Parameter(torch.ones(3)))),
+    )
+
+
+def a_parameter_of_another_class():
+    return fit(
+        Branching(lambda net: isinstance(net.own, Special)),
+        before=after(3, lambda net: setattr(net, "own", Special(torch.ones(2)))),
+    )
+
+
+def a_buffer_of_another_type():
+    change = after(3, lambda net: setattr(net, "mask", torch.zeros(2, dtype=torch.bool)))
+    return fit(Branching(lambda net: net.mask.dtype == torch.bool), before=change)
+
+
+# --- hooks that give what is no gradient ------------------------------------------------------------------------------
+
+
+def refused(register):
+    model = Net()
+    register(model.first.weight)
+    try:
+        return fit(model)
+    except (RuntimeError, TypeError) as error:
+        return [float(ord(letter)) for letter in str(error).partition("\n")[0]]
+
+
+def hooks_that_give_other_sizes():
+    return refused(lambda weight: weight.register_hook(lambda grad: grad[:1]))
+
+
+def hooks_that_give_other_types():
+    return refused(lambda weight: weight.register_hook(lambda grad: grad.half()))
+
+
+def hooks_that_give_text():
+    return refused(lambda weight: weight.register_hook(lambda grad: "x"))
+
+
+def hooks_after_accumulation_that_give_something():
+    return refused(lambda weight: weight.register_post_accumulate_grad_hook(lambda parameter: parameter.grad))
