@@ -271,7 +271,7 @@ def test_values_of_another_parameter_of_the_same_name_are_compared():
     models = {"G.0.weight": torch.ones(3, 2), "G.0.bias": torch.ones(3), "D.0.weight": torch.ones(3, 9)}
     models["D.0.bias"] = torch.ones(3)
     names = ["G.0.weight", "G.0.bias", "D.0.bias"]
-    alone = SimpleNamespace(steps=[step], optimizers=[{"names": names}], tensors=models, taken=1, age=1)
+    alone = SimpleNamespace(steps=[step], optimizers=[{"names": names}], tensors=models, step_count=1, age=1)
     tolerance = Tolerance("float32")
 
     def found(what, ones):
