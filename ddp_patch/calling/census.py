@@ -121,4 +121,4 @@ def kinds_of_slots(layer: nn.Module) -> Iterator[tuple[Any, ...]]:
     for name, parameter in layer._parameters.items():
         known = () if parameter is None or is_lazy(parameter) else (parameter.dtype, parameter.shape)
         yield name, type(parameter), known
-    yield tuple(layer._modules)
+    yield tuple(name for name, _ in layer._modules.items())  # that of a ScriptModule is no dictionary
