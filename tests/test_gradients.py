@@ -175,6 +175,29 @@ def per_step(step, spare=False, warm=3, steps=5):
     return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
 
 
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = net(8)
+
+    def forward(self, x, y):
+        logits = self.layers(x)
+        return F.cross_entropy(logits, y), logits
+
+
+def with_its_loss_beside_logits(warm=5, steps=5):
+    ledger, model, before = current_ledger(), WithLoss(), {}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for i, (x, y) in enumerate(batches(warm + steps)):
+        if i == warm:
+            before = counted(ledger)
+        optimizer.zero_grad()
+        model(x, y)[0].backward()
+        optimizer.step()
+    after = counted(ledger)
+    return {k: (after[k][0] - before.get(k, [0])[0]) / steps for k in after if after[k][0] != before.get(k, [0])[0]}
+
+
 def adversaries(warm=5, steps=5):
     torch.manual_seed(0)
     ledger = current_ledger()
@@ -200,6 +223,7 @@ def adversaries(warm=5, steps=5):
     [
         (plain_loop, {"gradient bucket": 1}),  # the loss travels with it
         (with_unused_parameters, {"gradient bucket": 1}),
+        (with_its_loss_beside_logits, {"gradient bucket": 1}),
         # The shares of all hooked parameters at once; their order, the loss, and what is left of the gradients.
         (with_hooks_on_parameters, {"all_gather_object": 1, "all_reduce": 3, "gradient average": 1}),
         (reading_a_metric, {"all_reduce": 1, "gradient bucket": 1}),
