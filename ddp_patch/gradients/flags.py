@@ -70,7 +70,8 @@ class Flags:
             part = loss.part
             if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
                 self._loss = loss, part
-                torch.mul(part, self._world.size, out=self._room[: part.numel()])  # DDP averages
+                # A loss may be on another device than the parameters. DDP averages.
+                self._room[: part.numel()].copy_(part).mul_(self._world.size)
         set_grad(self.parameter, None)
         # The engine copies what somebody still holds.
         _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)

@@ -146,7 +146,7 @@ class GradientSync:
         """Whether a backward of the script is running."""
         return self._before is not _IDLE
 
-    def reached(self, touch_parameters: Tensor) -> None:
+    def reached(self, touch: Tensor) -> None:
         """The backward came to a forward's outputs: every parameter will be visited after this."""
         if self._before is _IDLE and self.outlived is not None:
             self.outlived(self)
@@ -163,7 +163,7 @@ class GradientSync:
         self.armed = True
         # What DDP's forward does outside no_sync (torch 2.13, DistributedDataParallel._pre_forward, _post_forward).
         ddp.reducer.prepare_for_forward()
-        ddp.reducer.prepare_for_backward([touch_parameters])
+        ddp.reducer.prepare_for_backward([touch])
         at_the_end(self._reduce)
 
     def end(self, failed: bool, recorded: bool) -> None:
