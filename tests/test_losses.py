@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from parity import loss_habits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -197,3 +198,20 @@ def test_a_loss_that_cannot_be_summed_now_is_no_number(ranks):
     for has_names, asked, text, summed in ranks.call(looked_at_late, 2).ok().results:
         assert has_names
         assert asked == summed == pytest.approx(float(text), abs=1e-6)
+
+
+def computed_on_batches():
+    found = {}
+    for habit in loss_habits.ON_ROWS:
+        ddp_patch.disable()
+        ddp_patch.enable()
+        torch.manual_seed(0)
+        habit()
+        found[habit.__name__] = [*ddp_patch.report().ledger.on_batches]
+    return found
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_what_is_computed_with_losses_in_a_forward_leaves_it_on_rows(ranks, nproc):
+    for found in ranks.call(computed_on_batches, nproc).ok().results:
+        assert found == {habit.__name__: [] for habit in loss_habits.ON_ROWS}

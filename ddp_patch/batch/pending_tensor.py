@@ -138,7 +138,7 @@ def _derived(func: Any, operands: tuple[Any, ...], is_multiple: bool) -> Tensor:
     computed = (_MULTIPLES if is_multiple else _SUMS)[func]
     reduction = Derived(computed, [_kept(operand) for operand in operands], is_multiple)
     with torch._C.DisableTorchFunctionSubclass():
-        return _stands_for(func(*operands), reduction)
+        return stand_for(func(*operands), reduction)
 
 
 def _kept(operand: Any) -> Any:
@@ -148,7 +148,8 @@ def _kept(operand: Any) -> Any:
     return operand.detach().clone() if isinstance(operand, Tensor) else operand
 
 
-def _stands_for(value: Tensor, reduction: PendingReduction | Derived) -> Tensor:
+def stand_for(value: Tensor, reduction: PendingReduction | Derived) -> Tensor:
+    """Let a 0-dim tensor stand for a reduction."""
     value.__class__ = PendingTensor
     value._reduction = reduction  # type: ignore[attr-defined]
     return value
@@ -187,7 +188,7 @@ def pending_reduction(
     if _in_compiled_code():
         value.detach().copy_(reduction.wait())
         return value
-    return _stands_for(value, reduction)
+    return stand_for(value, reduction)
 
 
 def _in_compiled_code() -> bool:
@@ -197,7 +198,7 @@ def _in_compiled_code() -> bool:
 
 def passed_on(value: PendingTensor, tied: Tensor) -> None:
     """Let a tensor stand for the same reduction, which shares the memory of another that stands for it."""
-    _stands_for(tied, value._reduction)
+    stand_for(tied, value._reduction)
     value._reduction.leave_through(tied.grad_fn)
 
 

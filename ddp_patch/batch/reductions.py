@@ -16,7 +16,8 @@ from torch import Tensor
 from ..errors import BatchError
 from .layout import Layout, RowPlacement
 from .observation import Observation
-from .pending_tensor import PendingTensor
+from .pending import Derived, PendingReduction, distinct, meet
+from .pending_tensor import PendingTensor, stand_for
 from .tensor import BatchTensor
 from .versions import version
 from .world import World
@@ -92,11 +93,37 @@ def _observed(
     return result
 
 
+class ReductionsOfWhole:
+    """The losses that one forward on batches computes, in their order."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.reductions: list[PendingReduction | Derived | None] = []  # None: a loss per row, say
+
+    def run(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the next one."""
+        result = function(*args, **kwargs)
+        self.reductions.append(result._reduction if isinstance(result, PendingTensor) else None)
+        return result
+
+    def settle(self) -> None:
+        """Sum them over the ranks."""
+        left = [reduction for reduction in self.reductions if reduction is not None and reduction.is_open]
+        meet(distinct(reduction.reductions for reduction in left))
+        for reduction in left:
+            reduction.wait()
+
+
 class Reductions:
     """The calls of loss functions that one forward on rows makes, in their order."""
 
     def __init__(
-        self, calls: Sequence[Reduction], layout: Layout, rank: int, plain: Sequence[tuple[Tensor, Tensor]] = ()
+        self,
+        calls: Sequence[Reduction],
+        layout: Layout,
+        rank: int,
+        plain: Sequence[tuple[Tensor, Tensor]] = (),
+        of_whole: ReductionsOfWhole | None = None,
     ) -> None:
         """Begin with the first.
 
@@ -105,11 +132,15 @@ class Reductions:
             layout: of the batch that the forward works on.
             rank: whose rows it computes.
             plain: arguments that this rank has whole, each with its rows, a view of it.
+            of_whole: in a trial, the same on batches: ranks do not meet, and what is computed with a loss is computed
+                with that of all rows.
         """
         self._plain = [(whole, rows, version(rows)) for whole, rows in plain]
         self._left = deque(calls)
         self._layout = layout
         self._own = layout.counts[rank]
+        self._of_whole = None if of_whole is None else deque(of_whole.reductions)
+        self.parts: list[tuple[Tensor, Tensor]] = []  # of sums, of these rows and of this rank's on batches
 
     def run(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the next one.
@@ -124,7 +155,12 @@ class Reductions:
                 "it cannot be told which rows the loss is of. Compute the loss outside forward."
             )
         lifted = [self._lifted(call, position, value) for position, value in enumerate(args)]
-        return function(*lifted, **{key: self._lifted(call, key, value) for key, value in kwargs.items()})
+        result = function(*lifted, **{key: self._lifted(call, key, value) for key, value in kwargs.items()})
+        known = self._of_whole.popleft() if self._of_whole else None
+        if isinstance(known, PendingReduction) and isinstance(result, PendingTensor):
+            self.parts.append((result.part, known.part))
+            stand_for(result, known)
+        return result
 
     def check(self) -> None:
         """Tell at the end whether all of them were seen.

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from ..batch.layout import RowRuns
 from ..batch.observation import Observation
-from ..batch.reductions import Reduction, Reductions
-from ..batch.world import World
+from ..batch.reductions import Reduction
 from ..calling.call_mode import CallMode
-from ..calling.comparison import Dims, compare, same_state
+from ..calling.comparison import Dims, close, compare, same_state
 from ..calling.rows import Arguments
 from ..structure import leaves, leaves_below
 from .copies import NormInput
@@ -65,9 +64,8 @@ def decide(
     Raises:
         Exception: what the machine says, such as that it has no more memory.
     """
-    reductions = None if seen is None else Reductions(seen.reductions, seen.layout, World.get().rank)
     try:
-        run = run_both(module, whole, rows, reductions, generators)
+        run = run_both(module, whole, rows, seen, generators)
     except NotTriedError as error:
         is_needed = seen is None and not error.on_rows
         return SplitDecision(CallMode.WHOLE if is_needed else CallMode.BATCHES, str(error))
@@ -128,7 +126,8 @@ def _compared(module: nn.Module, run: TrialRun, which: RowRuns, vector: bool, cl
     """Tell where outputs have their rows, or why they are not those of the whole."""
     try:
         with torch.no_grad():
-            dims = compare(run.rows.outputs, run.whole.outputs, which, vector, closely)
+            are_alike = all(close(*parts, closely) for parts in run.parts)
+            dims = compare(run.rows.outputs, run.whole.outputs, which, vector, closely) if are_alike else None
     except Exception as error:  # a kind of tensor for which torch has not all functions
         if is_of_machine(error):
             raise

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.collectives import Refused
-from ..batch.reductions import Reductions
+from ..batch.observation import Observation
+from ..batch.reductions import Reductions, ReductionsOfWhole
 from ..batch.world import World
 from ..calling.containers import Containers
 from ..calling.rows import Arguments, detached
@@ -43,6 +44,7 @@ class TrialRun:
     rows: Side
     drew_beside_torch: bool  # from Python's or NumPy's generator
     drew_own: bool  # from one of the script's own
+    parts: list[tuple[Tensor, Tensor]]  # of the sums of losses, of these rows and of this rank's on the whole
 
 
 class NotTriedError(Exception):
@@ -60,7 +62,7 @@ class NotTriedError(Exception):
 
 
 def run_both(
-    module: nn.Module, whole: Arguments, rows: Arguments, reductions: Reductions | None, generators: Sequence[Any]
+    module: nn.Module, whole: Arguments, rows: Arguments, seen: Observation | None, generators: Sequence[Any]
 ) -> TrialRun:
     """Run copies of a module, without gradients and with constants for what is drawn.
 
@@ -68,7 +70,7 @@ def run_both(
         module: that was called.
         whole: arguments of a call, as batches, or of a few rows on every rank.
         rows: some rows of the same.
-        reductions: losses in its forward, as they were observed.
+        seen: the call, as it was observed on batches; None if it could not be.
         generators: of the script's own that it may draw from.
 
     Raises:
@@ -86,16 +88,20 @@ def run_both(
             "__deepcopy__, or detach the tensors that it keeps"
         ) from None
     whole, rows = varied_alike(whole, rows)
-    first = SplitTrial(module)
+    first, losses = SplitTrial(module), ReductionsOfWhole()
     try:
-        with undisturbed(generators) as of_whole, first:
+        with undisturbed(generators) as of_whole, World.get().reducing(losses), first:
             from_full = _given_by(on_whole, *detached(whole))
+        losses.settle()
     except Exception as error:  # the real call will raise it where the author can see it
         if is_of_machine(error):
             raise
         why = str(error) if isinstance(error, Refused) else f"the trial raised {raised(error)}"
         raise NotTriedError(f"it cannot be tried on rows, since {why}") from None
     given = detached(rows)
+    reductions = None
+    if seen is not None:
+        reductions = Reductions(seen.reductions, seen.layout, World.get().rank, of_whole=losses)
     stood, own = states(), [state_of(generator) for generator in generators]
     trial = SplitTrial(module, _batches_among(given, whole))
     try:
@@ -113,6 +119,7 @@ def run_both(
         Side(on_rows, given, from_local, trial, normed[1], of_rows),
         drew,
         drew_own or trial.drew_own,
+        [] if reductions is None else reductions.parts,
     )
 
 

@@ -19,6 +19,7 @@ from parity import (
     joined_habits,
     later_habits,
     loader_habits,
+    loss_habits,
     model_habits,
     size_habits,
     watched_habits,
@@ -41,6 +42,7 @@ MODULES = {
     "detection_habits": detection_habits,
     "function_habits": function_habits,
     "watched_habits": watched_habits,
+    "loss_habits": loss_habits,
 }
 HELPERS = ("mlp", "model_of")
 
