@@ -122,16 +122,22 @@ def _is_multiple(value: Any, *others: Any) -> bool:
 
 def _is_sum(func: Any, first: Any, *others: Any) -> bool:
     """Tell losses, numbers and 0-dim tensors that are added, but not to a tensor whose memory others may look at."""
-    operands = (first, *others)
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    return (
-        len(others) == 1
-        and (isinstance(first, PendingTensor) or func not in _IN_PLACE)
-        and all(type(operand) in (Tensor, PendingTensor, int, float) for operand in operands)
-        and all(tensor.dim() == 0 for tensor in tensors)
-        and len({(tensor.dtype, tensor.device) for tensor in tensors}) == 1
-        and all(tensor._reduction.depth < _DEEPEST for tensor in tensors if isinstance(tensor, PendingTensor))
-    )
+    if len(others) != 1 or (func in _IN_PLACE and type(first) is not PendingTensor):
+        return False
+    kind = None
+    with torch._C.DisableTorchFunctionSubclass():
+        for operand in (first, *others):
+            its = type(operand)
+            if its is int or its is float:
+                continue
+            if not (its is PendingTensor or its is Tensor) or operand.dim():
+                return False
+            if kind is not None and kind != (operand.dtype, operand.device):
+                return False
+            if its is PendingTensor and operand._reduction.depth >= _DEEPEST:
+                return False
+            kind = operand.dtype, operand.device
+    return True
 
 
 def _derived(func: Any, operands: tuple[Any, ...], is_multiple: bool) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..structure import leaves, map_leaves
-from .forms import catch_up_with, full_tensor, look_through, whole_is_seen
+from .forms import catch_up_with, full_tensor, look_through, mark_aliased, whole_is_seen
 from .versions import node_of, version
 
 if TYPE_CHECKING:
@@ -27,6 +27,22 @@ def shares_memory(result: Any, whole: Tensor) -> bool:
         and result.layout is torch.strided
         and result.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
     )
+
+
+def note_sharing(batch: BatchTensor, result: Any, is_export: bool) -> None:
+    """Note that a function of a batch's whole gave a part of its memory.
+
+    Args:
+        batch: that was gathered.
+        result: of the function.
+        is_export: its memory is handed to NumPy, say.
+    """
+    whole = batch._whole
+    if whole is None or result is whole or not (is_export or shares_memory(result, whole)):
+        return
+    if is_export:  # NumPy's writes count no version
+        batch._whole_copy = whole.detach().clone()
+    mark_aliased(batch, result)
 
 
 def in_shared_memory(

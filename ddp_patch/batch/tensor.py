@@ -14,12 +14,12 @@ from torch import Tensor
 from ..errors import BatchError, DdpPatchError
 from ..structure import leaves
 from .aliases import ALIASED, EXPORTS
-from .forms import agree, full_tensor, mark_aliased, write_back
+from .forms import agree, full_tensor, write_back
 from .layout import Layout
 from .likeness import LikeTensor
 from .names import Unanswered, as_int, as_rules_have_them, below_torch, function_name, writes_in_place
 from .nested import nested
-from .shared_memory import in_shared_memory, shares_memory
+from .shared_memory import in_shared_memory, note_sharing
 from .sizes import numbers
 from .transforms import is_transformed
 from .versions import node_of, note_write, version
@@ -30,6 +30,8 @@ Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # torch function -> rule(func, args, kwargs). A rule that cannot do these arguments returns NotImplemented, and the
 # whole batch is gathered. Filled by the modules in ``rules``.
 RULES: dict[Any, Rule] = {}
+# torch function -> what computes the usual calls with fewer questions; None for all others. Likewise.
+QUICK: dict[Any, Callable[..., Any]] = {}
 AS_EVER = tuple(f"{__package__}.rules.{name}" for name in ("autograd", "autograd_calls", "metadata"))  # if transformed
 
 
@@ -40,34 +42,42 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     rows apart run on the rows; known reductions cost one small all-reduce; everything else gathers the batch.
     """
 
-    _rows: Tensor | None
-    _whole: Tensor | None
-    _rows_seen: int  # version of the rows when both forms last agreed
-    _whole_seen: int
+    _rows: Tensor | None = None
+    _whole: Tensor | None = None
+    _rows_seen: int = 0  # version of the rows when both forms last agreed
+    _whole_seen: int = 0
     _nodes: tuple[int, int] = (-1, -1)  # that rows and whole were of, likewise, if there were both
-    _whole_copy: Tensor | None  # what the whole held when its memory was handed to numpy
+    _whole_copy: Tensor | None = None  # what the whole held when its memory was handed to numpy
     _layout: Layout
-    _lies_as_whole: bool  # the whole lies in memory as one process's does, and the rows are a copy without its holes
-    _whole_first: bool | None  # the rows were computed from the whole, not the whole from the rows; None: neither
-    _is_slice: bool  # the whole is a view of another batch's
-    _is_aliased: bool  # its rows may be written to through ``.data``, which counts no version
+    _lies_as_whole = False  # the whole lies in memory as one process's does, and the rows are a copy without its holes
+    _whole_first: bool | None = False  # the rows were computed from the whole, not it from them; None: neither
+    _is_slice = False  # the whole is a view of another batch's
+    _is_aliased = False  # its rows may be written to through ``.data``, which counts no version
     _grad: BatchTensor | None = None  # what the script has of ``.grad``, in true scale
-    _halved: bool  # the gradient hook that undoes the crossing's factor is on the rows
+    _halved = False  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
     def from_local(rows: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of this rank's rows; the other ranks hold the rest."""
-        return _make(rows, None, layout)
+        batch = _made_like(rows, layout)
+        batch._rows, batch._rows_seen = rows, version(rows)
+        return batch
 
     @staticmethod
     def from_full(whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole."""
-        return _make(None, whole, layout)
+        batch = _made_like(whole, layout)
+        batch._whole, batch._whole_seen = whole, version(whole)
+        batch._lies_as_whole = batch._whole_first = True
+        return batch
 
     @staticmethod
     def from_both(rows: Tensor, whole: Tensor, layout: Layout) -> BatchTensor:
         """Make a batch of a tensor that every rank has whole, and this rank's rows of it."""
-        return _make(rows, whole, layout)
+        batch = _made_like(rows, layout)
+        batch._rows, batch._whole = rows, whole
+        agree(batch)
+        return batch
 
     @property
     def forms(self) -> list[Tensor]:
@@ -80,14 +90,18 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         Args:
             instead: by identity; the others stay.
         """
-        rows, whole = (form if form is None else instead.get(id(form), form) for form in (self._rows, self._whole))
-        batch = _make(rows, whole, self._layout)
-        batch._rows_seen, batch._whole_seen, batch._whole_copy = self._rows_seen, self._whole_seen, self._whole_copy
-        if rows is not None and whole is not None and (node_of(self._rows), node_of(self._whole)) != self._nodes:
-            batch._nodes = self._nodes  # one of them was written to, and the other one is to be
-        batch._halved, batch._is_slice, batch._is_aliased = self._halved, self._is_slice, self._is_aliased
-        batch._lies_as_whole, batch._whole_first = self._lies_as_whole, self._whole_first
+        batch = _made_like(self.forms[0], self._layout)
+        batch.__dict__.update(self.__dict__, _grad=None)
+        batch._rows, batch._whole = (
+            None if form is None else instead.get(id(form), form) for form in (self._rows, self._whole)
+        )
+        if len(self.forms) == 2 and (node_of(self._rows), node_of(self._whole)) == self._nodes:
+            batch._nodes = node_of(batch._rows), node_of(batch._whole)  # else one is to be written to, as the other was
         return batch
+
+    def dim(self) -> int:
+        """Without a way through torch: rules ask."""
+        return (self._whole if self._rows is None else self._rows).dim()  # type: ignore[union-attr]
 
     def __copy__(self) -> BatchTensor:
         """Share its memory, without its graph, as ``copy.copy`` has it of tensors."""
@@ -100,7 +114,11 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """Run a torch function on rows where a rule allows it, on the whole batch otherwise."""
         if World.is_child:
             return func(*nested(_known, list(args)), **nested(_known, kwargs or {}))
-        if World.current is None or (seen := World.current.observation) is None:
+        if World.current is None:
+            return _computed(func, args, kwargs or {})
+        if (seen := World.current.observation) is None:
+            if func in QUICK and not ALIASED and (result := QUICK[func](func, args, kwargs)) is not None:
+                return result
             return _computed(func, args, kwargs or {})
         with seen.at(function_name(func), func in RULES):
             return _computed(func, numbers(args), {name: numbers(value) for name, value in (kwargs or {}).items()})
@@ -115,19 +133,12 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         raise below_torch(func)
 
 
-def _make(rows: Tensor | None, whole: Tensor | None, layout: Layout) -> BatchTensor:
-    held: Tensor = rows if rows is not None else whole  # type: ignore[assignment]
-    shape = list(held.shape)
+def _made_like(form: Tensor, layout: Layout) -> BatchTensor:
+    shape = list(form.shape)
     shape[layout.dim] = layout.total
     # Registered as a wrapper: it owns no memory, so that anything that bypasses the rules fails instead of computing.
-    batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=held.dtype, device=held.device)
-    batch._halved, batch._is_slice, batch._is_aliased, batch._whole_copy = False, False, False, None
-    batch._rows, batch._whole, batch._layout = rows, whole, layout
-    if rows is not None and whole is not None:
-        agree(batch)
-    else:
-        batch._rows_seen, batch._whole_seen = (version(held), 0) if whole is None else (0, version(held))
-    batch._lies_as_whole = batch._whole_first = rows is None
+    batch: BatchTensor = Tensor._make_wrapper_subclass(BatchTensor, shape, dtype=form.dtype, device=form.device)
+    batch._layout = layout
     if World.current is not None and World.current.observation is not None:
         World.current.observation.made(batch)
     return batch
@@ -233,18 +244,6 @@ def on_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], deal: Cal
                     f"{tuple(whole.shape)}. Write the form that returns a new tensor."
                 )
             write_back(batch)
-    exports = getattr(func, "__name__", "") in EXPORTS
     for batch in batches:
-        whole = batch._whole
-        if whole is not None and result is not whole and (exports or shares_memory(result, whole)):
-            if exports:  # numpy's writes count no version
-                batch._whole_copy = whole.detach().clone()
-            mark_aliased(batch, result)
-
-    def give(value: Any) -> Any:
-        for batch in batches:
-            if value is batch._whole:
-                return batch
-        return value
-
-    return nested(give, result)
+        note_sharing(batch, result, getattr(func, "__name__", "") in EXPORTS)
+    return nested(lambda value: next((batch for batch in batches if value is batch._whole), value), result)

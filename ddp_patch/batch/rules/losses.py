@@ -31,8 +31,9 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         given = bound(func, args, kwargs)
         if given.get("weight") is not None and "weight" not in operands:
             return NotImplemented
-        if given["input"].shape != given["target"].shape:
-            return NotImplemented  # torch warns, or fails, naming both shapes
+        with torch._C.DisableTorchFunctionSubclass():  # each carries the shape of the whole
+            if given["input"].shape != given["target"].shape:
+                return NotImplemented  # torch warns, or fails, naming both shapes
         tensors = [given[name] for name in operands if isinstance(given.get(name), Tensor)]
         layout = common_layout(tensors)
         if layout is None or (given["reduction"] == "batchmean" and _is_of_old(given)):
@@ -45,7 +46,8 @@ def elementwise_loss(operands: tuple[str, ...]) -> Rule:
         if reduction == "none":
             return BatchTensor.from_local(func(**local), layout)
         if reduction == "mean":
-            shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
+            with torch._C.DisableTorchFunctionSubclass():
+                shape = torch.broadcast_shapes(*[tensor.shape for tensor in tensors])
             loss = func(**{**local, "reduction": "sum"})
             return pending_reduction(loss, shape.numel(), rows=local["input"], dtype=narrow)
         if reduction == "batchmean":  # kl_div: over the first dimension of the input
@@ -86,7 +88,9 @@ def class_loss(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return pending_reduction(loss, count, rows=local["input"], dtype=narrow)
     count = _counted(target, given["ignore_index"], local["weight"]).to(loss.dtype)
     if weight is None:
-        return pending_reduction(loss, given["target"].numel(), count, local["input"], dtype=narrow)
+        with torch._C.DisableTorchFunctionSubclass():
+            expected = given["target"].numel()
+        return pending_reduction(loss, expected, count, local["input"], dtype=narrow)
     if not weight.requires_grad:
         return pending_reduction(loss, math.nan, count, dtype=narrow)
     both = all_reduce(torch.stack([loss, count]))

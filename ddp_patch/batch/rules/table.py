@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..tensor import RULES, Rule
+from ..tensor import QUICK, RULES, Rule
 from . import (
     autograd,
     autograd_calls,
@@ -27,6 +27,7 @@ from . import (
     metadata,
     networks,
     products,
+    quick,
     reductions,
     sequences,
     shapes,
@@ -166,6 +167,10 @@ def _fill() -> None:
     for module in _MODULES:
         for func, rule in module.rules():
             RULES[func] = rule
+    for position, default, names in ALONG_DIMENSIONS:
+        QUICK.update((func, quick.along(position, default)) for name in names for func in _named(name))
+    QUICK.update((func, quick.side_by_side) for func, rule in RULES.items() if rule is elementwise.out_of_place)
+    QUICK.update(quick.rules())
 
 
 def _set(name: str, rule: Rule) -> None:

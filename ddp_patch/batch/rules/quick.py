@@ -1,0 +1,111 @@
+"""The usual calls of functions that keep rows apart, with fewer questions than rules ask; None for all others.
+
+Scripts compute losses from dozens of functions, and what is asked in each of them is most of what they cost. These are
+tried first, where nothing is observed and no memory is looked at from elsewhere, and do what rules would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tensor import BatchTensor
+from ..transforms import is_transformed
+from ..versions import version
+from ..world import World
+from .dims import wrap
+
+Quick = Callable[[Any, tuple[Any, ...], "dict[str, Any] | None"], Any]
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def side_by_side(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
+    """Compute on batches whose rows lie alike, numbers, and plain tensors that meet each row."""
+    layout, own, dims, others = None, [], 0, -1
+    for value in args:
+        kind = type(value)
+        if kind is BatchTensor:
+            rows = _rows_of(value)
+            if rows is None:
+                return None
+            if layout is None:
+                layout, dims = value._layout, rows.dim()
+            elif rows.dim() != dims or not (value._layout is layout or value._layout == layout):
+                return None
+            own.append(rows)
+        elif kind is int or kind is float:
+            own.append(value)
+        elif kind is Tensor and not value.requires_grad:
+            others = max(others, value.dim())
+            own.append(value)
+        else:
+            return None
+    if layout is None or others >= dims - layout.dim or is_transformed():
+        return None
+    if kwargs and not all(value is not True and type(value) in _PLAIN for value in kwargs.values()):  # inplace=True
+        return None
+    try:
+        result = func(*own, **kwargs) if kwargs else func(*own)
+    except Exception:  # noqa: BLE001 — it is called again, where ranks compare their errors
+        return None
+    if type(result) is not Tensor or result is own[0]:
+        return None
+    World.get().operations += 1
+    return BatchTensor.from_local(result, layout)
+
+
+def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
+    """``torch.where`` with what it chooses from."""
+    return side_by_side(func, args, kwargs) if len(args) == 3 else None
+
+
+def along(position: int, default: Any) -> Quick:
+    """Make what computes along a dimension that a call names, unless that is the batch's.
+
+    Args:
+        position: where ``dim`` stands among the positional arguments, the tensor being 0.
+        default: what an omitted ``dim`` means.
+    """
+
+    def quick(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        if not args or (len(args) == 1 and not kwargs and default is None):
+            return None
+        batch = args[0]
+        if type(batch) is not BatchTensor or (rows := _rows_of(batch)) is None or is_transformed():
+            return None
+        dim = args[position] if len(args) > position else default if kwargs is None else kwargs.get("dim", default)
+        count, layout = rows.dim(), batch._layout
+        if type(dim) is not int or not -count <= dim < count or dim % count == layout.dim:
+            return None
+        if not all(type(value) in _PLAIN for value in args[1:]):
+            return None
+        if kwargs and not all(type(value) in _PLAIN for value in kwargs.values()):
+            return None
+        try:
+            result = func(rows, *args[1:], **(kwargs or {}))
+        except Exception:  # noqa: BLE001 — it is called again, where ranks compare their errors
+            return None
+        one = result[0] if isinstance(result, tuple) else result
+        if type(one) is not Tensor:
+            return None
+        at = layout if one.dim() == count or dim % count > layout.dim else layout.at(layout.dim - 1)
+        World.get().operations += 1
+        return wrap(result, lambda its: BatchTensor.from_local(its, at))
+
+    return quick
+
+
+def rules() -> list[tuple[Any, Quick]]:
+    """Functions whose number of arguments decides what they do."""
+    return [(torch.where, where), (Tensor.where, where)]
+
+
+def _rows_of(batch: BatchTensor) -> Tensor | None:
+    """This rank's rows, if nothing has to be carried over to them first."""
+    whole = batch._whole
+    if whole is not None and (version(whole) != batch._whole_seen or batch._whole_copy is not None):
+        return None
+    return batch._rows
