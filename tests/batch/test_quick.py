@@ -53,9 +53,9 @@ def calls():
     yield (one,), {"inplace": False}
 
 
-def outcome(function):
+def outcome(function, *given):
     try:
-        result = function()
+        result = function(*given)
     except Exception as error:
         return type(error).__name__
     return [
@@ -73,10 +73,10 @@ def compared():
     wrong, count = [], 0
     for func, quick in QUICK.items():
         for args, kwargs in calls():
-            found = outcome(lambda: quick(func, args, kwargs))
+            found = outcome(quick, func, args, kwargs)
             if found == [("", "None")]:
                 continue
-            wanted = outcome(lambda: by_rule(RULES[func], func, args, kwargs))
+            wanted = outcome(by_rule, RULES[func], func, args, kwargs)
             count += 1
             if repr(found) != repr(wanted):  # NaN is not itself
                 wrong.append((str(func), repr(args), repr(kwargs), repr(found), repr(wanted)))
@@ -105,12 +105,16 @@ def python_calls():
         "choice": lambda: torch.where(one > 0.5, one, 0.0),
     }.items():
         function()
-        names = []
-        sys.setprofile(lambda frame, event, arg: event == "call" and names.append(frame.f_code.co_name))
-        function()
-        sys.setprofile(None)
-        found[name] = len(names)
+        found[name] = count_of_calls(function)
     return found
+
+
+def count_of_calls(function):
+    names = []
+    sys.setprofile(lambda frame, event, arg: event == "call" and names.append(frame.f_code.co_name))
+    function()
+    sys.setprofile(None)
+    return len(names)
 
 
 MOST = {
