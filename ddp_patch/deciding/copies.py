@@ -48,11 +48,15 @@ def trial_copy(module: nn.Module, given: list[NormInput] | None = None) -> nn.Mo
         if given is not None and isinstance(layer, (_BatchNorm, _InstanceNorm)) and _tracks(layer):
             forward = vars(layer).get("forward", functools.partial(_forward, weakref.ref(layer)))
             vars(layer)["forward"] = functools.partial(_noting, given, number, forward, layer.num_features)
-        if isinstance(layer, (_BatchNorm, _InstanceNorm, _DropoutNd)):
-            layer.eval()
-        if isinstance(getattr(layer, "dropout", None), float):  # recurrent and attention layers drop inside kernels
-            vars(layer)["dropout"] = 0.0
+        if isinstance(layer, (_BatchNorm, _InstanceNorm)) or (isinstance(layer, _DropoutNd) and _is_torchs(layer)):
+            layer.eval()  # a forward of the script's own may drop what all rows share, which is to be seen
+        elif isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and _is_torchs(layer):
+            layer.dropout = 0.0  # inside kernels
     return twin
+
+
+def _is_torchs(layer: nn.Module) -> bool:
+    return "forward" not in vars(layer) and type(layer).forward.__module__.startswith("torch.nn.")
 
 
 def _tracks(layer: _BatchNorm | _InstanceNorm) -> bool:

@@ -111,7 +111,6 @@ ON_ROWS = (
     the_largest_of_losses,
     losses_beside_logits,
     losses_of_targets_that_are_ignored,
-    losses_whose_weight_grows,
 )
 
 

@@ -618,3 +618,36 @@ def hooks_that_give_text():
 
 def hooks_after_accumulation_that_give_something():
     return refused(lambda weight: weight.register_post_accumulate_grad_hook(lambda parameter: parameter.grad))
+
+
+# --- what all rows share is dropped -----------------------------------------------------------------------------------
+
+
+class DropsWeights(Net):
+    """Drops entries of a weight, as AWD-LSTM's WeightDrop does, by an attribute that torch's layers have as well."""
+
+    def __init__(self, drop):
+        super().__init__()
+        self.drop, self.dropout = drop, 0.5
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.drop(self, self.first(x), x)))
+
+
+def a_weight_that_is_dropped():
+    return fit(DropsWeights(lambda net, z, x: z + x @ F.dropout(net.first.weight, net.dropout, net.training).T))
+
+
+def columns_that_are_dropped_if_a_rate_is_set():
+    def drop(net, z, x):
+        return z * (torch.rand(6) > net.dropout) if net.dropout > 0 and net.training else z
+
+    return fit(DropsWeights(drop))
+
+
+def dropout_of_the_scripts_own_with_one_mask():
+    class Shared(nn.Dropout):
+        def forward(self, x):
+            return x * (torch.rand(x.shape[1:]) > self.p) / (1 - self.p) if self.training else x
+
+    return fit(nn.Sequential(nn.Linear(4, 6), Shared(0.5), nn.Linear(6, 3)))

@@ -6,12 +6,14 @@ tried first, where nothing is observed and no memory is looked at from elsewhere
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...errors import DdpPatchError
+from ..names import function_name
 from ..tensor import BatchTensor
 from ..transforms import is_transformed
 from ..versions import version
@@ -47,13 +49,9 @@ def side_by_side(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
         return None
     if kwargs and not all(value is not True and type(value) in _PLAIN for value in kwargs.values()):  # inplace=True
         return None
-    try:
-        result = func(*own, **kwargs) if kwargs else func(*own)
-    except Exception:  # noqa: BLE001 — it is called again, where ranks compare their errors
-        return None
+    result = _computed(func, own, kwargs or {})
     if type(result) is not Tensor or result is own[0]:
         return None
-    World.get().operations += 1
     return BatchTensor.from_local(result, layout)
 
 
@@ -84,15 +82,11 @@ def along(position: int, default: Any) -> Quick:
             return None
         if kwargs and not all(type(value) in _PLAIN for value in kwargs.values()):
             return None
-        try:
-            result = func(rows, *args[1:], **(kwargs or {}))
-        except Exception:  # noqa: BLE001 — it is called again, where ranks compare their errors
-            return None
+        result = _computed(func, (rows, *args[1:]), kwargs or {})
         one = result[0] if isinstance(result, tuple) else result
         if type(one) is not Tensor:
             return None
         at = layout if one.dim() == count or dim % count > layout.dim else layout.at(layout.dim - 1)
-        World.get().operations += 1
         return wrap(result, lambda its: BatchTensor.from_local(its, at))
 
     return quick
@@ -101,6 +95,19 @@ def along(position: int, default: Any) -> Quick:
 def rules() -> list[tuple[Any, Quick]]:
     """Functions whose number of arguments decides what they do."""
     return [(torch.where, where), (Tensor.where, where)]
+
+
+def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    world = World.current
+    assert world is not None
+    operation = world.operations = world.operations + 1
+    try:
+        return func(*args, **kwargs)
+    except DdpPatchError:
+        raise
+    except Exception as error:
+        world.compare_failures(error, f"{function_name(func)} (operation {operation} on batches)")
+        raise
 
 
 def _rows_of(batch: BatchTensor) -> Tensor | None:
