@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import operator
@@ -88,6 +89,24 @@ def is_container(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return True
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+_BUILT_IN = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque, bytearray)
+
+
+def built_in(container: Any) -> Any:
+    """Give the class of Python's that a container's class is made of, which looks into it past what its own would do.
+
+    e3nn's ``Irrep`` is a tuple whose ``__len__`` raises.
+    """
+    kind = type(container)
+    return kind if kind in _BUILT_IN else next(base for base in _BUILT_IN if isinstance(container, base))
+
+
+def items_in(container: Any) -> list[Any]:
+    """Give what a list, a tuple or a set holds; of a set, in an order that does not depend on addresses."""
+    items = [*built_in(container).__iter__(container)]
+    return sorted(items, key=repr) if isinstance(container, (set, frozenset)) else items
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..structure import built_in
+
 MISSING = object()
 _SAMPLED = 2**16  # bytes of an array above which some of its entries stand for all
 _SAMPLES = 1024
@@ -26,7 +28,7 @@ class StateSnapshot:
         self.generators: list[Any] = []  # of the script's own
         self._places: list[tuple[Callable[..., Any], Any, Any, Callable[..., Any]]] = []
         self._sizes: list[tuple[Any, int]] = []
-        self._containers: list[tuple[Any, Any]] = []
+        self._containers: list[tuple[Any, Any, Any]] = []  # with Python's class, and what was in it
         self._numbers: list[tuple[Any, bytes]] = []
         self._flags: list[tuple[Tensor, bool]] = []
         self._versions: list[tuple[Tensor, int, Tensor | None]] = []
@@ -39,9 +41,10 @@ class StateSnapshot:
         """Note how many names there are."""
         self._sizes.append((namespace, len(namespace)))
 
-    def container(self, thing: Any, copy: Any) -> None:
+    def container(self, thing: Any) -> None:
         """Note what a container holds, in its order."""
-        self._containers.append((thing, copy))
+        kind = built_in(thing)
+        self._containers.append((thing, kind, _copy_of(thing, kind)))
 
     def number(self, array: Any, seen: bytes) -> None:
         """Note the content of an array of NumPy."""
@@ -81,10 +84,10 @@ class StateSnapshot:
         for tensor, version, held in self._versions:
             if tensor._version != version and held is not None and held.shape == tensor.shape:
                 tensor.data.copy_(held)
-        for thing, copy in self._containers:
-            if not _holds(thing, copy):
-                thing.clear()
-                (thing.extend if isinstance(thing, (list, collections.deque, bytearray)) else thing.update)(copy)
+        for thing, kind, copy in self._containers:
+            if not _holds(thing, kind, copy):
+                kind.clear(thing)
+                (kind.extend if issubclass(kind, _IN_ORDER) else kind.update)(thing, copy)
 
     def is_as_found(self) -> bool:
         """Tell whether all of it still stands where it stood."""
@@ -97,8 +100,8 @@ class StateSnapshot:
         for thing, size in self._sizes:
             if len(thing) != size:
                 return False
-        for thing, copy in self._containers:
-            if not _holds(thing, copy):
+        for thing, kind, copy in self._containers:
+            if not _holds(thing, kind, copy):
                 return False
         for tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
@@ -127,11 +130,20 @@ def sample_of(array: Any) -> bytes:
     return bytes(array.flat[:: max(1, size // _SAMPLES)].tobytes())
 
 
-def _holds(thing: Any, copy: Any) -> bool:
-    if len(thing) != len(copy):
+_IN_ORDER = (list, collections.deque, bytearray)
+
+
+def _copy_of(thing: Any, kind: Any) -> Any:
+    if issubclass(kind, dict):
+        return dict(kind.items(thing))
+    return (set if kind is set else list)(kind.__iter__(thing))
+
+
+def _holds(thing: Any, kind: Any, copy: Any) -> bool:
+    if kind.__len__(thing) != len(copy):
         return False
-    if isinstance(thing, set):
-        return bool(thing == copy)
-    if isinstance(thing, dict):
-        return all(map(operator.is_, thing, copy)) and all(map(operator.is_, thing.values(), copy.values()))
-    return all(map(operator.is_, thing, copy))
+    if kind is set:
+        return bool(set.__eq__(thing, copy))
+    if not all(map(operator.is_, kind.__iter__(thing), copy)):
+        return False
+    return not issubclass(kind, dict) or all(map(operator.is_, kind.values(thing), copy.values()))

@@ -7,6 +7,7 @@ import collections
 import enum
 import functools
 import hashlib
+import itertools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -19,6 +20,7 @@ from .. import generators
 from ..batch.tensor import BatchTensor
 from ..calling.own import NAMESPACES, OURS, is_own, is_own_file
 from ..calling.swap import MARK
+from ..structure import built_in, items_in
 from . import referring
 from .code import ANY, content_of, is_empty, is_own_function, names_in, resolved, slots_of
 from .state_snapshot import MISSING, StateSnapshot, put_attribute, sample_of
@@ -28,7 +30,6 @@ OF_TORCH = frozenset(vars(nn.Module())) - {"training"}  # parameters, layers and
 _MOST = 16_384  # things that are looked at
 _MOST_ITEMS = 1024  # of a container, whose items are walked; those of a longer one are told by identity
 _DEPTH = 40  # what lies deeper is walked afterwards: Python's stack is bounded
-_USED_UP = ("builtins", "itertools")  # iterators of these modules
 
 
 class Walk:
@@ -77,7 +78,7 @@ class Walk:
         for kinds, walk in _WALKS:
             if isinstance(thing, kinds):
                 return walk(self, thing, depth + 1)
-        if isinstance(thing, Iterator) and type(thing).__module__ in _USED_UP:
+        if isinstance(thing, Iterator) and type(thing).__module__ in ("builtins", "itertools"):
             return referring.used_up(self, thing)
         # Asked of its class: what is asked of a thing itself may run its ``__getattr__``.
         kind = next((name for name in ("dtype", "typecode") if hasattr(type(thing), name)), None)
@@ -101,7 +102,7 @@ class Walk:
             held.append(self.number(layer))
             self.standing.size(vars(layer))
             if isinstance(layer._modules, dict):  # a ScriptModule's is torch's own
-                self.standing.container(layer._modules, dict(layer._modules))
+                self.standing.container(layer._modules)
             held += [(n, self.visit(vars(layer), n, depth)) for n in vars(layer) if n not in OF_TORCH]
             if not isinstance(layer, torch.jit.ScriptModule):  # which keeps its own
                 held += [(n, self.visit(layer._buffers, n, depth)) for n in layer._buffers]  # weights given later, say
@@ -115,23 +116,25 @@ class Walk:
 
     def _sequence(self, thing: Iterable[Any], depth: int) -> Any:
         if not isinstance(thing, (tuple, frozenset)):
-            self.standing.container(thing, set(thing) if isinstance(thing, set) else list(thing))
-        walked = self._item(thing)
-        items = sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing
-        held = type(thing).__name__, tuple(walked(item, depth) for item in items)
+            self.standing.container(thing)
+        items = items_in(thing)
+        held = type(thing).__name__, tuple(map(self._item(items), items, itertools.repeat(depth)))
         return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
     def _mapping(self, thing: dict[Any, Any], depth: int) -> Any:
-        self.standing.container(thing, dict(thing))
-        walked = self._item(thing)
-        held = tuple((walked(key, depth), walked(item, depth)) for key, item in thing.items())
+        self.standing.container(thing)
+        items = [*built_in(thing).items(thing)]
+        walked = self._item(items)
+        held = tuple((walked(key, depth), walked(item, depth)) for key, item in items)
         if isinstance(thing, collections.defaultdict):
             held = (*held, self.over(thing.default_factory, depth))
         return (*held, self.instance(thing, depth)) if is_own(type(thing)) else held
 
     def _item(self, container: Any) -> Callable[[Any, int], Any]:
         """Give what walks the items of a container: those of a long one, as a lexicon, are told by identity."""
-        return self.over if len(container) <= _MOST_ITEMS else lambda item, _: (type(item), _identity(item))
+        if len(container) <= _MOST_ITEMS:
+            return self.over
+        return lambda item, _: (type(item), item if type(item) in PLAIN else id(item))
 
     def deeper(self) -> Iterator[Any]:
         """Walk what lay too deep, once the rest was walked."""
@@ -169,7 +172,9 @@ class Walk:
             held.append(self._own_attributes(thing, depth))
         else:
             forms = getattr(thing, "registry", None)  # of functools.singledispatch
-            held += [self.over(form, depth) for form in (forms.values() if isinstance(forms, _FORMS) else ())]
+            held += [
+                self.over(form, depth) for form in (forms.values() if isinstance(forms, types.MappingProxyType) else ())
+            ]
         return tuple(held)
 
     def _own_attributes(self, thing: types.FunctionType, depth: int) -> Any:
@@ -240,11 +245,6 @@ _WALKS: list[tuple[Any, Callable[[Walk, Any, int], Any]]] = [
     (type, Walk._class),
     *referring.WALKS,
 ]
-_FORMS = types.MappingProxyType
-
-
-def _identity(item: Any) -> Any:
-    return item if type(item) in PLAIN else id(item)
 
 
 _WRITTEN_IN_C = (object, type, nn.Module)

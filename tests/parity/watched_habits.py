@@ -651,3 +651,37 @@ def dropout_of_the_scripts_own_with_one_mask():
             return x * (torch.rand(x.shape[1:]) > self.p) / (1 - self.p) if self.training else x
 
     return fit(nn.Sequential(nn.Linear(4, 6), Shared(0.5), nn.Linear(6, 3)))
+
+
+# --- containers of classes that answer otherwise ----------------------------------------------------------------------
+
+
+class Pair(tuple):
+    """As e3nn's Irrep has it, which is no sequence to its users."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+class Loud(list):
+    def __iter__(self):
+        raise NotImplementedError
+
+    def __deepcopy__(self, held):
+        return self
+
+
+class Nested(dict):
+    def items(self, deep):
+        return deep and []
+
+
+def containers_whose_classes_answer_otherwise():
+    def mix(net, z):
+        return centred(z) if list.__getitem__(net.loud, 0) else z
+
+    net = Net(mix)
+    net.pair, net.loud, net.nested = Pair((1, 2)), Loud([False]), Nested(a=1)
+    return fit(net, before=after(4, lambda model: list.__setitem__(model.loud, 0, True)))
