@@ -49,12 +49,12 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
     _nodes: tuple[int, int] = (-1, -1)  # that rows and whole were of, likewise, if there were both
     _whole_copy: Tensor | None = None  # what the whole held when its memory was handed to numpy
     _layout: Layout
-    _lies_as_whole = False  # the whole lies in memory as one process's does, and the rows are a copy without its holes
+    _lies_as_whole: bool = False  # in memory as one process has it, and the rows are a copy without its holes
     _whole_first: bool | None = False  # the rows were computed from the whole, not it from them; None: neither
-    _is_slice = False  # the whole is a view of another batch's
-    _is_aliased = False  # its rows may be written to through ``.data``, which counts no version
+    _is_slice: bool = False  # the whole is a view of another batch's
+    _is_aliased: bool = False  # its rows may be written to through ``.data``, which counts no version
     _grad: BatchTensor | None = None  # what the script has of ``.grad``, in true scale
-    _halved = False  # the gradient hook that undoes the crossing's factor is on the rows
+    _halved: bool = False  # the gradient hook that undoes the crossing's factor is on the rows
 
     @staticmethod
     def from_local(rows: Tensor, layout: Layout) -> BatchTensor:
@@ -92,9 +92,7 @@ class BatchTensor(Tensor, metaclass=LikeTensor):
         """
         batch = _made_like(self.forms[0], self._layout)
         batch.__dict__.update(self.__dict__, _grad=None)
-        batch._rows, batch._whole = (
-            None if form is None else instead.get(id(form), form) for form in (self._rows, self._whole)
-        )
+        batch._rows, batch._whole = (f if f is None else instead.get(id(f), f) for f in (self._rows, self._whole))
         if len(self.forms) == 2 and (node_of(self._rows), node_of(self._whole)) == self._nodes:
             batch._nodes = node_of(batch._rows), node_of(batch._whole)  # else one is to be written to, as the other was
         return batch

@@ -6,9 +6,18 @@ import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from torch import Tensor
 from torch._C import _get_dispatch_mode, _TorchDispatchModeKey  # torch 2.13
-from torch._C._functorch import peek_interpreter_stack  # torch 2.13
+from torch._C._functorch import (  # torch 2.13
+    _add_batch_dim,
+    get_unwrapped,
+    is_batchedtensor,
+    maybe_get_bdim,
+    maybe_get_level,
+    peek_interpreter_stack,
+)
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack  # torch 2.13
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes  # torch 2.13
@@ -39,3 +48,23 @@ def outside_transforms() -> Iterator[None]:
         return
     with temporarily_clear_interpreter_stack(), _disable_current_modes():
         yield
+
+
+def is_mapped(value: Any) -> bool:
+    """Tell what ``vmap`` goes over."""
+    return isinstance(value, Tensor) and is_batchedtensor(value)
+
+
+def level_of(value: Tensor) -> int:
+    """Number the ``vmap``, among those inside each other, that goes over a tensor."""
+    return maybe_get_level(value)
+
+
+def unmapped(value: Tensor) -> Tensor:
+    """Give all that ``vmap`` goes over, along dimension 0."""
+    return get_unwrapped(value).movedim(maybe_get_bdim(value), 0)
+
+
+def mapped(value: Tensor, level: int) -> Tensor:
+    """Have ``vmap`` go over a tensor's dimension 0."""
+    return _add_batch_dim(value, 0, level)

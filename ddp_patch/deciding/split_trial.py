@@ -24,16 +24,11 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..ledger import model_line
 from ..structure import leaves, map_leaves
+from .kernel_dropout import DROPPING, at_rest
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
 # The last one hands calls on, under torch.set_default_device.
 _PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}_tensor.py", f"{_TORCH}utils{os.sep}_device.py")
-# Functions that drop inside a kernel: where the rate stands.
-_DROPS: dict[str, int | None] = {
-    "scaled_dot_product_attention": 4,
-    "multi_head_attention_forward": 10,
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu")),
-}
 _KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
 
 
@@ -128,30 +123,12 @@ class SplitTrial(TorchDispatchMode):
         """
         return next((self._draws[draw] for draw in self._drawn_beside if draw in whole._draws), "")
 
-    def at_rest(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Have a function that drops inside a kernel drop nothing, and note that it draws.
-
-        Args:
-            name: of the function.
-            args: for it.
-            kwargs: likewise.
-        """
-        at = _DROPS[name]
-        if at is None:  # a recurrent layer's only float, with whether it trains behind it
-            at = next((place for place, value in enumerate(args) if type(value) is float), len(args))
-            drops = at + 1 < len(args) and args[at] > 0 and args[at + 1]
-        else:
-            drops = (args[at] if at < len(args) else kwargs.get("dropout_p", 0.0)) > 0
-        if not drops:
-            return args, kwargs
-        given = list(_tensors(args))
+    def note_dropping(self, name: str, given: list[Tensor]) -> None:
+        """Note that a function drops inside a kernel, which is at rest."""
         draw = name, *(tensor.shape for tensor in given[:1])
         self._draws.setdefault(draw, model_line())
         if not any(self._are_in(self._of_batch, tensor) for tensor in given):
             self._drawn_beside.append(draw)
-        if at < len(args):
-            return (*args[:at], 0.0, *args[at + 1 :]), kwargs
-        return args, {**kwargs, "dropout_p": 0.0}
 
     def note_reading(self, given: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
@@ -211,8 +188,9 @@ class _Copies(TorchFunctionMode):
             self._trial.refuse_written([args[0]])
         kwargs = kwargs or {}
         self._trial.refuse_mixed(list(_tensors((args, kwargs))))
-        if name in _DROPS:
-            args, kwargs = self._trial.at_rest(name, args, kwargs)
+        if name in DROPPING and (resting := at_rest(name, args, kwargs)) is not None:
+            self._trial.note_dropping(name, list(_tensors(args)))
+            args, kwargs = resting
         return func(*args, **kwargs)
 
 

@@ -18,6 +18,7 @@ from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
+from ..batch.transforms import is_mapped, level_of, mapped, outside_transforms, unmapped
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
@@ -141,6 +142,8 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if session.replicas.backwards.is_busy or is_traced():
         return wrapped(*args, **kwargs)
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
+    if any(map(is_mapped, vectors := as_list(given.get("grad_outputs")))):
+        return _over_mapped(given, vectors)
     inputs = given["inputs"]
     if type(inputs) is dict:
         return dict(zip(inputs, torch.autograd.grad(**given | {"inputs": list(inputs.values())}), strict=True))
@@ -190,6 +193,20 @@ def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
         for i in range(count)
     ]
     return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
+
+
+def _over_mapped(given: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
+    """Products with vectors that ``vmap`` goes over, as in a Jacobian by hand: outside of it, one after the other."""
+    level, count = next((level_of(vector), len(unmapped(vector))) for vector in vectors if is_mapped(vector))
+
+    def taken(vector: Any) -> Any:
+        if vector is None:
+            return None
+        return unmapped(vector) if is_mapped(vector) else vector.expand(count, *vector.shape)
+
+    with outside_transforms():
+        found = torch.autograd.grad(**given | {"grad_outputs": list(map(taken, vectors)), "is_grads_batched": True})
+    return tuple(None if value is None else mapped(whole_of(value), level) for value in found)
 
 
 def _variable(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -2006,3 +2006,55 @@ def reversible_blocks_that_accumulate():
         return loss
 
     return loop(model, step, optimizer, batch_size=5)
+
+
+# --- a Jacobian by hand, as torchjd has it ----------------------------------------------------------------------------
+
+
+def jacobian_of(outputs, inputs, vectors):
+    """Give the products of each vector, all at once."""
+    return torch.vmap(lambda vector: torch.autograd.grad(outputs, inputs, vector, retain_graph=True))(vectors)
+
+
+def a_jacobian_of_losses_of_rows_by_vmap():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        found = jacobian_of(losses, list(model.parameters()), torch.eye(len(x)))
+        for parameter, its in zip(model.parameters(), found, strict=True):
+            parameter.grad = its.mean(0) / (1 + its.std(0))
+        optimizer.step()
+        return losses.mean()
+
+    return loop(model, step, optimizer)
+
+
+def a_jacobian_of_two_losses_by_vmap():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        z = model(x)
+        losses = torch.stack([F.cross_entropy(z, y), z.pow(2).mean()])
+        found = jacobian_of(losses, list(model.parameters()), torch.eye(2))
+        for parameter, its in zip(model.parameters(), found, strict=True):
+            parameter.grad = its.mean(0) / (1 + its.std(0))
+        optimizer.step()
+        return losses.sum()
+
+    return loop(model, step, optimizer)
+
+
+def gradients_of_a_batch_by_vmap():
+    model = mlp()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        x = x.clone().requires_grad_()
+        (slopes,) = jacobian_of(model(x).sum(1), [x], torch.eye(len(x)))
+        loss = F.cross_entropy(model(x + slopes.sum(0)), y)
+        return descend(loss, optimizer)
+
+    return loop(model, step, optimizer)
