@@ -36,6 +36,7 @@ class _Context:
 
     saved_tensors: tuple[Any, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()
+    passed_by: tuple[Tensor, ...] = ()  # outputs that no gradient comes to
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors."""
@@ -46,10 +47,14 @@ class _Context:
         """The old name."""
         return self.saved_tensors
 
+    def mark_non_differentiable(self, *outputs: Tensor) -> None:
+        """Have no gradient come to some outputs; to a function that marks all of them, none comes at all."""
+        self.passed_by = outputs
+
     def _nothing(self, *args: Any) -> None:
         """Nothing depends on it here."""
 
-    mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_forward = _nothing
+    mark_dirty = set_materialize_grads = save_for_forward = _nothing
 
 
 def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
@@ -71,7 +76,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
 
 def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
     name = f"{function.__name__}.apply"
-    inner = Observation(lambda tensor: True)
+    inner = Observation(lambda tensor: True, tries=world.unruled_calls.agreed, undisturbed=seen.undisturbed)
     inner.sees_gradients_apart = True
     with same_draws() as draw_again, torch.no_grad():
 
@@ -123,9 +128,14 @@ def _both_halves(function: Any, args: tuple[Any, ...], scale: float) -> tuple[An
         outputs = function.forward(*args)
         function.setup_context(ctx, args, outputs)
     several = outputs if isinstance(outputs, tuple) else (outputs,)
+    floats = [out for out in several if isinstance(out, Tensor) and out.is_floating_point()]
+    passed_by = {id(out) for out in ctx.passed_by}
+    if all(id(out) in passed_by for out in floats):
+        return outputs, (None,) * len(args)
     # Any gradient whose rows belong to the outputs' rows.
     vectors = [
-        scale * torch.cos(out) if isinstance(out, Tensor) and out.is_floating_point() else None for out in several
+        torch.cos(out) * (0.0 if id(out) in passed_by else scale) if any(out is other for other in floats) else None
+        for out in several
     ]
     grads = function.backward(ctx, *vectors)
     return outputs, grads if isinstance(grads, tuple) else (grads,)

@@ -408,3 +408,68 @@ def reads_gradients_of_what_it_gave():
             said.append(descend(F.cross_entropy(second(hidden), y), optimizer).item())
             said.append(hidden.grad.norm().item())
     return said + everything(both)
+
+
+class Nearest(torch.autograd.Function):
+    """Numbers the nearest codes, as vector quantization does: no gradient comes to that."""
+
+    @staticmethod
+    def forward(ctx, x, codes):
+        nearest = torch.cdist(x, codes).argmin(1)
+        ctx.mark_non_differentiable(nearest)
+        return nearest
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("no gradient comes by")
+
+
+class Quantized(torch.autograd.Function):
+    """The same, with the codes themselves, whose gradients are those of their rows."""
+
+    @staticmethod
+    def forward(ctx, x, codes):
+        distances = torch.addmm(codes.pow(2).sum(1) + x.pow(2).sum(1, keepdim=True), x, codes.t(), alpha=-2.0)
+        nearest = distances.argmin(1)
+        ctx.save_for_backward(nearest, codes)
+        far = distances.amin(1)
+        ctx.mark_non_differentiable(nearest, far)
+        return codes.index_select(0, nearest), nearest, far
+
+    @staticmethod
+    def backward(ctx, grad, *others):
+        nearest, codes = ctx.saved_tensors
+        return grad.clone(), torch.zeros_like(codes).index_add_(0, nearest, grad)
+
+
+class Quantizing(nn.Module):
+    def __init__(self, quantize):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.codes = nn.Parameter(torch.randn(5, 6))
+        self.quantize = quantize
+
+    def forward(self, x):
+        z = self.first(x)
+        found = self.quantize(z, self.codes)
+        return self.last(z + (found - z).detach()), (z.detach() - found).pow(2).mean(1)
+
+
+def quantizes(quantize):
+    torch.manual_seed(0)
+    model = Quantizing(quantize)
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for _ in range(3):
+        for x, y in data(8):
+            out, far = model(x)
+            said.append(descend(F.cross_entropy(out, y) + far.mean(), optimizer).item())
+    return said + everything(model)
+
+
+def codes_that_a_function_numbers():
+    return quantizes(lambda z, codes: codes[Nearest.apply(z, codes)])
+
+
+def codes_that_a_function_gives():
+    return quantizes(lambda z, codes: Quantized.apply(z, codes)[0])
