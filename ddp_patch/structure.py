@@ -52,8 +52,7 @@ def map_items(function: Callable[[Any], Any], value: Any) -> Any:
         if type(value) is dict:
             return changed
         return _like(value, changed)
-    if is_container(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if (fields := fields_of(value)) is not None:
         changed = {name: function(item) for name, item in fields.items()}
         if all(changed[name] is item for name, item in fields.items()):
             return value
@@ -83,12 +82,27 @@ def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
 
 
 def is_container(value: Any) -> bool:
-    """Tell lists, tuples, dicts and dataclass instances."""
+    """Tell lists, tuples, dicts, and instances of dataclasses and of what a library has for one."""
     if isinstance(value, _NO_CONTAINERS):
         return False
-    if isinstance(value, (list, tuple, dict)):
+    if isinstance(value, (list, tuple, dict, Opened.kinds)):
         return True
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+class Opened:
+    """Classes of libraries whose instances hold tensors, and are looked into as dataclasses are."""
+
+    kinds: tuple[type, ...] = ()
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Give what a dataclass's instance holds, or one of an opened class, by name; None of anything else."""
+    if isinstance(value, Opened.kinds):
+        return dict(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
 
 
 _BUILT_IN = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque, bytearray)
@@ -146,9 +160,9 @@ def _collect(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             _collect(item, f"{path}[{key!r}]", found)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for f in dataclasses.fields(value):
-            _collect(getattr(value, f.name), f"{path}.{f.name}", found)
+    elif (fields := fields_of(value)) is not None:
+        for name, item in fields.items():
+            _collect(item, f"{path}.{name}", found)
     else:
         found.append((path, value))
 

@@ -1,6 +1,7 @@
-"""Lists, dicts and dataclasses that a call is given: what its forward puts into them, or takes out, the script finds.
+"""Lists, dicts, dataclasses and caches that a call is given: what its forward puts into them, the script finds.
 
-A forward on rows gets others, which hold its rows; so does one on batches, where plain tensors were dealt.
+So is what it takes out. A forward on rows gets others, which hold its rows; so does one on batches, where plain tensors
+were dealt. Caches are those of transformers, for keys and values.
 """
 
 from __future__ import annotations
@@ -12,9 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import wrapt
 from torch import Tensor
 
-from ..structure import is_container, map_items, map_leaves
+from ..structure import Opened, fields_of, is_container, map_items, map_leaves
+
+
+def _open_caches(cache_utils: Any) -> None:
+    """Look into caches of keys and values, of transformers 4.36 and later, and of their layers."""
+    kinds = (
+        getattr(cache_utils, name, None) for name in ("Cache", "CacheLayerMixin", "LinearAttentionCacheLayerMixin")
+    )
+    Opened.kinds = (*Opened.kinds, *(kind for kind in kinds if isinstance(kind, type)))
+
+
+wrapt.register_post_import_hook(_open_caches, "transformers.cache_utils")
 
 Content = tuple[Any, dict[str, Any]]  # items, of lists and dicts, and attributes
 
@@ -114,7 +127,7 @@ def _content(container: Any) -> Content:
         return list(container), attributes
     if isinstance(container, dict):
         return dict(container.items()), attributes
-    return [], attributes | {field.name: getattr(container, field.name) for field in dataclasses.fields(container)}
+    return [], attributes | (fields_of(container) or {})
 
 
 def _namespace(container: Any) -> dict[str, Any]:

@@ -27,9 +27,15 @@ from ..structure import leaves, map_leaves
 from .kernel_dropout import DROPPING, at_rest
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # not torchvision's
-# The last one hands calls on, under torch.set_default_device.
-_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}_tensor.py", f"{_TORCH}utils{os.sep}_device.py")
-_KERNELS = nn.modules.transformer.__file__  # reads a mask to choose among kernels that compute the same
+# They hand calls on: under torch.set_default_device, and to modes, once TorchDynamo was imported (torch 2.13).
+_HANDING_ON = (os.path.join("utils", "_device.py"), "_compile.py", os.path.join("_dynamo", "eval_frame.py"))
+_PASSED_OVER = (__file__, torch.overrides.__file__, f"{_TORCH}_tensor.py", *(_TORCH + name for name in _HANDING_ON))
+# They read a mask to choose among kernels that compute the same.
+_KERNELS = (
+    nn.modules.transformer.__file__,
+    *(os.sep + os.path.join("transformers", name) for name in ("masking_utils.py", "modeling_attn_mask_utils.py")),
+)
+_CACHES = os.sep + os.path.join("transformers", "cache_utils.py")  # asks whether there is anything in one
 
 
 def note_hook() -> None:
@@ -132,12 +138,12 @@ class SplitTrial(TorchDispatchMode):
 
     def note_reading(self, given: list[Tensor]) -> None:
         """Note that Python, or the shape of a tensor, is told the values of tensors."""
-        if not self.looked and not self._are_constant(given) and _reader() != _KERNELS:
+        if not self.looked and not self._are_constant(given) and not _reader().endswith(_KERNELS):
             self.looked = model_line()
 
     def note_size(self, tensor: Tensor) -> None:
         """Note that Python is told how many numbers a tensor has."""
-        if not self.looked and self._are_in(self._of_batch, tensor):
+        if not self.looked and self._are_in(self._of_batch, tensor) and not _reader().endswith((*_KERNELS, _CACHES)):
             self.looked = model_line()
 
     def note_shape(self, tensor: Tensor) -> None:

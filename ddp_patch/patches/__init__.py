@@ -14,6 +14,7 @@ from ..patch import Patch
 from ..session import Session
 from . import (
     already_distributed,
+    attention_masks,
     autograd,
     batch_norm,
     checkpoint,
@@ -89,7 +90,7 @@ SUBJECTS = (
         profiles,
     ),
     *(folders, commands, loggers, prompts, debuggers, ipython, warned, tensorboard, trackers, plots, ray_train),
-    *(recompute, batch_norm, scripted, transformer, transforms, exits, signals),
+    *(recompute, batch_norm, scripted, transformer, attention_masks, transforms, exits, signals),
 )
 # Beside the rows, for what is no name.
 OTHERS = (compiled.keep_dynamo_out, optimizer.count_steps, plots.keep_off_screen)

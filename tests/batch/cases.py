@@ -395,7 +395,9 @@ def lookups(r):
     many, one = index % k, torch.randint(0, k, (r.randint(4, 11),), generator=generator(r))
     table, flat = torch.rand(k, d, generator=generator(r)), torch.rand(k, generator=generator(r))
     wide = torch.rand([k if at == dim else s for at, s in enumerate(shape)], generator=generator(r))
+    same, other = torch.rand(shape, generator=generator(r)), (dim + 1) % len(shape)
     forms = [
+        Call(lambda i, t: t.gather(other, i % shape[other]), [(many, dim), (same, None)]),
         Call(lambda i, t: t[i], [(index, dim), (table, None)]),
         Call(lambda i, t: t[i, :] * t[i], [(index, dim), (table, None)]),
         Call(lambda i, t: t[i, None, None], [(index, dim), (flat, None)]),

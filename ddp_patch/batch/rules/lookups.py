@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..crossings import replicate
+from ..crossings import replicate, shard
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor
@@ -32,8 +32,13 @@ def at_indices(func: Any, table: Any, index: Any) -> Any:
 
 def gathered(func: Any, table: Any, dim: int, index: Any) -> Any:
     """``table.gather(-1, t)``: along the other dimensions, an index looks only where it stands itself."""
-    if not _is_lookup(table, index) or dim % index.dim() != index._layout.dim:
+    if not _is_lookup(table, index):
         return NotImplemented
+    layout = index._layout
+    if dim % index.dim() != layout.dim:  # a table for each row
+        if table.dim() != index.dim() or table.shape[layout.dim] != layout.total:
+            return NotImplemented
+        return BatchTensor.from_local(func(shard(table, layout), dim, to_local(index)), layout)
     return _looked_up(func, table, dim, to_local(index), layout=index._layout)
 
 

@@ -1,0 +1,95 @@
+"""Decoders that keep keys and values, and leave a mask out where nothing is padded, as those of transformers do."""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import TESTS
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import ddp_patch
+
+WORDS, WIDTH, HEADS = 20, 8, 2
+
+
+@dataclass
+class Output:
+    loss: Any
+    logits: Any
+    past: Any
+
+
+class Block(nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.qkv, self.out = number, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, mask=None, past=None):
+        q, k, v = (part.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        k, v = past.update(k, v, self.number)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and q.shape[2] > 1)
+        return x + self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(16, WIDTH)
+        self.blocks, self.head = nn.ModuleList(map(Block, range(2))), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, text, padding=None, labels=None, past=None):
+        past = sys.modules["transformers.cache_utils"].Cache() if past is None else past
+        start = past.get_seq_length()
+        x = self.words(text) + self.places(torch.arange(start, start + text.shape[1]))
+        masks = sys.modules["transformers.masking_utils"]
+        mask = masks.causal_mask(padding, text.shape[1]) if text.shape[1] > 1 else None
+        for block in self.blocks:
+            x = block(x, mask, past=past)
+        logits = self.head(x)
+        loss = None if labels is None else F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return Output(loss, logits, past)
+
+
+def trained(padded):
+    """Train, and take a step with what was kept; give numbers, and what did not run on rows."""
+    sys.path.insert(0, str(TESTS / "stand_ins"))
+    for name in ("cache_utils", "masking_utils"):
+        importlib.import_module(f"transformers.{name}")
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    model = Decoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    text = torch.randint(WORDS, (22, 6))
+    padding = (torch.arange(6) < torch.randint(3, 7, (22, 1))).long() if padded else torch.ones_like(text)
+    padding[:4] = 1  # one rank's rows may have none
+    numbers = []
+    for epoch in range(2):
+        for x, mask in DataLoader(TensorDataset(text, padding), 8):
+            out = model(x, mask, labels=x.masked_fill(mask == 0, -100))
+            optimizer.zero_grad()
+            out.loss.backward()
+            optimizer.step()
+            layers = out.past.layers
+            numbers += [out.loss.item(), layers[0].keys.sum().item(), *layers[1].values.shape, len(layers)]
+            with torch.no_grad():
+                out = model(x)
+                after = model(out.logits[:, -1:].argmax(-1), past=out.past)
+            same = after.past is out.past
+            numbers += [after.logits.sum().item(), after.past.layers[1].keys[:, :, -1].sum().item(), float(same)]
+            numbers += [float(after.past.get_seq_length()), float(epoch)]
+    ledger = ddp_patch.report().ledger if ddp_patch.world_size() > 1 else None
+    return numbers, ledger and {**ledger.on_batches, **ledger.on_whole}
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("padded", [True, False])
+def test_decoders_with_caches_and_masks_run_on_rows(ranks, padded, nproc):
+    ((wanted, _),) = ranks.call(trained, 1, padded).ok().results
+    for numbers, beside_rows in ranks.call(trained, nproc, padded).ok().results:
+        assert numbers == pytest.approx(wanted, rel=1e-9)
+        assert beside_rows == {}
