@@ -301,12 +301,26 @@ class Mapped(Rowwise):
         return torch.func.vmap(self.layer)(x)
 
 
+class Biased(nn.Module):
+    """Adds entries of a table that its buffer picks, as relative positions do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 6), nn.Parameter(torch.randn(3, 2))
+        self.register_buffer("index", torch.tensor([0, 2, 1]))
+
+    def forward(self, x):
+        return self.layer(x) * self.table[self.index].flatten()
+
+
 def found(kind):
     import ddp_patch
 
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    model = {"rowwise": Rowwise, "mapped": Mapped, "mixing": Mixing, "loss inside": LossInside}[kind]()
+    model = {"rowwise": Rowwise, "mapped": Mapped, "mixing": Mixing, "loss inside": LossInside, "biased": Biased}[
+        kind
+    ]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for step in range(3):
@@ -319,13 +333,13 @@ def found(kind):
     return losses, ledger and [list(ledger.replicas), list(ledger.on_batches), ledger.on_whole]
 
 
-@pytest.mark.parametrize("kind", ["rowwise", "mapped", "mixing", "loss inside"])
+@pytest.mark.parametrize("kind", ["rowwise", "mapped", "biased", "mixing", "loss inside"])
 def test_a_model_is_split_only_if_its_rows_are_independent(ranks, kind):
     ((wanted, _),) = ranks.call(found, 1, kind).ok().results
     for losses, (replicas, whole, _) in ranks.call(found, 3, kind).ok().results:
         assert losses == pytest.approx(wanted, rel=1e-9)
         # What needs the whole batch runs as written, on batches; the layer inside it is split.
-        assert (len(replicas), len(whole)) == ((1, 0) if kind in ("rowwise", "mapped") else (1, 1))
+        assert (len(replicas), len(whole)) == ((1, 0) if kind in ("rowwise", "mapped", "biased") else (1, 1))
 
 
 class Wrapper(nn.DataParallel):

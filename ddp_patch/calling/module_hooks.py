@@ -18,6 +18,7 @@ from torch.nn.modules.module import _has_any_global_hook  # torch 2.13; a hook o
 
 from . import compiled
 from .calls import Call
+from .capturing import captures, is_capturing
 from .census import ModuleContents
 
 _KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -31,6 +32,7 @@ class HookCensus:
         self.registered = 0  # hooks registered so far in this session
         # Modules without hooks inside, with what they held and the registrations when that was seen.
         self._clear: dict[int, tuple[ModuleContents, int]] = {}
+        self._capturing: dict[int, tuple[ModuleContents, int]] = {}  # those with hooks of transformers' alone, likewise
         self._opened: dict[int, tuple[ModuleContents, int]] = {}  # the others
         self._between: dict[int, _Parts] = {}  # of modules that are called now
         self._calls_itself: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()  # by identity
@@ -83,11 +85,14 @@ class HookCensus:
         seen = self._clear.get(id(module))
         if seen is not None and seen[0] is held and seen[1] == self.registered:
             return False
-        if any(has_own(layer) for layer in held.layers if layer is not module):
+        if self._capturing.get(id(module)) == (held, self.registered):
+            return is_capturing()
+        hooked = [layer for layer in held.layers if layer is not module and has_own(layer)]
+        if not all(map(_only_captures, hooked)):
             return True  # asked again next time: handles are removed without a word
         if not _has_legacy(held):
-            self._clear[id(module)] = held, self.registered
-        return False
+            (self._capturing if hooked else self._clear)[id(module)] = held, self.registered
+        return bool(hooked) and is_capturing()
 
     def needs_whole(self, module: nn.Module, held: ModuleContents) -> bool:
         """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
@@ -105,13 +110,13 @@ class HookCensus:
     def forget(self, layers: Iterable[nn.Module]) -> None:
         """Let go of modules."""
         for layer in layers:
-            self._clear.pop(id(layer), None)
-            self._opened.pop(id(layer), None)
+            for each in (self._clear, self._capturing, self._opened):
+                each.pop(id(layer), None)
 
     def close(self) -> None:
         """Let go of the modules."""
-        self._clear.clear()
-        self._opened.clear()
+        for each in (self._clear, self._capturing, self._opened):
+            each.clear()
 
 
 def _has_legacy(held: ModuleContents) -> bool:
@@ -125,9 +130,18 @@ def has_own(module: nn.Module) -> bool:
     return bool(hooked) and any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
 
 
+def _only_captures(module: nn.Module) -> bool:
+    hooks = [hook for kind in _KINDS for hook in vars(module)[kind].values()]
+    return all(is_torchs(hook) or captures(hook) for hook in hooks)
+
+
 def drop_own(module: nn.Module) -> None:
     """Take the script's hooks off a copy of a module."""
-    vars(module).update({kind: _only(vars(module)[kind], torchs=True) for kind in _KINDS})
+    for kind in _KINDS:
+        hooks = vars(module)[kind]
+        vars(module)[kind] = OrderedDict(
+            (key, hook) for key, hook in hooks.items() if is_torchs(hook) or captures(hook)
+        )
 
 
 class _Parts:

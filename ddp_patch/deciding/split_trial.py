@@ -91,9 +91,10 @@ class SplitTrial(TorchDispatchMode):
         # What is made beside a tensor, in its type, holds nothing of it.
         given = [] if name.startswith("new_") else list(_tensors((args, kwargs)))
         of_batch = any(self._are_in(self._of_batch, tensor) for tensor in given)
-        if torch.Tag.data_dependent_output in func.tags or (
-            torch.Tag.dynamic_output_shape in func.tags and not of_batch
-        ):
+        has_dynamic_shape = torch.Tag.dynamic_output_shape in func.tags and not (
+            name == "index" and _are_numbers(args[1])
+        )
+        if torch.Tag.data_dependent_output in func.tags or (has_dynamic_shape and not of_batch):
             self.note_reading(given)
         rests = name == "native_dropout"
         result = _no_dropout(args[0]) if rests else func(*args, **kwargs)
@@ -198,6 +199,11 @@ class _Copies(TorchFunctionMode):
             self._trial.note_dropping(name, list(_tensors(args)))
             args, kwargs = resting
         return func(*args, **kwargs)
+
+
+def _are_numbers(indices: Iterable[Tensor | None]) -> bool:
+    """Tell indices by which as many entries are picked as there are numbers in them: no mask is among them."""
+    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)
 
 
 def _no_dropout(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from ..batch.collectives import Refused
 from ..batch.observation import Observation
 from ..batch.reductions import Reductions, ReductionsOfWhole
 from ..batch.world import World
+from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
 from ..calling.rows import Arguments, detached
 from ..generators import same_beside_torch, same_draws, same_states, state_of, states
@@ -127,7 +128,8 @@ def _given_by(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Call a copy, and give its outputs and what it wrote to containers, which hold afterwards what they held."""
     containers = Containers((args, kwargs), (args, kwargs))
     try:
-        return containers.with_writes(twin(*args, **kwargs))
+        with not_capturing():
+            return containers.with_writes(twin(*args, **kwargs))
     finally:
         containers.put_back()
 

@@ -1,4 +1,7 @@
-"""Decoders that keep keys and values, and leave a mask out where nothing is padded, as those of transformers do."""
+"""What models of transformers do: decoders keep keys and values, masks are left out, hooks collect hidden states.
+
+The names are those of transformers, in stand-ins: its models themselves are in ``tests/libraries``.
+"""
 
 import importlib
 import sys
@@ -55,13 +58,17 @@ class Decoder(nn.Module):
         return Output(loss, logits, past)
 
 
-def trained(padded):
-    """Train, and take a step with what was kept; give numbers, and what did not run on rows."""
+def begin():
     sys.path.insert(0, str(TESTS / "stand_ins"))
-    for name in ("cache_utils", "masking_utils"):
+    for name in ("cache_utils", "masking_utils", "utils.output_capturing"):
         importlib.import_module(f"transformers.{name}")
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
+
+
+def trained(padded):
+    """Train, and take a step with what was kept; give numbers, and what did not run on rows."""
+    begin()
     model = Decoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     text = torch.randint(WORDS, (22, 6))
@@ -93,3 +100,69 @@ def test_decoders_with_caches_and_masks_run_on_rows(ranks, padded, nproc):
     for numbers, beside_rows in ranks.call(trained, nproc, padded).ok().results:
         assert numbers == pytest.approx(wanted, rel=1e-9)
         assert beside_rows == {}
+
+
+class Encoder(nn.Module):
+    """Hands out what its layers give, once hooks were put on them in a first forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 3)
+        self.is_hooked = False
+
+    def forward(self, x):
+        capturing = sys.modules["transformers.utils.output_capturing"]
+        if not self.is_hooked:
+            for layer in self.layers:
+                capturing.install(layer)
+            self.is_hooked = True
+        return capturing.collected_by(self.through, x)
+
+    def through(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x)
+
+
+class Around(nn.Module):
+    """Looks at the whole batch, so that its encoder's layers are called one by one, or its encoder as a whole."""
+
+    def __init__(self, collects):
+        super().__init__()
+        self.encoder, self.collects = Encoder(), collects
+
+    def forward(self, x):
+        if not self.collects:
+            out, states = self.encoder(x)
+            return out - out.mean(0), states
+        capturing = sys.modules["transformers.utils.output_capturing"]
+        return capturing.collected_by(lambda: self.encoder.through(x - x.mean(0)))
+
+
+def collected(kind):
+    """Train with hidden states in the loss; give numbers, and what did not run on rows after the first call."""
+    begin()
+    model = {"itself": Encoder, "inside": lambda: Around(False), "outside": lambda: Around(True)}[kind]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    numbers = []
+    ledger = ddp_patch.report().ledger if ddp_patch.world_size() > 1 else None
+    for x, y in DataLoader(TensorDataset(torch.randn(30, 4), torch.randint(3, (30,))), 7):
+        out, states = model(x)
+        loss = F.cross_entropy(out, y) + sum(state.pow(2).mean() for state in states)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        numbers += [loss.item(), len(states), *(n for state in states for n in (*state.shape, state.sum().item()))]
+        if ledger is not None and len(numbers) < 20:
+            ledger.on_batches.clear()
+    return numbers, ledger and {**ledger.on_batches, **ledger.on_whole}
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+@pytest.mark.parametrize("kind", ["itself", "inside", "outside"])
+def test_hooks_that_collect_for_a_forward_leave_it_on_rows(ranks, kind, nproc):
+    ((wanted, _),) = ranks.call(collected, 1, kind).ok().results
+    for numbers, beside_rows in ranks.call(collected, nproc, kind).ok().results:
+        assert numbers == pytest.approx(wanted, rel=1e-9)
+        if kind == "itself":
+            assert beside_rows == {}
