@@ -284,6 +284,7 @@ def test_a_worker_without_the_launchers_group_is_refused(ranks):
 def elsewhere():
     os.environ.update(RAY_JOB_ID="01", NODE_RANK="0")
     dist.init_process_group("gloo")
+    dist.barrier()  # who leaves now would not be found by the others
     try:
         ddp_patch.enable()
     except ddp_patch.LaunchError as error:
@@ -300,6 +301,7 @@ def test_enable_outside_of_the_function_that_ray_calls_is_refused(ranks):
 
 def by_itself():
     dist.init_process_group("gloo")
+    dist.barrier()
     try:
         ddp_patch.enable()
     except ddp_patch.OrderError as error:
