@@ -91,9 +91,9 @@ def is_container(value: Any) -> bool:
 
 
 class Opened:
-    """Classes of libraries whose instances hold tensors, and are looked into as dataclasses are."""
+    """Classes whose instances hold tensors, and are looked into as dataclasses are: tokenizers give a UserDict."""
 
-    kinds: tuple[type, ...] = ()
+    kinds: tuple[type, ...] = (collections.UserDict, collections.UserList)
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:

@@ -10,7 +10,11 @@ import threading
 
 import numpy as np
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 from parity import held_generators
+from parity.gradient_habits import descend
+from torch.optim import SGD
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -1058,3 +1062,39 @@ class FlippingCollated(DataLoader):
 
 def iterators_that_change_collated_batches():
     return [value for batch in FlippingCollated(Rows(), 4) for value in batch]
+
+
+class Encoding(collections.UserDict):
+    """What tokenizers give: a dict by another name, which can be moved."""
+
+    def to(self, device):
+        self.data = {name: value.to(device) for name, value in self.items()}
+        return self
+
+
+class Encoded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = nn.Linear(4, 3), 0
+
+    def forward(self, batch):
+        self.seen += 1
+        return self.layer(batch["x"]) * batch["scale"][:, None]
+
+
+def batches_in_a_dict_by_another_name():
+    rows = [(torch.linspace(-1, 1, 4) * (i % 5), 1.0 + i % 2, i % 3) for i in range(22)]
+
+    def collate(items):
+        x, scale, y = zip(*items, strict=True)
+        return Encoding(x=torch.stack(x), scale=torch.tensor(scale), y=torch.tensor(y))
+
+    torch.manual_seed(0)
+    model = Encoded()
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for batch in DataLoader(rows, 8, shuffle=True, collate_fn=collate):
+        batch = batch.to("cpu")
+        said += [*batch["x"].shape, batch["x"].sum().item(), type(batch).__name__ == "Encoding"]
+        said.append(descend(F.cross_entropy(model(batch), batch["y"]), optimizer).item())
+    return [*said, model.seen]
