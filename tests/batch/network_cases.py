@@ -103,6 +103,7 @@ def other_products(r):
         Call(lambda c, x, w: c.addmm(x, w, beta=0.5, alpha=2), [(bias, at), (x, 0), (w, None)]),
         Call(torch.addmv, [(vectors, None), (x, 0), (rand(r, d), None)]),
         Call(torch.baddbmm, [(piled, on), (stack, 0), (pile, 0)]),
+        Call(lambda c, x, y: c.baddbmm(batch1=x, batch2=y, alpha=0.5), [(piled, on), (stack, 0), (pile, 0)]),
         Call(lambda c, x, y: torch.baddbmm(c, x, y, beta=2), [(piled, on), (stack, 0), (pile, None)]),
         Call(torch.addmm, [(rand(r, 2, 3), None), (rand(r, 2, b), 1), (rand(r, b, 3), 0)], local=False),
         Call(torch.addbmm, [(rand(r, t, s), None), (stack, 0), (pile, 0)], local=False),
