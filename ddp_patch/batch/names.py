@@ -76,7 +76,8 @@ _POSITIONAL = {  # names of the arguments after the tensor, where rules take the
     "unfold": ("dimension", "size", "step"), "unflatten": ("dim", "sizes"), "transpose": ("dim0", "dim1"),
     "swapdims": ("dim0", "dim1"), "swapaxes": ("axis0", "axis1"), "reshape": ("shape",), "view": ("size",),
     "expand": ("size",), "broadcast_to": ("size",), "expand_as": ("other",), "matmul": ("other",), "mm": ("mat2",),
-    "baddbmm": ("batch1", "batch2"), "addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"), "bmm": ("mat2",), "mv": ("vec",), "index_select": ("dim", "index"), "bilinear": ("input2", "weight", "bias"),
+    "bmm": ("mat2",), "baddbmm": ("batch1", "batch2"), "addmm": ("mat1", "mat2"), "addmv": ("mat", "vec"),
+    "mv": ("vec",), "index_select": ("dim", "index"), "bilinear": ("input2", "weight", "bias"),
 }  # fmt: skip
 _WRITERS = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__",

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ..batch.tensor import BatchTensor
-from ..patch import Args, Kwargs, Patch
+from ..patch import Args, Kwargs, Patch, Wrapper
 from ..session import Session
 
 
 def _may_leave_out(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
-    mask = args[0] if args else kwargs.get("padding_mask")
     # It computes the same with one. All ranks would have to be asked; of its rows, a rank knows by itself.
-    return False if isinstance(mask, BatchTensor) else wrapped(*args, **kwargs)
+    return False if isinstance(_mask_of(args, kwargs), BatchTensor) else wrapped(*args, **kwargs)
 
 
-_WHERE = "transformers.masking_utils"
+def _prepare(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    if not isinstance(_mask_of(args, kwargs), BatchTensor):
+        return wrapped(*args, **kwargs)
+    return sys.modules[_BEFORE]._prepare_4d_attention_mask(*args, **kwargs)  # which leaves none out
+
+
+def _mask_of(args: Args, kwargs: Kwargs) -> Any:
+    return args[0] if args else next((kwargs[name] for name in _MASKS if name in kwargs), None)
+
+
+_MASKS = ("padding_mask", "attention_mask", "mask")
+_WHERE, _BEFORE = "transformers.masking_utils", "transformers.modeling_attn_mask_utils"  # before version 5
 _EFFECT = "of a batch, a mask is never left out: nothing has to be read"
 
-PATCHES = tuple(
-    Patch(_WHERE, name, _may_leave_out, _EFFECT, when_imported=_WHERE, optional=True)
-    for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+
+def _row(module: str, name: str, wrapper: Wrapper) -> Patch:
+    return Patch(module, name, wrapper, _EFFECT, when_imported=module, optional=True)
+
+
+PATCHES = (
+    _row(_WHERE, "_ignore_causal_mask_sdpa", _may_leave_out),
+    _row(_WHERE, "_ignore_bidirectional_mask_sdpa", _may_leave_out),
+    _row(_BEFORE, "AttentionMaskConverter._ignore_causal_mask_sdpa", _may_leave_out),
+    _row(_BEFORE, "_prepare_4d_attention_mask_for_sdpa", _prepare),
 )
