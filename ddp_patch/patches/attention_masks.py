@@ -18,7 +18,7 @@ def _may_leave_out(session: Session, wrapped: Any, instance: Any, args: Args, kw
 def _prepare(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwargs) -> Any:
     if not isinstance(_mask_of(args, kwargs), BatchTensor):
         return wrapped(*args, **kwargs)
-    return sys.modules[_BEFORE]._prepare_4d_attention_mask(*args, **kwargs)  # which leaves none out
+    return getattr(sys.modules[_BEFORE], _ALWAYS)(*args, **kwargs)
 
 
 def _mask_of(args: Args, kwargs: Kwargs) -> Any:
@@ -27,6 +27,7 @@ def _mask_of(args: Args, kwargs: Kwargs) -> Any:
 
 _MASKS = ("padding_mask", "attention_mask", "mask")
 _WHERE, _BEFORE = "transformers.masking_utils", "transformers.modeling_attn_mask_utils"  # before version 5
+_ALWAYS = "_prepare_4d_attention_mask"  # leaves none out
 _EFFECT = "of a batch, a mask is never left out: nothing has to be read"
 
 
