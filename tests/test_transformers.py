@@ -60,7 +60,7 @@ class Decoder(nn.Module):
 
 def begin():
     sys.path.insert(0, str(TESTS / "stand_ins"))
-    for name in ("cache_utils", "masking_utils", "utils.output_capturing"):
+    for name in ("cache_utils", "masking_utils", "modeling_attn_mask_utils", "utils.output_capturing"):
         importlib.import_module(f"transformers.{name}")
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
@@ -98,6 +98,47 @@ def trained(padded):
 def test_decoders_with_caches_and_masks_run_on_rows(ranks, padded, nproc):
     ((wanted, _),) = ranks.call(trained, 1, padded).ok().results
     for numbers, beside_rows in ranks.call(trained, nproc, padded).ok().results:
+        assert numbers == pytest.approx(wanted, rel=1e-9)
+        assert beside_rows == {}
+
+
+class Masked(nn.Module):
+    """Attends to what is not padded, as encoders of transformers 4 do."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.qkv, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, text, padding):
+        masks = sys.modules["transformers.modeling_attn_mask_utils"]
+        mask = masks._prepare_4d_attention_mask_for_sdpa(padding, torch.get_default_dtype(), tgt_len=text.shape[1])
+        q, k, v = (part[:, None] for part in self.qkv(self.words(text)).chunk(3, -1))
+        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)[:, 0, 0])
+
+
+def masked():
+    begin()
+    model = Masked()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    text = torch.randint(WORDS, (22, 6))
+    padding = (torch.arange(6) < torch.randint(3, 7, (22, 1))).long()
+    padding[:8] = 1  # in one batch nothing is padded, in another not on every rank
+    padding[8:12] = 1
+    numbers = []
+    for x, mask in DataLoader(TensorDataset(text, padding), 8):
+        loss = F.cross_entropy(model(x, mask), x[:, 0] % 3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        numbers.append(loss.item())
+    ledger = ddp_patch.report().ledger if ddp_patch.world_size() > 1 else None
+    return numbers, ledger and {**ledger.on_batches, **ledger.on_whole}
+
+
+@pytest.mark.parametrize("nproc", [2, 3])
+def test_masks_of_encoders_are_not_asked_for_values(ranks, nproc):
+    ((wanted, _),) = ranks.call(masked, 1).ok().results
+    for numbers, beside_rows in ranks.call(masked, nproc).ok().results:
         assert numbers == pytest.approx(wanted, rel=1e-9)
         assert beside_rows == {}
 
