@@ -30,6 +30,7 @@ NAMES = {
     "torch._C._is_tracing": "whether torch.jit.trace runs, asked in each call of a model",
     "torch._C._functorch.peek_interpreter_stack": "whether vmap or grad of torch.func run",
     "torch._C._functorch.is_batchedtensor": "vectors that vmap goes over, in torch.autograd.grad",
+    "torch._C._functorch.is_functorch_wrapped_tensor": "gradients that jacrev and its kin take by themselves",
     "torch._C._functorch.get_unwrapped": "all of such vectors",
     "torch._C._functorch.maybe_get_bdim": "along which dimension vmap goes",
     "torch._C._functorch.maybe_get_level": "which vmap does",

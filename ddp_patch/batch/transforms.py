@@ -14,6 +14,7 @@ from torch._C._functorch import (  # torch 2.13
     _add_batch_dim,
     get_unwrapped,
     is_batchedtensor,
+    is_functorch_wrapped_tensor,
     maybe_get_bdim,
     maybe_get_level,
     peek_interpreter_stack,
@@ -53,6 +54,11 @@ def outside_transforms() -> Iterator[None]:
 def is_mapped(value: Any) -> bool:
     """Tell what ``vmap`` goes over."""
     return isinstance(value, Tensor) and is_batchedtensor(value)
+
+
+def is_wrapped(value: Any) -> bool:
+    """Tell what a transform computes with, of which ``jacrev``, say, takes gradients by itself."""
+    return isinstance(value, Tensor) and is_functorch_wrapped_tensor(value)
 
 
 def level_of(value: Tensor) -> int:

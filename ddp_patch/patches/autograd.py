@@ -18,7 +18,7 @@ from ..batch.pending_tensor import reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
-from ..batch.transforms import is_mapped, level_of, mapped, outside_transforms, unmapped
+from ..batch.transforms import is_mapped, is_wrapped, level_of, mapped, outside_transforms, unmapped
 from ..calling.compiled import is_traced
 from ..deciding.functions import study
 from ..errors import BatchError
@@ -142,7 +142,8 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
     if session.replicas.backwards.is_busy or is_traced():
         return wrapped(*args, **kwargs)
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
-    if any(map(is_mapped, vectors := as_list(given.get("grad_outputs")))):
+    vectors = as_list(given.get("grad_outputs"))
+    if any(map(is_mapped, vectors)) and not any(map(is_wrapped, as_list(given["outputs"]))):
         return _over_mapped(given, vectors)
     inputs = given["inputs"]
     if type(inputs) is dict:
