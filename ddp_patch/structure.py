@@ -57,6 +57,8 @@ def map_items(function: Callable[[Any], Any], value: Any) -> Any:
         if all(changed[name] is item for name, item in fields.items()):
             return value
         clone: Any = copy.copy(value)
+        if clone is value:  # its class says so
+            return value
         for name, item in changed.items():
             object.__setattr__(clone, name, item)
         return clone
@@ -91,9 +93,9 @@ def is_container(value: Any) -> bool:
 
 
 class Opened:
-    """Classes whose instances hold tensors, and are looked into as dataclasses are: tokenizers give a UserDict."""
+    """Classes of libraries whose instances hold tensors, and are looked into as dataclasses are."""
 
-    kinds: tuple[type, ...] = (collections.UserDict, collections.UserList)
+    kinds: tuple[type, ...] = ()
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +20,18 @@ from torch import Tensor
 from ..structure import Opened, fields_of, is_container, map_items, map_leaves
 
 
-def _open_caches(cache_utils: Any) -> None:
-    """Look into caches of keys and values, of transformers 4.36 and later, and of their layers."""
-    kinds = (
-        getattr(cache_utils, name, None) for name in ("Cache", "CacheLayerMixin", "LinearAttentionCacheLayerMixin")
-    )
+def _open(names: tuple[str, ...], module: Any) -> None:
+    kinds = (getattr(module, name, None) for name in names)
     Opened.kinds = (*Opened.kinds, *(kind for kind in kinds if isinstance(kind, type)))
 
 
-wrapt.register_post_import_hook(_open_caches, "transformers.cache_utils")
+_OF_TRANSFORMERS = {  # 4.36 and later: keys and values, and what tokenizers and their like give
+    "cache_utils": ("Cache", "CacheLayerMixin", "LinearAttentionCacheLayerMixin"),
+    "tokenization_utils_base": ("BatchEncoding",),
+    "feature_extraction_utils": ("BatchFeature",),
+}
+for _module, _names in _OF_TRANSFORMERS.items():
+    wrapt.register_post_import_hook(functools.partial(_open, _names), f"transformers.{_module}")
 
 Content = tuple[Any, dict[str, Any]]  # items, of lists and dicts, and attributes
 

@@ -14,7 +14,7 @@ from ..batch.forms import full_tensor, look_through, to_local
 from ..batch.layout import Layout
 from ..batch.nested import nested
 from ..batch.nodes import has_output_hook, unhooked
-from ..batch.pending_tensor import reduction_of, root_of
+from ..batch.pending_tensor import PendingTensor, reduction_of, root_of
 from ..batch.rules.autograd_calls import as_list, is_of_batch
 from ..batch.shared_memory import shares_memory
 from ..batch.tensor import BatchTensor
@@ -32,8 +32,6 @@ from .below_modes import below_modes
 _FLAGS = {type(None), bool}
 _MOST_NODES = 100_000  # of a graph that are looked at once
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
-
-
 _GRAD = (
     "outputs",
     "inputs",
@@ -143,7 +141,7 @@ def _grad(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: Kwa
         return wrapped(*args, **kwargs)
     given = dict(zip(_GRAD, args, strict=False)) | kwargs
     vectors = as_list(given.get("grad_outputs"))
-    if any(map(is_mapped, vectors)) and not any(map(is_wrapped, as_list(given["outputs"]))):
+    if any(map(is_mapped, vectors)) and _is_ours_to_map(session, given, vectors):
         return _over_mapped(given, vectors)
     inputs = given["inputs"]
     if type(inputs) is dict:
@@ -196,8 +194,19 @@ def one_by_one(given: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True))
 
 
+def _is_ours_to_map(session: Session, given: dict[str, Any], vectors: list[Any]) -> bool:
+    """Tell gradients in which ranks meet, where one ``vmap`` goes over their vectors and nothing else is mapped."""
+    outputs = as_list(given["outputs"])
+    is_inside = any(map(is_wrapped, outputs)) or any(is_mapped(v) and is_mapped(unmapped(v)) for v in vectors)
+    if is_inside or given.get("is_grads_batched") or type(given["inputs"]) is dict:
+        return False
+    sources = given["inputs"] = as_list(given["inputs"])
+    of_batches = any(isinstance(value, (BatchTensor, PendingTensor)) for value in (*outputs, *sources))
+    return of_batches or any(is_trained(session, source) for source in sources)
+
+
 def _over_mapped(given: dict[str, Any], vectors: list[Any]) -> tuple[Any, ...]:
-    """Products with vectors that ``vmap`` goes over, as in a Jacobian by hand: outside of it, one after the other."""
+    """Products with vectors that ``vmap`` goes over, as in a Jacobian: outside of it, one after the other."""
     level, count = next((level_of(vector), len(unmapped(vector))) for vector in vectors if is_mapped(vector))
 
     def taken(vector: Any) -> Any:

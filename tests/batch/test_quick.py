@@ -49,6 +49,12 @@ def calls():
     yield (one,), {"min": 0.3}
     yield (one, one), {"alpha": 2}
     yield (one, one), {"rounding_mode": "floor"}
+    for dim in (0, 1):
+        yield (one,), {"axis": dim}
+        yield (one, 1), {"axis": dim}
+        yield (one,), {"axis": dim, "keepdims": True}
+    yield (one, 0.1, 1), {}
+    yield (one,), {"inplace": 1}
     yield (one,), {"inplace": True}
     yield (one,), {"inplace": False}
 

@@ -2058,3 +2058,34 @@ def gradients_of_a_batch_by_vmap():
         return descend(loss, optimizer)
 
     return loop(model, step, optimizer)
+
+
+def jacobians_of_what_is_no_batch_by_vmap():
+    weight = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+    out = weight.pow(3).sum(1)
+
+    def of(vector):
+        return torch.autograd.grad(out, weight, vector, retain_graph=True)[0]
+
+    scales = torch.tensor([1.0, 2.0])
+    twice = torch.vmap(lambda scale: torch.vmap(lambda vector: of(vector * scale))(torch.eye(3)))(scales)
+    rows = torch.vmap(
+        lambda scale: torch.autograd.grad(out, weight, torch.eye(3) * scale, retain_graph=True, is_grads_batched=True)[
+            0
+        ]
+    )(scales)
+    return [*twice.flatten().tolist(), *rows.flatten().tolist()]
+
+
+def sorted_by_the_names_of_numpy():
+    said = []
+    for x, _ in data(8):
+        ordered, at = torch.sort(x[:, 1], axis=0)
+        said += [
+            *ordered.tolist(),
+            *at.tolist(),
+            *x.argsort(axis=0)[:, 0].tolist(),
+            *x.topk(2, axis=0)[0][:, 1].tolist(),
+        ]
+        said += F.leaky_relu(x * 1.0, 0.1, 1)[:, 0].tolist() + F.celu(x * 1.0, inplace=1)[:, 0].tolist()
+    return said

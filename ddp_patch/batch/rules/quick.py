@@ -22,6 +22,13 @@ from .dims import wrap
 
 Quick = Callable[[Any, tuple[Any, ...], "dict[str, Any] | None"], Any]
 _PLAIN = (int, float, bool, str, type(None))
+# Not those that torch takes from NumPy, nor what has a function write.
+_NAMES = {
+    "dim", "keepdim", "dtype", "_stacklevel", "p", "eps", "unbiased", "correction", "descending", "stable", "k",
+    "largest", "sorted", "min", "max", "alpha", "beta", "value", "rounding_mode", "negative_slope",
+    "approximate", "decimals", "nan", "posinf", "neginf", "lower", "upper", "threshold", "min_val", "max_val",
+    "lambd", "rtol", "atol", "equal_nan", "weight", "exponent",
+}  # fmt: skip
 
 
 def side_by_side(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
@@ -47,12 +54,18 @@ def side_by_side(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
             return None
     if layout is None or others >= dims - layout.dim or is_transformed():
         return None
-    if kwargs and not all(value is not True and type(value) in _PLAIN for value in kwargs.values()):  # inplace=True
+    if kwargs and not (kwargs.keys() <= _NAMES and all(type(value) in _PLAIN for value in kwargs.values())):
         return None
     result = _computed(func, own, kwargs or {})
     if type(result) is not Tensor or result is own[0]:
         return None
     return BatchTensor.from_local(result, layout)
+
+
+def may_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
+    """``F.relu`` and its kin, which write where they are told to by position or by name; not ``inplace=False``."""
+    given = dict(kwargs or {})
+    return side_by_side(func, args, given) if len(args) == 1 and given.pop("inplace", False) is False else None
 
 
 def where(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> BatchTensor | None:
@@ -80,7 +93,7 @@ def along(position: int, default: Any) -> Quick:
             return None
         if not all(type(value) in _PLAIN for value in args[1:]):
             return None
-        if kwargs and not all(type(value) in _PLAIN for value in kwargs.values()):
+        if kwargs and not (kwargs.keys() <= _NAMES and all(type(value) in _PLAIN for value in kwargs.values())):
             return None
         result = _computed(func, (rows, *args[1:]), kwargs or {})
         one = result[0] if isinstance(result, tuple) else result

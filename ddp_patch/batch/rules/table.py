@@ -170,6 +170,9 @@ def _fill() -> None:
     for position, default, names in ALONG_DIMENSIONS:
         QUICK.update((func, quick.along(position, default)) for name in names for func in _named(name))
     QUICK.update((func, quick.side_by_side) for func, rule in RULES.items() if rule is elementwise.out_of_place)
+    for func in QUICK:
+        if "inplace" in getattr(getattr(func, "__code__", None), "co_varnames", ()):  # of torch.nn.functional
+            QUICK[func] = quick.may_write
     QUICK.update(quick.rules())
 
 
