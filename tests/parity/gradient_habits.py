@@ -2016,13 +2016,14 @@ def jacobian_of(outputs, inputs, vectors):
     return torch.vmap(lambda vector: torch.autograd.grad(outputs, inputs, vector, retain_graph=True))(vectors)
 
 
-def a_jacobian_of_losses_of_rows_by_vmap():
+def by_jacobian(losses_of):
+    """Train by the Jacobian of several losses of outputs and classes."""
     model = mlp()
     optimizer = SGD(model.parameters(), 0.1)
 
     def step(x, y):
-        losses = F.cross_entropy(model(x), y, reduction="none")
-        found = jacobian_of(losses, list(model.parameters()), torch.eye(len(x)))
+        losses = losses_of(model(x), y)
+        found = jacobian_of(losses, list(model.parameters()), torch.eye(len(losses)))
         for parameter, its in zip(model.parameters(), found, strict=True):
             parameter.grad = its.mean(0) / (1 + its.std(0))
         optimizer.step()
@@ -2031,20 +2032,12 @@ def a_jacobian_of_losses_of_rows_by_vmap():
     return loop(model, step, optimizer)
 
 
+def a_jacobian_of_losses_of_rows_by_vmap():
+    return by_jacobian(lambda z, y: F.cross_entropy(z, y, reduction="none"))
+
+
 def a_jacobian_of_two_losses_by_vmap():
-    model = mlp()
-    optimizer = SGD(model.parameters(), 0.1)
-
-    def step(x, y):
-        z = model(x)
-        losses = torch.stack([F.cross_entropy(z, y), z.pow(2).mean()])
-        found = jacobian_of(losses, list(model.parameters()), torch.eye(2))
-        for parameter, its in zip(model.parameters(), found, strict=True):
-            parameter.grad = its.mean(0) / (1 + its.std(0))
-        optimizer.step()
-        return losses.sum()
-
-    return loop(model, step, optimizer)
+    return by_jacobian(lambda z, y: torch.stack([F.cross_entropy(z, y), z.pow(2).mean()]))
 
 
 def gradients_of_a_batch_by_vmap():
