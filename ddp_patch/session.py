@@ -15,6 +15,7 @@ import torch
 from .batch import aliases
 from .batch.rules import table  # noqa: F401 — fills the table of functions that stay on rows
 from .batch.world import World
+from .compiling.functions import Functions
 from .deciding import generic
 from .diagnosis.dealing import Dealing
 from .diagnosis.greeting import Greeting
@@ -38,7 +39,6 @@ from .replica.applied import AppliedFunctions
 from .replica.by_hand import ByHand
 from .replica.discovery import Discovery
 from .replica.forwards import ON_WHOLE
-from .replica.functions import Functions
 from .replica.replicas import Replicas
 from .replica.scalars import Scalars
 from .stepping import Stepping

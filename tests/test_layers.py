@@ -48,7 +48,7 @@ FLOORS = (
     {"calling", "gradients", "verify"},  # of models: what one call is; gradients of all rows
     {"deciding"},  # which modules split
     {"replica"},  # models under DDP
-    {"loading"},  # loading: which rank reads which rows
+    {"compiling", "loading"},  # compiling: functions that a script compiles; loading: which rank reads which rows
     {"session"},  # one enable(): all of these together
     {"local"},  # the local view: hand-written DDP
     {"measure", "patches"},  # patches: rows and wrappers, which get the session; measure: runs whose steps are clocked

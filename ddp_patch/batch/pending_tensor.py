@@ -179,13 +179,14 @@ def pending_reduction(
         dtype: of the result, if narrower than that of the sum.
         node: what one process's node in the graph is called, where it is not that of a sum or its mean.
     """
-    seen = World.get().observation
+    world = World.get()
+    seen = world.observation
     if seen is not None:
         seen.crossed()
     reduction = PendingReduction(partial, count, divisor, dtype)
     if partial.is_complex() and partial.requires_grad:
         return all_reduce(partial) / divisor if count is None else all_reduce(partial) / all_reduce(count)
-    if not partial.is_floating_point() and seen is None and not World.get().skips_collectives:
+    if not partial.is_floating_point() and seen is None and not world.skips_collectives:
         return reduction.wait()  # a count, which torch's functions may take for a size without a word
     # The node, and not the rows: logits, say, which need not stay.
     reduction.of = rows.grad_fn if rows is not None and partial.requires_grad else None
@@ -194,6 +195,8 @@ def pending_reduction(
     if _in_compiled_code():
         value.detach().copy_(reduction.wait())
         return value
+    if world.tape is not None:
+        world.tape.summed(value, partial, divisor, count, rows, dtype, node)
     return stand_for(value, reduction)
 
 

@@ -86,6 +86,8 @@ class World(Collectives):
     unruled_calls: TriedCalls = field(default_factory=TriedCalls)  # functions without a rule
     sees_gradients: bool = False  # what is called sees true gradients in its backward, not rows' times N
 
+    tape: Any = None  # records what is called on rows
+
     is_prompting: bool = False  # rank 0 asks its user, and the other ranks wait
 
     current: ClassVar[World | None] = None

@@ -111,7 +111,7 @@ class Compiling:
         Args:
             how: arguments of ``torch.compile``, but for ``fullgraph``: a replica is not part of the function's graph.
         """
-        self._how = {name: value for name, value in how.items() if name in _FOR_MODELS}
+        self.how = {name: value for name, value in how.items() if name in _FOR_MODELS}
         # None holds its module, which is its first argument.
         self._forwards: weakref.WeakKeyDictionary[nn.Module, Any] = weakref.WeakKeyDictionary()
 
@@ -123,7 +123,7 @@ class Compiling:
             yield
             return
         if module not in self._forwards:
-            self._forwards[module] = torch.compile(_calls(type(module)), **self._how)
+            self._forwards[module] = torch.compile(_calls(type(module)), **self.how)
         # As Module.compile() has it (torch 2.13).
         own["_compiled_call_impl"] = functools.partial(self._forwards[module], module)
         try:

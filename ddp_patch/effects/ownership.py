@@ -21,6 +21,7 @@ _HOOKED = (
 # What these write, they were given by whoever called them.
 _CONTENT = ("numpy", "pandas", "PIL", "matplotlib", "imageio", "skimage", "yaml", "openpyxl", "h5py", "safetensors")
 _LOCKERS = ("filelock", "portalocker", "fasteners")  # what these lock, they were given by whoever called them
+_COMPILERS = ("torch._dynamo.convert_frame", "torch._inductor", "triton")  # torch 2.13
 _CALLERS = ("threading", "concurrent", "contextlib")  # these call what they were handed
 # These have commands write what the script asks for.
 _COMMANDERS = ("matplotlib", "imageio", "imageio_ffmpeg", "moviepy", "skvideo", "pydub")
@@ -131,10 +132,10 @@ class Ownership:
         return next((kind(frame) for frame in frames() if self._is_caller(frame, through)), "")
 
     def _asking(self, through: tuple[str, ...]) -> FrameType | None:
-        """Who calls what is patched; None if ddp_patch does, for itself: a rank's generators are its own."""
+        """Who calls what is patched; None if ddp_patch does, for itself, or a compiler: a rank's own generators."""
         for frame in frames():
             if self._is_caller(frame, through):
-                return frame
+                return None if kind(frame) == "library" and _is_for_compilers(frame) else frame
             name = frame.f_code.co_filename
             if name.startswith(OWN) and not name.startswith(_WRAPPERS):
                 return None
@@ -160,6 +161,15 @@ class Ownership:
         variables = [os.environ[name] for name in _CACHES if os.environ.get(name)]
         caches = tuple(os.path.join(_absolute(root), "") for root in (*self._cache_roots, *variables))
         return os.path.join(path, "").startswith(caches) and not _here().startswith(caches)
+
+
+def _is_for_compilers(frame: FrameType | None) -> bool:
+    """Tell what a compiler has a library do, maybe on one rank alone: it is imported when it is needed first."""
+    while frame is not None and kind(frame) != "script":
+        if str(frame.f_globals.get("__name__")).startswith(_COMPILERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _here() -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import wrapt
 from torch import nn
 
+from ..compiling.functions import is_taken
 from ..patch import Args, Kwargs, Patch
-from ..replica.functions import is_taken
 from ..session import Session
 
 
@@ -34,9 +34,11 @@ def _compile(session: Session, wrapped: Any, instance: Any, args: Args, kwargs: 
     if function is None or run is function or not is_taken(function):
         return run
     if isinstance(run, nn.Module):
-        run.forward = session.functions.accepting_batches(run.forward, given)
+        traced = function if next(function.parameters(), None) is None else None
+        run.forward = session.functions.accepting_batches(run.forward, given, traced)
         return run
-    return session.functions.accepting_batches(run, given)
+    return session.functions.accepting_batches(run, given, function)
 
 
-PATCHES = (Patch("torch", "compile", _compile, "on batches a function runs as written; models in it are compiled"),)
+_EFFECT = "a function on batches is compiled in parts, or runs as written with its models compiled"
+PATCHES = (Patch("torch", "compile", _compile, _EFFECT),)

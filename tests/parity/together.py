@@ -22,6 +22,7 @@ from parity import (
     loss_habits,
     model_habits,
     size_habits,
+    traced_habits,
     watched_habits,
 )
 from parity.placed import on
@@ -39,6 +40,7 @@ MODULES = {
     "branch_habits": branch_habits,
     "loader_habits": loader_habits,
     "compiled_habits": compiled_habits,
+    "traced_habits": traced_habits,
     "detection_habits": detection_habits,
     "function_habits": function_habits,
     "watched_habits": watched_habits,

@@ -1,7 +1,7 @@
-"""Functions that a script compiles, called on batches: as written, with the forwards of models in them compiled.
+"""Functions that a script compiles, called on batches: in parts on rows, compiled, where they are traced whole.
 
-A batch cannot be part of a graph. Whether a function keeps rows apart cannot be told as it is of a module, which holds
-what it depends on: a function may read anything, and change with it.
+Others, which TorchDynamo cannot trace as one graph (a step that calls backward, a loss that prints), run as written,
+with the forwards of models in them compiled.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.compiled import Compiling, stance
+from ..replica.replicas import Replicas
 from ..structure import leaves
-from .replicas import Replicas
+from .traced import REFUSED, Traced
 
 _BATCHES = (BatchTensor, PackedRows, PendingTensor)
 
@@ -34,14 +35,18 @@ class Functions:
         self._replicas = replicas
         self._world = world
 
-    def accepting_batches(self, run: Callable[..., Any], how: dict[str, Any]) -> Callable[..., Any]:
+    def accepting_batches(
+        self, run: Callable[..., Any], how: dict[str, Any], function: Callable[..., Any] | None
+    ) -> Callable[..., Any]:
         """Give a compiled function that may be called on batches.
 
         Args:
             run: what torch compiled the script's function to.
             how: arguments of ``torch.compile``.
+            function: the script's, if it may be traced.
         """
         here, compiling = weakref.ref(self), Compiling(how)
+        traced = None if function is None else Traced(function, compiling.how)
 
         @functools.wraps(run)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +55,8 @@ class Functions:
                 return run(*args, **kwargs)
             if not any(isinstance(leaf, _BATCHES) for _, leaf in leaves((args, kwargs))):
                 return run(*args, **kwargs)
-            return functions._on_batches(compiling, run, args, kwargs)
+            result = REFUSED if traced is None else traced.called(functions._world, args, kwargs)
+            return functions._on_batches(compiling, run, args, kwargs) if result is REFUSED else result
 
         return called
 

@@ -1,0 +1,1 @@
+"""Functions that a script compiles, and calls on batches."""
