@@ -61,6 +61,7 @@ class Observation:
         self.mixing: str | None = None  # why the rows do not stay apart
         self._line = ""  # of the model, that ties them
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
+        self.studied: set[str] = set()  # those of them that were seen to keep rows apart
         self.function = "its forward"  # at work
         self.is_known = True
         self._depth = 0  # of functions at work, each called by the one before
@@ -107,6 +108,8 @@ class Observation:
         self.is_sized = True  # it may do otherwise with another number of rows
         if tried.dims is None:
             self.tied(f"{self.function} looks at the whole batch", here=True)
+        else:
+            self.studied.add(self.function)
 
     def sized(self) -> None:
         """The function at work tells the size of a batch."""

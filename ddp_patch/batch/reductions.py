@@ -78,8 +78,8 @@ def _observed(
     seen: Observation, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
-    if seen.unknown:
-        seen.tied(f"{name} is given what nothing is known about: {', '.join(seen.unknown)}")
+    if unseen := [function for function in seen.unknown if function not in seen.studied]:
+        seen.tied(f"{name} is given what nothing is known about: {', '.join(unseen)}")
     if reduction is None:
         return function(*args, **kwargs)
     with seen.reducing():

@@ -191,7 +191,8 @@ def by_rule(rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         raise
     finally:
         if world is not None:
-            world.working_for = before
+            # What a rule calls is not counted: some ranks may get by another way to where the others are.
+            world.working_for, world.operations = before, operation
     if result is NotImplemented:
         from .redealt import dealt_alike  # noqa: PLC0415 — made of batches
 

@@ -125,6 +125,8 @@ class FirstBatches:
 def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool = True) -> None:
     """Compare the ranks' parameters and buffers before DDP relies on them. DDP's own broadcast would hide a difference.
 
+    Where they differ by rounding, as what ``torch.linalg.lstsq`` gives does from call to call, rank 0's count.
+
     Raises:
         LockstepError: on every rank, naming the first that differs.
     """
@@ -136,11 +138,33 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
         bits, values = (
             [entry[part][index] if len(entry[part]) > index else None for entry in given] for part in (0, 1)
         )
-        if len(set(bits)) > 1:
+        if len(set(bits)) > 1 and not _rounded_alike(world, state[name], f"{name!r} of {type(module).__name__}"):
             raise LockstepError(
                 f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
                 f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
             )
+
+
+def _rounded_alike(world: World, own: torch.Tensor, name: str) -> bool:
+    """Take rank 0's values, if those of all ranks are as near to them as rounding leaves them.
+
+    Args:
+        world: the ranks, which all come here.
+        own: a parameter or a buffer, which is written to.
+        name: of it.
+    """
+    is_float = own.layout is torch.strided and (own.is_floating_point() or own.is_complex())
+    shapes = world.share([is_float and (str(own.dtype), *own.shape)])
+    if not is_float or shapes.count(shapes[0]) < world.size:
+        return False
+    first = world.broadcast(own.clone(memory_format=torch.contiguous_format))
+    largest = first.abs().max() if first.numel() else first.new_zeros(())
+    is_near = bool(((own - first).abs() <= torch.finfo(own.dtype).eps ** 0.5 * largest).all())
+    if not all(told for (told,) in world.share([is_near])):
+        return False
+    own.copy_(first)
+    world.ledger.note(f"{name} differed between ranks by rounding, so rank 0's was taken")
+    return True
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> int | str:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,3 +31,25 @@ def test_rules_agree_with_the_whole_batch(ranks, group, nproc):
 def test_writes_through_views_of_two_tensors_are_refused_on_every_rank(ranks):
     outcome = ranks.call(two_views, 2).ok()
     assert all("views of two tensors" in said for said in outcome.results), outcome.results
+
+
+def counted():
+    """How many functions this rank has counted after one that rank 1 has in other steps."""
+    import ddp_patch
+    from ddp_patch.batch.tensor import by_rule
+    from ddp_patch.batch.world import World
+
+    world = World.get()
+
+    def in_steps(func, args, kwargs):
+        return (args[0] + 1).tanh().sum(1) if world.rank else args[0]
+
+    x = ddp_patch.shard_batch(torch.arange(12.0).view(6, 2))
+    by_rule(in_steps, torch.flip, (x, [1]), {})
+    return world.operations
+
+
+def test_ranks_count_functions_alike_whatever_a_rule_calls(ranks):
+    """An error that all ranks have is told from one of a rank's rows by its number."""
+    first, *others = ranks.call(counted, 3).ok().results
+    assert others == [first, first]
