@@ -21,22 +21,37 @@ PIECE = 2**20  # entries
 _NO_CONTAINERS = (Tensor, Opaque, int, float, str, type(None))
 
 
-def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], value: Any, known: dict[int, Any] | None = None) -> Any:
     """Rebuild a structure with ``function`` applied to every leaf; an unchanged structure is returned as it is.
 
-    Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes).
+    Containers keep their type (a named tuple stays one, a dict subclass keeps its attributes), and one that is there
+    twice is one.
+
+    Args:
+        function: of a leaf.
+        value: a structure.
+        known: what became of containers before, by identity, in other structures that this one has some in common with.
     """
     if isinstance(value, _NO_CONTAINERS):
         return function(value)
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)]
     kind = type(value)
     if kind is tuple or kind is list:  # in every step
-        items = [function(item) if isinstance(item, _NO_CONTAINERS) else map_leaves(function, item) for item in value]
-        return value if all(map(operator.is_, items, value)) else kind(items)
-    if kind is dict and not value:
-        return value
-    if is_container(value):
-        return map_items(lambda item: map_leaves(function, item), value)
-    return function(value)
+        items = [
+            function(item) if isinstance(item, _NO_CONTAINERS) else map_leaves(function, item, known) for item in value
+        ]
+        result = value if all(map(operator.is_, items, value)) else kind(items)
+    elif kind is dict and not value:
+        result = value
+    elif is_container(value):
+        result = map_items(lambda item: map_leaves(function, item, known), value)
+    else:
+        return function(value)
+    known[id(value)] = result
+    return result
 
 
 def map_items(function: Callable[[Any], Any], value: Any) -> Any:

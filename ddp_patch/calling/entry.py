@@ -101,7 +101,8 @@ def _enter_with(
         vars(entry)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, own, strict=True)]
         return entry
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
-        return Entry(map_leaves(own_form, call.args), map_leaves(own_form, call.kwargs), layout)
+        known: dict[int, Any] = {}
+        return Entry(map_leaves(own_form, call.args, known), map_leaves(own_form, call.kwargs, known), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []
@@ -208,8 +209,10 @@ def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scr
 
 
 def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    known: dict[int, Any] = {}
+
     def cut_one(name: str, value: Any) -> Any:
-        return map_leaves(lambda leaf: cut(name, leaf), value)
+        return map_leaves(lambda leaf: cut(name, leaf), value, known)
 
     names = argument_names(call.module, len(call.args))
     new_args = tuple(cut_one(name, arg) for name, arg in zip(names, call.args, strict=True))

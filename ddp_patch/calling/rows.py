@@ -32,7 +32,8 @@ def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             return leaf.whole()
         return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
 
-    return map_leaves(take, args), map_leaves(take, kwargs)
+    known: dict[int, Any] = {}
+    return map_leaves(take, args, known), map_leaves(take, kwargs, known)
 
 
 def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arguments:
@@ -44,23 +45,25 @@ def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arg
         part = leaf.narrow(leaf._layout.dim, 0, count)
         return full_tensor(part) if isinstance(part, BatchTensor) else part
 
+    known: dict[int, Any] = {}
     with torch.no_grad():
-        return map_leaves(take, args), map_leaves(take, kwargs)
+        return map_leaves(take, args, known), map_leaves(take, kwargs, known)
 
 
 def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> Arguments:
     """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
-    own = iter([leaf for _, leaf in leaves((entry.args, entry.kwargs))])
-    total = entry.layout.total
+    pairs = zip(leaves((args, kwargs)), leaves((entry.args, entry.kwargs)), strict=True)
+    own = {id(leaf): cut for (_, leaf), (_, cut) in pairs if isinstance(leaf, Tensor)}
+    total, known = entry.layout.total, dict[int, Any]()
 
     def batch(leaf: Any) -> Any:
-        cut = next(own)
-        if not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
+        cut = own.get(id(leaf))
+        if cut is None or not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
             return leaf
         dim = next(i for i, (part, size) in enumerate(zip(cut.shape, leaf.shape, strict=True)) if part != size == total)
         return BatchTensor.from_full(leaf, entry.layout.at(dim))
 
-    return map_leaves(batch, args), map_leaves(batch, kwargs)
+    return map_leaves(batch, args, known), map_leaves(batch, kwargs, known)
 
 
 @contextmanager

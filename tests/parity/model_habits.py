@@ -829,3 +829,32 @@ def explained_and_then_trained():
         optimizer.step()
         said.append(loss.item())
     return said + [p.sum().item() for p in model.parameters()]
+
+
+class Annotating(nn.Module):
+    """Writes to what it is given, by each of the names that it has for it."""
+
+    def __init__(self, centres):
+        super().__init__()
+        self.net, self.centres = mlp(), centres
+
+    def forward(self, first, second, *, third):
+        out = self.net(first["x"])
+        first["out"] = out
+        second["twice"] = first["out"] * 2
+        third["sum"] = second["twice"] + first["out"]
+        third["list"].append(out - out.mean(0) if self.centres else -out)
+        return out, first is second, second is third
+
+
+def one_dict_as_several_arguments():
+    said = []
+    for centres in (False, True):
+        model = Annotating(centres)
+        optimizer = SGD(model.parameters(), 0.1)
+        for x, y in data(8):
+            held = {"x": x, "list": []}
+            out, *same = model(held, held, third=held)
+            loss = F.cross_entropy(out, y) + held["twice"].pow(2).mean() + held["list"][0].mean()
+            said += [descend(loss, optimizer).item(), *same, held["sum"].sum().item(), len(held["list"])]
+    return said
