@@ -1,6 +1,7 @@
 """The model under DDP: the same objects, the whole batch's statistics and gradients, and few collectives."""
 
 import copy
+import dataclasses
 import gc
 import pickle
 import sys
@@ -715,3 +716,41 @@ def calls_of_ours():
 
 def test_a_step_takes_few_calls_of_python(ranks):
     assert max(ranks.call(calls_of_ours, 2).ok().results) <= 360
+
+
+@dataclasses.dataclass
+class Configuration:
+    width: int = 6
+    bias: bool = True
+
+
+class Configured(nn.Module):
+    def __init__(self, configuration):
+        super().__init__()
+        self.configuration = configuration
+        self.first, self.last = nn.Linear(4, configuration.width), nn.Linear(configuration.width, 3)
+
+    def forward(self, x, y):
+        out = self.last(self.first(x).tanh()) if self.configuration.bias else x
+        return out, F.cross_entropy(out, y)
+
+    @classmethod
+    def usual(cls):
+        return cls(Configuration())
+
+
+def configured():
+    """Which of the modules run on batches; a trial copies the configuration, and Python notes that in its class."""
+    if "__slotnames__" in vars(Configuration):
+        del Configuration.__slotnames__
+    model = Configured.usual()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(TensorDataset(torch.randn(16, 4), torch.arange(16) % 3), 8):
+        optimizer.zero_grad()
+        model(x, y)[1].backward()
+        optimizer.step()
+    return [*ddp_patch.report().ledger.on_batches]
+
+
+def test_a_configuration_that_is_copied_leaves_a_model_on_rows(ranks):
+    assert ranks.call(configured, 2).ok().results == [[], []]

@@ -39,7 +39,7 @@ class StateSnapshot:
 
     def size(self, namespace: Any) -> None:
         """Note how many names there are."""
-        self._sizes.append((namespace, len(namespace)))
+        self._sizes.append((namespace, _count(namespace)))
 
     def container(self, thing: Any) -> None:
         """Note what a container holds, in its order."""
@@ -98,7 +98,7 @@ class StateSnapshot:
             if get(name, MISSING) is not seen:
                 return False
         for thing, size in self._sizes:
-            if len(thing) != size:
+            if len(thing) != size and _count(thing) != size:
                 return False
         for thing, kind, copy in self._containers:
             if not _holds(thing, kind, copy):
@@ -120,6 +120,14 @@ def _put(get: Callable[..., Any], name: Any, value: Any) -> None:
         namespace[name] = value
     elif isinstance(namespace, dict):
         del namespace[name]
+
+
+def _count(namespace: Any) -> int:
+    return len(namespace) - sum(name in namespace for name in _PYTHONS)
+
+
+# What Python puts into a class's namespace when somebody asks: copies and pickles, and whoever looks for annotations.
+_PYTHONS = ("__slotnames__", "__annotations__", "__annotations_cache__", "__annotate_func__")
 
 
 def sample_of(array: Any) -> bytes:
