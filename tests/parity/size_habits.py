@@ -305,3 +305,48 @@ def keeps_sizes_for_later():
         return out.view(held[-1][0], held[0][1], 3)
 
     return trained(how)
+
+
+def rows_in_chunks_of_which_one_is_all():
+    """Slices and pieces of up to six rows: all of a batch's, or some."""
+
+    def chunks(self, x):
+        wide = x.repeat(1, 1, 2)[..., :6]
+        first = torch.cat([self.out(wide[i : i + 6]) for i in range(0, len(x), 6)])
+        return first + torch.cat([self.out(part).tanh() for part in wide.split(6)])
+
+    torch.manual_seed(0)
+    model = Stepwise(chunks)
+    optimizer = SGD(model.parameters(), 0.1)
+    said = []
+    for size in (5, 8, 6, 7, 5, 8):
+        for x, y in texts(size, 17):
+            said.append(descend(F.cross_entropy(model(x).permute(0, 2, 1), y), optimizer).item())
+    return said
+
+
+def a_front_of_the_batch():
+    said = []
+    for size in (5, 8, 6):
+        torch.manual_seed(0)
+        model = Stepwise(lambda self, x: self.out(x[:6].repeat(1, 1, 2)[..., :6]).mean(1))
+        optimizer = SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            for x, y in texts(size, 17):
+                said.append(descend(F.cross_entropy(model(x), y[:6, 0]), optimizer).item())
+    return said
+
+
+def networks_on_chunks():
+    """Functions of a script that pass their batch on in chunks, as NeRF's do."""
+    said = []
+    for size in (5, 8, 6):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        optimizer = SGD(net.parameters(), 0.1)
+        for x, y in texts(size, 17):
+            flat = x.reshape(-1, 4)
+            out = torch.cat([net(flat[i : i + 35]) for i in range(0, len(flat), 35)])
+            whole = sum(net(part).sum() for part in x.chunk(1)) + sum(net(part).mean() for part in x.split(6))
+            said.append(descend(F.cross_entropy(out, y.reshape(-1)) + 0.01 * whole, optimizer).item())
+    return said

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..forms import look_through, to_local, whole_is_seen
+from ..forms import look_through, to_local
 from ..layout import Layout
 from ..shared_memory import shares_memory
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from . import lookups
+from .cuts import is_all, part_of, parts_of
 from .dims import named_dims
 from .indices import index_dims, moved_by, of_each_row, scalar, without_ellipsis
 
@@ -69,7 +70,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dim += 1
     if out_dim is None:
         out_dim = out + batch._layout.dim - dim
-    if isinstance(at_batch, slice) and at_batch == slice(None):
+    if isinstance(at_batch, slice) and is_all(at_batch, batch._layout.total):
         if advanced:
             out_dim = moved_by(batch, expanded)
         if out_dim is None:
@@ -77,7 +78,7 @@ def getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return BatchTensor.from_local(to_local(batch)[tuple(expanded)], batch._layout.at(out_dim))
     if isinstance(at_batch, slice) and not advanced:
         cuts = batch._layout.pieces and at_batch.step in (None, 1)
-        part = _part(batch, *at_batch.indices(batch._layout.total)[:2]) if cuts else None
+        part = part_of(batch, *at_batch.indices(batch._layout.total)[:2]) if cuts else None
         if part is not None:
             rest = (*expanded[:place], slice(None), *expanded[place + 1 :])
             return BatchTensor.from_local(to_local(part)[rest], part._layout.at(out_dim))
@@ -123,7 +124,7 @@ def along_dim(position: int, default: Any, several: bool) -> Rule:
             if several:
                 return tuple(BatchTensor.from_local(part, batch._layout) for part in result)
             return BatchTensor.from_local(result, batch._layout)
-        if parts := _parts(func, batch, args[1:], kwargs):
+        if parts := parts_of(func, batch, args[1:], kwargs):
             return parts if several else parts[0]
         result = on_whole(func, args, kwargs)
         if several:
@@ -137,36 +138,6 @@ def _like(batch: BatchTensor, result: Any, dim: int) -> Layout | None:
     """Deal the rows of a batch in another order as it is dealt: they will meet."""
     same = isinstance(result, Tensor) and result.shape[dim : dim + 1] == (batch._layout.total,)
     return batch._layout.at(dim) if same else None
-
-
-def _parts(func: Any, batch: BatchTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BatchTensor, ...]:
-    """Cut a batch where it was joined; nothing if it is cut elsewhere, or a function does more than cutting."""
-    layout = batch._layout
-    if not layout.pieces or getattr(func, "__name__", "") not in _CUTS:
-        return ()
-    shape = [1] * batch.dim()
-    shape[layout.dim] = layout.total
-    cut = func(torch.empty(shape, device="meta"), *rest, **kwargs)
-    parts = []
-    for piece in cut if isinstance(cut, (list, tuple)) else [cut]:
-        start = piece.storage_offset()
-        part = _part(batch, start, start + piece.shape[layout.dim])
-        if part is None:
-            return ()
-        parts.append(part)
-    return tuple(parts)
-
-
-def _part(batch: BatchTensor, start: int, stop: int) -> BatchTensor | None:
-    """Some rows of a batch that was joined, if they are what was joined."""
-    found = batch._layout.part(start, stop, World.get().rank) if batch._layout.pieces else None
-    if found is None or whole_is_seen(batch):
-        return None
-    layout, first = found
-    if (seen := World.get().observation) is not None:
-        seen.is_sized = True
-    rows = to_local(batch).narrow(layout.dim, first, layout.counts[World.get().rank])
-    return BatchTensor.from_local(rows, layout)
 
 
 def flip(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,7 +188,6 @@ def gather(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return BatchTensor.from_local(func(to_local(batch), dim, own), batch._layout)
 
 
-_CUTS = ("split", "chunk", "tensor_split", "split_with_sizes", "narrow")
 _selected_along = along_dim(1, None, False)
 
 
