@@ -495,7 +495,53 @@ def encoder(r):
     return Call(function, [(x, 0 if first else 1), *weights])
 
 
+def by_name(r):
+    """``torch.einsum``: rows that stay apart, and rows that are summed over."""
+    b, t, d, h = rows(r), *(r.randint(2, 4) for _ in range(3))
+    x, y, z = rand(r, b, t, d), rand(r, b, t, d), rand(r, t, b, d)
+    forms = [
+        ("bid,bjd->bij", [(x, 0), (y, 0)]),
+        ("bid,bjd", [(x, 0), (y, 0)]),
+        ("bid, de -> bie", [(x, 0), (rand(r, d, h), None)]),
+        ("...id,...jd->...ij", [(x, 0), (y, 0)]),
+        ("...d,de->...e", [(x, 0), (rand(r, d, h), None)]),
+        ("i...d,jd->...ij", [(z, 1), (rand(r, h, d), None)]),
+        ("tbd,btd->tb", [(z, 1), (y, 0)]),
+        ("bij,bj,k->kbi", [(x, 0), (rand(r, b, d), None), (rand(r, h), None)]),
+        ("bij,aj->abi", [(x, 0), (rand(r, 1, d), None)]),
+        ("...ij,...ij->...i", [(x, 0), (rand(r, 1, t, d), None)]),
+        ("bii->b", [(rand(r, b, d, d), 0)]),
+        ("bij->jib", [(x, 0)]),
+        ("bij->ij", [(x, 0)]),
+        ("bij->", [(x, 0)]),
+        ("bij,bkj->ik", [(x, 0), (y, 0)]),
+        ("bij,b->ij", [(x, 0), (rand(r, b), None)]),
+        ("...i,...i", [(x[:, 0], 0), (y[:, 0], 0)]),
+        ("bi,bi->", [(x[:, 0], 0), (y[:, 0], None)]),
+        ("nd,nc->dc", [(x[:, 0], 0), (F.one_hot(torch.arange(b) % 3, 3).double(), 0)]),
+    ]
+    equation, given = r.choice(forms)
+    if r.random() < 0.2:
+        return Call(lambda *operands: torch.einsum(equation, [*operands]), given)
+    return Call(lambda *operands: torch.einsum(equation, *operands), given)
+
+
+def crossed_by_name(r):
+    b, d = rows(r), r.randint(2, 4)
+    x, y = rand(r, b, d), rand(r, b, d)
+    forms = [
+        Call(lambda x, y: torch.einsum("id,jd->ij", x, y), [(x, 0), (y, 0)], local=False),
+        Call(lambda x: torch.einsum("id,jd->ij", x, x), [(x, 0)], local=False),
+        Call(lambda x, y: torch.einsum("ij,jk->ik", x, y), [(rand(r, b, b), 0), (y, 0)], local=False),
+        Call(lambda x, y: torch.einsum(x, [0, 1], y, [0, 2], [1, 2]), [(x, 0), (y, 0)], local=False),
+        Call(lambda x: torch.einsum("ii->i", x), [(rand(r, b, b), 0)], local=False),
+    ]
+    return r.choice(forms)
+
+
 CASES = {
+    "by name": by_name,
+    "crossed by name": crossed_by_name,
     "linear": linear,
     "matmul": matmul,
     "crossed matmul": crossed_matmul,
@@ -517,6 +563,8 @@ CASES = {
     "encoder": encoder,
 }
 REPEATS = {
+    "by name": 60,
+    "crossed by name": 15,
     "linear": 20,
     "matmul": 60,
     "crossed matmul": 15,

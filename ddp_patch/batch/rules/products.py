@@ -13,6 +13,7 @@ from ..crossings import replicate, shard
 from ..forms import to_local
 from ..layout import Layout
 from ..tensor import BatchTensor, Rule
+from . import contractions
 from .elementwise import broadcast_dims, common_layout, cutter
 from .networks import aligned
 
@@ -59,11 +60,13 @@ def _factors(left: Tensor, right: Tensor) -> list[Tensor]:
 
 
 def product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x @ w`` with a global ``w``, ``adjacency @ x``, ``q @ k.mT``; ``z @ z.T`` gathers."""
+    """``x @ w`` with a global ``w``, ``adjacency @ x``, ``q @ k.mT``; ``x.T @ y`` is summed, ``z @ z.T`` gathers."""
     if len(args) != 2 or kwargs or not all(isinstance(arg, Tensor) for arg in args):
         return NotImplemented
     layout = product_layout(*args)
-    return NotImplemented if layout is None else BatchTensor.from_local(func(*_factors(*args)), layout)
+    if layout is None:
+        return contractions.product(func, *args)
+    return BatchTensor.from_local(func(*_factors(*args)), layout)
 
 
 def stacked(rule: Rule) -> Rule:

@@ -16,6 +16,7 @@ from ..tensor import QUICK, RULES, Rule
 from . import (
     autograd,
     autograd_calls,
+    contractions,
     copies,
     dims,
     dropout,
@@ -38,7 +39,7 @@ from . import (
 # Rules that look at more than a name; a later one counts.
 _MODULES = (
     metadata, elementwise, shapes, indexing, joining, losses, factories, autograd, autograd_calls, dims, networks,
-    products, sequences, dropout, copies, writes, shapes_in_place,
+    products, contractions, sequences, dropout, copies, writes, shapes_in_place,
 )  # fmt: skip
 _OWNERS = (torch, torch.Tensor, F, torch.special, torch.linalg)
 
