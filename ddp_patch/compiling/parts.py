@@ -36,7 +36,7 @@ class Parts:
 
     def of(self, graph: fx.Graph) -> Callable[..., Any]:
         """Compile a graph, or give what was compiled of one that reads the same; as it is, if there are too many."""
-        code = str(graph)
+        code = graph.python_code("self").src
         if code not in self._known:
             module = fx.GraphModule(torch.nn.Module(), graph)
             if len(self._known) >= MOST:
