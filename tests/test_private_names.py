@@ -26,6 +26,7 @@ NAMES = {
     "torch._C._dynamo.eval_frame.get_eval_frame_callback": "whether TorchDynamo traces",
     "torch._C._construct_storage_from_data_pointer": "what stands for a whole batch while it is traced, without memory",
     "torch._C._is_torch_function_enabled": "what rules do below our override",
+    "torch._C._set_grad_enabled": "no_grad() in a graph",
     "torch._dynamo.external_utils.__file__": "a file whose functions TorchDynamo does not pass over",
     "torch._ops.HigherOrderOperator": "functions in a graph that have graphs of their own",
     "torch._dynamo.eval_frame.OptimizeContext.__init__": "whether anything is to be compiled",

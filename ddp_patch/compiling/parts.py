@@ -53,6 +53,7 @@ class Part:
         self.takes: list[int] = []  # numbers of tensors
         self.gives: list[int] = []
         self.run: Callable[..., Any] | None = None
+        self.has_graph = torch.is_grad_enabled()  # while it is made
         self._graph = fx.Graph()
         self._nodes: dict[int, fx.Node] = {}
 

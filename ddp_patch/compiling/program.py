@@ -93,7 +93,7 @@ class Run:
         """
         for step in self.program.steps:
             if isinstance(step, Part):
-                self._run_part(step)
+                self.run_part(step)
             else:
                 self.values[step] = self.called(step)
         return self.of(last.args[0])
@@ -105,7 +105,8 @@ class Run:
                 self.values[node] = self.called(node)
         return self.of(nodes[-1].args[0])
 
-    def _run_part(self, part: Part) -> None:
+    def run_part(self, part: Part) -> None:
+        """Compute what a part gives."""
         world, taken = self.world, [self._tensor(number) for number in part.takes]
         operation = world.operations = world.operations + 1
         assert part.run is not None

@@ -45,18 +45,25 @@ class Programs:
             world: the ranks.
             given: what its placeholders stand for: batches, sums that wait, plain tensors and sizes.
         """
+        count = world.operations + len(self._nodes)  # whatever parts a rank has
+        try:
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # a graph may change it, and fail
+                return self._run(world, given)
+        finally:
+            world.operations = count
+
+    def _run(self, world: World, given: list[Any]) -> Any:
         form = _form(given)
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # a graph may change it, and fail
-            if form is None:
-                return Run(self._module, world, Program(), given).as_nodes(self._nodes)
-            if form not in self._known:
-                if len(self._known) >= _MOST:
-                    self._known.clear()
-                recorder = Recorder(Run(self._module, world, Program(), given), self._nodes, self._parts)
-                outputs = recorder.recorded()
-                self._known[form] = recorder.program
-                return outputs
+        if form is None:
+            return Run(self._module, world, Program(), given).as_nodes(self._nodes)
+        if form in self._known:
             return Run(self._module, world, self._known[form], given).outputs(self._nodes[-1])
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        recorder = Recorder(Run(self._module, world, Program(), given), self._nodes, self._parts)
+        outputs = recorder.recorded()
+        self._known[form] = recorder.program
+        return outputs
 
 
 def _form(given: list[Any]) -> Any:
@@ -67,11 +74,12 @@ def _form(given: list[Any]) -> Any:
             if not is_simple(value):
                 return None
             is_known = known_whole(value) is not None
-            found.append((value._layout, value.forms[0].shape, value.requires_grad, is_known))
+            form = value.forms[0]
+            found.append((value._layout, form.shape, form.stride(), value.requires_grad, is_known))
         elif isinstance(value, PendingTensor):
             found.append("sum")
         elif isinstance(value, Tensor):
-            found.append((value.shape, value.requires_grad))
+            found.append((value.shape, value.stride(), value.requires_grad))
         else:
             found.append((type(value), value))
     return (torch.is_grad_enabled(), *found)

@@ -14,7 +14,7 @@ from ..batch.nested import nested
 from ..batch.pending_tensor import PendingTensor
 from ..batch.tensor import BatchTensor
 from ..structure import leaves, map_leaves
-from .nodes import is_writer, writes
+from .nodes import is_torchs, is_writer, writes
 from .parts import Number, Part, Parts, is_plain, spelling
 from .program import Argument, OfRows, OfSum, Place, Run, Template
 from .tape import Tape, TapedSum
@@ -42,7 +42,7 @@ class Recorder:
         self._fixed = {node for node in nodes if node.op == "placeholder" and type(run.value(node)) is int}
         self._numbers: dict[tuple[fx.Node, int, str], Number] = {}  # of tensors that come from elsewhere
         self._of_rows: dict[int, Number] = {}  # by the identity of rows that were computed in parts
-        self._kept: list[Tensor] = []  # whose identities these are
+        self._made: dict[int, Tensor] = {}  # what was computed in parts
 
     def recorded(self) -> Any:
         """Compute the graph; gives its outputs, and leaves the program."""
@@ -59,6 +59,11 @@ class Recorder:
             if isinstance(step, Part):
                 step.finish(wanted, self._parts)
         self.program.steps = [step for step in self.program.steps if not isinstance(step, Part) or step.gives]
+        self._run.tensors = self._made
+        for step in self.program.steps:
+            if isinstance(step, Part):  # it is compiled where it runs first, and now is when scripts wait for that
+                with torch.set_grad_enabled(step.has_graph):
+                    self._run.run_part(step)
         return outputs
 
     def _wanted(self) -> set[int]:
@@ -86,9 +91,11 @@ class Recorder:
         run = self._run
         given = _flat(run.of((node.args, node.kwargs)))
         batches = [leaf for leaf in given if isinstance(leaf, BatchTensor)]
-        self._note_number(node)
+        if node.all_input_nodes and self._fixed.issuperset(node.all_input_nodes):
+            self._fixed.add(node)  # of sizes that the form names, and of nothing else
         is_fixed = all(other in self._fixed for other in node.all_input_nodes if _has_numbers(run.value(other)))
-        if node.op == "get_attr" or not batches or not is_fixed or any(not is_simple(batch) for batch in batches):
+        may_tape = is_fixed and is_torchs(node) and not is_writer(node)
+        if not batches or not may_tape or any(not is_simple(batch) for batch in batches):
             run.values[node] = run.called(node)
             self._step(
                 node,
@@ -104,12 +111,6 @@ class Recorder:
             self._step(node, is_free=False)
             return
         self.program.results[node] = template
-
-    def _note_number(self, node: fx.Node) -> None:
-        """Note what is computed of the sizes that a form names, and of nothing else."""
-        used = node.all_input_nodes
-        if used and self._fixed.issuperset(used):
-            self._fixed.add(node)
 
     def _step(self, node: fx.Node, is_free: bool) -> None:
         """Note a node that is called as it is.
@@ -163,7 +164,6 @@ class Recorder:
                 return Template(OfSum(number(its.partial), divisor, count, rows, its.dtype, its.node))
             if isinstance(leaf, BatchTensor):
                 assert leaf._rows is not None
-                self._kept.append(leaf._rows)
                 self._of_rows[id(leaf._rows)] = number(leaf._rows)
                 return Template(OfRows(number(leaf._rows), leaf._layout))
             return leaf
@@ -198,6 +198,7 @@ class Recorder:
             for path, tensor in call.tensors:
                 if made.get(id(tensor)) == (at, path):
                     own[id(tensor)] = self._new()
+                    self._made[own[id(tensor)]] = tensor
                     results.append((path, own[id(tensor)]))
             self._part.call(call.func, args, kwargs, results)
         return number

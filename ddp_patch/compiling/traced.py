@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,12 +11,13 @@ from torch import Tensor, fx, nn
 
 from ..batch.forms import known_whole
 from ..batch.packed import PackedRows
-from ..batch.pending_tensor import PendingTensor, passed_on, root_of
+from ..batch.pending_tensor import PendingTensor
 from ..batch.strides import scaled, tell_their_order
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.containers import Containers
-from ..structure import leaves, map_leaves
+from ..structure import is_container, leaves, map_leaves
+from .nodes import is_computable
 from .parts import Parts, compiled
 from .programs import Programs
 
@@ -63,23 +63,14 @@ class Traced:
                 return REFUSED
             of_graph = {name: self._how[name] for name in ("dynamic", "recompile_limit") if name in self._how}
             self._run = compiled(_traced_only(self._function), backend=self._graph, fullgraph=True, **of_graph)
-        tensors: list[tuple[Tensor, Any]] = []
         self._began, self._is_told, self._world = False, False, world
         try:
-            return self._called(self._run, args, kwargs, tensors)
+            return self._called(self._run, args, kwargs)
         finally:
-            self._standing = {}
-            self._world = None
-            _keep_standing(tensors)
+            self._standing, self._world = {}, None
 
-    def _called(
-        self,
-        run: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        tensors: list[tuple[Tensor, Any]],
-    ) -> Any:
-        given = self._stand_ins(args, kwargs, tensors)
+    def _called(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = self._stand_ins(args, kwargs)
         if given is None:
             return REFUSED
         containers = Containers((args, kwargs), given)
@@ -91,7 +82,7 @@ class Traced:
             if not self._is_told:
                 self._agree(error)
             return REFUSED
-        return containers.write_back(map_leaves(lambda leaf: self._standing.get(id(leaf), leaf), outputs))
+        return containers.write_back(outputs)
 
     def _agree(self, own: Exception | None) -> None:
         """Learn whether it is ever traced: one exchange when it is called first, none later.
@@ -114,31 +105,30 @@ class Traced:
         if own is None and not self._is_agreed:
             raise Refused
 
-    def _stand_ins(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[tuple[Tensor, Any]]
-    ) -> tuple[Any, Any] | None:
+    def _stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        """Put tensors in the place of batches; None where TorchDynamo would see batches, or take them for others."""
         known: dict[int, Tensor] = {}
         for _, leaf in leaves((args, kwargs)):
-            if isinstance(leaf, PackedRows):
+            if isinstance(leaf, PackedRows) or (isinstance(leaf, BatchTensor) and _is_leaf(leaf)):
                 return None
-            if not isinstance(leaf, (BatchTensor, PendingTensor)) or id(leaf) in known:
-                continue
-            if isinstance(leaf, PendingTensor):
-                tensor = _stand_in_of_a_sum(leaf)
-            elif (strides := _strides(leaf)) is not None:
-                tensor = _stand_in(leaf, strides)
-            else:
-                return None
-            known[id(leaf)] = tensor
-            self._standing[id(tensor)] = leaf
-            tensors.append((tensor, leaf))
+            if isinstance(leaf, (BatchTensor, PendingTensor)) and id(leaf) not in known:
+                strides = () if isinstance(leaf, PendingTensor) else _strides(leaf)
+                if strides is None:
+                    return None
+                known[id(leaf)] = tensor = _stand_in(leaf, strides)
+                self._standing[id(tensor)] = leaf
+        if not all(map(_is_entered, (args, kwargs))):
+            return None
         return map_leaves(lambda leaf: known.get(id(leaf), leaf), (args, kwargs))  # type: ignore[no-any-return]
 
     def _graph(self, graph: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
         """Be the compiler of what is traced."""
         for node in graph.graph.nodes:
-            if node.op == "call_module" or isinstance(node.target, torch._ops.HigherOrderOperator):
+            if not is_computable(node):
                 raise Refused
+            if node.target is _entered:
+                node.replace_all_uses_with(node.args[0])
+                graph.graph.erase_node(node)
         programs = Programs(graph, self._parts)
 
         def run(*given: Any) -> Any:
@@ -176,33 +166,63 @@ def _traced_only(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function refuse to be run as it is, on tensors that hold nothing, whatever keeps TorchDynamo off."""
     from torch._dynamo import external_utils  # noqa: PLC0415 — which takes a second, and is there by now
 
+    def entered(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return _entered(value)
+        if type(value) is tuple:
+            return tuple(map(entered, value))  # a comprehension is a function of this file
+        if type(value) is list:
+            value[:] = list(map(entered, value))
+        elif type(value) is dict:
+            for name in value:
+                value[name] = entered(value[name])
+        return value
+
     def traced(*args: Any, **kwargs: Any) -> Any:
         if not is_compiling():
             raise NotTraced
-        return function(*args, **kwargs)
+        return function(*entered(args), **entered(kwargs))
 
     is_compiling = torch.compiler.is_dynamo_compiling
     # TorchDynamo (2.13) passes over the files of this package; it has one of its own for ways into functions.
-    traced.__code__ = traced.__code__.replace(co_filename=external_utils.__file__)
+    for one in (entered, traced):
+        one.__code__ = one.__code__.replace(co_filename=external_utils.__file__)
+    torch.compiler.allow_in_graph(_entered)
     return traced
 
 
-def _stand_in_of_a_sum(value: PendingTensor) -> Tensor:
-    """Make a number that is no leaf of a graph where the sum is none, so that it can be written to."""
-    with torch._C.DisableTorchFunctionSubclass():
-        kind, device = value.dtype, value.device
-    tensor = torch.zeros((), dtype=kind, device=device)
-    return tensor.requires_grad_().clone() if value.requires_grad and torch.is_grad_enabled() else tensor
+def _entered(tensor: Tensor) -> Tensor:
+    """Make a tensor of the graph's own of an argument: what TorchDynamo knows to be one, it hands on past the graph."""
+    return tensor.view_as(tensor)
+
+
+def _is_entered(value: Any) -> bool:
+    """Tell whether batches are in lists, tuples and dicts alone, where they can be exchanged while it is traced."""
+    if type(value) in (tuple, list):
+        return all(map(_is_entered, value))
+    if type(value) is dict:
+        return all(map(_is_entered, value.values()))
+    return not is_container(value) or not any(
+        isinstance(leaf, (BatchTensor, PendingTensor)) for _, leaf in leaves(value)
+    )
+
+
+def _is_leaf(batch: BatchTensor) -> bool:
+    """Tell a batch whose gradients are kept, as those of what enters a graph are not."""
+    return any(form.requires_grad and form.is_leaf for form in batch.forms)
 
 
 def _stand_in(value: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """Make a tensor that TorchDynamo takes for the whole batch. It has no memory of its own: nobody looks at it."""
+    """Make a tensor that TorchDynamo takes for the whole batch, or a sum. It has no memory: nobody looks at it."""
     with torch._C.DisableTorchFunctionSubclass():
         shape, kind, device = value.shape, value.dtype, value.device
+    if not shape and kind.is_floating_point:
+        tensor = torch.full((), torch.nan, dtype=kind, device=device)  # TorchDynamo looks at numbers, but not at NaN
+        return tensor.requires_grad_() if value.requires_grad else tensor
     reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if shape.numel() else 0
-    here = torch.empty(1, dtype=kind, device=device)
-    storage = torch._C._construct_storage_from_data_pointer(here.data_ptr(), device, reach * here.element_size())
-    tensor = here.new_empty(0).set_(storage, 0, shape, strides)
+    empty = torch.empty(0, dtype=kind, device=device)
+    storage = torch._C._construct_storage_from_data_pointer(0, device, reach * empty.element_size())
+    tensor = empty.set_(storage, 0, shape, strides)
     return tensor.requires_grad_() if value.requires_grad else tensor
 
 
@@ -213,26 +233,4 @@ def _strides(batch: BatchTensor) -> tuple[int, ...] | None:
         return None
     if (whole := known_whole(batch)) is not None:
         return whole.stride()
-    if tell_their_order(batch._layout):
-        return scaled(form, batch._layout)
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.empty(batch.shape, device="meta").stride()  # alike on every rank
-
-
-def _keep_standing(tensors: list[tuple[Tensor, Any]]) -> None:
-    """Make batches of stand-ins that the function has put somewhere: all that is left is references to them."""
-    for tensor, meant in tensors:
-        if sys.getrefcount(tensor) <= _REFERENCES:
-            continue
-        if isinstance(meant, PendingTensor):
-            with torch._C.DisableTorchFunctionSubclass():
-                tensor.copy_(root_of(meant))  # with its graph
-            passed_on(meant, tensor)
-        elif isinstance(meant, BatchTensor):
-            kind, device = tensor.dtype, tensor.device
-            tensor.data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
-            tensor.__class__ = BatchTensor
-            tensor.__dict__.update(meant.__dict__, _grad=None)
-
-
-_REFERENCES = 3  # the list's, this function's, and that of the call that counts
+    return scaled(form, batch._layout) if tell_their_order(batch._layout) else batch.stride()  # asked on every rank

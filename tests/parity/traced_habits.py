@@ -114,6 +114,16 @@ def a_loss_that_goes_in():
     return [*said, runs["graphs"] > 0]
 
 
+def a_loss_whose_value_is_read():
+    scaled, _ = compiled(lambda loss, out: out * float(loss) + loss.item())
+    said = []
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for x, y in batches(8):
+            out = model_of()(x)
+            said += scaled(F.cross_entropy(out, y), out).flatten().tolist()
+    return said
+
+
 def labels_of_which_some_do_not_count():
     return learn(lambda out, x, y: F.cross_entropy(out, y.where(x[:, 0] > 0, -100)))
 
@@ -131,6 +141,50 @@ def masks_and_positions():
         return (x[:, None] * mask).masked_fill(~mask, -1.0).sum(-1), x + at, x.where(y[:, None] > 0, x.new_zeros(()))
 
     return look(masked)
+
+
+def branches_on_how_a_batch_lies():
+    """Of batches of which a rank may have one row, which does not tell."""
+
+    def lies(x):
+        x = x * 1.0
+        return x.sum() * (2.0 if x.is_contiguous() else 3.0) + x.stride()[0]
+
+    lies, _ = compiled(lies)
+    said = []
+    for x, _ in batches(8):
+        for some in (x, x.T.contiguous().T, x[:5].T.contiguous().T):
+            said.append(lies(some).item())
+    return said
+
+
+def a_function_that_is_called_as_it_is():
+    """Whose Python runs in every call."""
+    held = {}
+
+    def scaled(x):
+        return x * held["factor"]
+
+    torch.compiler.allow_in_graph(scaled)
+    function, _ = compiled(lambda x: scaled(x * 2).sum(1))
+    said = []
+    for at, (x, _) in enumerate(batches(8)):
+        held["factor"] = 1.0 + at
+        said += function(x).tolist()
+    return said
+
+
+def several_tensors_in_place():
+    def scaled(x, y):
+        a, b = x * 1.0, x + 1.0
+        torch._foreach_mul_([a, b], 3.0)
+        return a + b
+
+    return look(scaled)
+
+
+def transforms_inside():
+    return look(lambda x, y: torch.func.vmap(lambda row: row.pow(2).sum())(x) + torch.func.vmap(torch.sum)(x * 2))
 
 
 def time_first():
@@ -180,6 +234,38 @@ def what_is_kept_elsewhere():
     said += [state["last"].sum().item(), (state["last"][1] + 1).sum().item(), holder.labels.sum().item()]
     said += [out.pow(2).sum().item() + y.sum().item() for out, y in kept]
     return [*said, holder.twice.sum().item(), state["last"].requires_grad, state["last"].shape[0]]
+
+
+def views_that_are_handed_on():
+    """Attributes of arguments, which no function of torch's gives."""
+    kept = []
+
+    def views(x, y):
+        kept.append(x.mT)
+        return x.T, x.data * 2, x.mT, x.T.T, (x.H, [y]), x.sum()
+
+    views, _ = compiled(views)
+    said = []
+    for x, y in batches(8):
+        *some, (other, (same,)), total = views(x, y)
+        said += [value for view in (*some, other) for value in (view * 2).flatten().tolist()]
+        said += [total.item(), same is y, *x.flatten().tolist(), *(kept[-1] + 1).flatten().tolist()]
+        kept.clear()
+    return said
+
+
+def gradients_of_what_comes_in():
+    def look_at(x):
+        return x.grad, x.pow(2).sum(), x.is_leaf
+
+    look_at, _ = compiled(look_at)
+    said = []
+    for x, _ in batches(8):
+        x = x.clone().requires_grad_()
+        x.pow(3).sum().backward()
+        grad, total, is_leaf = look_at(x)
+        said += [*grad.flatten().tolist(), total.item(), is_leaf]
+    return said
 
 
 def what_is_kept_trains():
