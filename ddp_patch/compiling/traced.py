@@ -108,6 +108,9 @@ class Traced:
     def _stand_ins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """Put tensors in the place of batches; None where TorchDynamo would see batches, or take them for others."""
         known: dict[int, Tensor] = {}
+        tensors = [id(leaf) for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if len(tensors) > len(set(tensors)):
+            return None  # in a graph, one tensor under two names is two
         for _, leaf in leaves((args, kwargs)):
             if isinstance(leaf, PackedRows) or (isinstance(leaf, BatchTensor) and _is_leaf(leaf)):
                 return None

@@ -187,6 +187,17 @@ def transforms_inside():
     return look(lambda x, y: torch.func.vmap(lambda row: row.pow(2).sum())(x) + torch.func.vmap(torch.sum)(x * 2))
 
 
+def one_batch_as_two_arguments():
+    function, _ = compiled(lambda a, b, c: (a * b if a is b else a - b, a * 2 if b is c["x"] else c["x"]))
+    return [
+        value
+        for x, _ in batches(8)
+        for given in ((x, x, {"x": x}), (x, x.clone(), {"x": x}), (x, x + 1, {"x": x + 2}))
+        for part in function(*given)
+        for value in part.flatten().tolist()
+    ]
+
+
 def time_first():
     """A batch whose rows are in dimension 1, and one whose memory lies across."""
     return look(lambda x, y: (x.T.tanh(), (x.T[None] * x.T.sum(0)).transpose(1, 2), x.T.reshape(2, 2, -1).mean(0)))
