@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+import textwrap
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -122,8 +123,8 @@ def raised(error: Exception) -> str:
     """Name an error, with the beginning of what it says and the innermost line of a model that it came by."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_of_model(_place_of(frame))]
     at = f", at {_shown(frames[-1][0].f_code.co_filename, frames[-1][1])}" if frames else ""
-    said = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__} ({said[:_SAID]}){at}" if said else f"{type(error).__name__}{at}"
+    said = textwrap.shorten(next(iter(str(error).splitlines()), ""), _SAID, placeholder=" ...")
+    return f"{type(error).__name__} ({said}){at}" if said else f"{type(error).__name__}{at}"
 
 
 def is_of_model(place: str) -> bool:
