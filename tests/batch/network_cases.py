@@ -526,6 +526,12 @@ def by_name(r):
     return Call(lambda *operands: torch.einsum(equation, *operands), given)
 
 
+def in_autocast(x, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x, y = x.detach(), y.detach()
+        return (x.float().T @ y.float()).double() + torch.einsum("bi,bj->ij", x.float(), y.float()).double()
+
+
 def crossed_by_name(r):
     b, d = rows(r), r.randint(2, 4)
     x, y = rand(r, b, d), rand(r, b, d)
@@ -535,6 +541,14 @@ def crossed_by_name(r):
         Call(lambda x, y: torch.einsum("ij,jk->ik", x, y), [(rand(r, b, b), 0), (y, 0)], local=False),
         Call(lambda x, y: torch.einsum(x, [0, 1], y, [0, 2], [1, 2]), [(x, 0), (y, 0)], local=False),
         Call(lambda x: torch.einsum("ii->i", x), [(rand(r, b, b), 0)], local=False),
+        Call(
+            lambda x, y: torch.einsum("bi,bj->ij", x.detach().bfloat16(), y.detach().bfloat16()).double(),
+            [(x, 0), (y, 0)],
+            local=False,
+        ),
+        Call(lambda x, y: (x.detach().half().T @ y.detach().half()).double(), [(x, 0), (y, 0)], local=False),
+        Call(lambda x, y: torch.eye(5, b).double().to_sparse() @ x + y.sum(), [(x, 0), (y, 0)], local=False),
+        Call(in_autocast, [(x, 0), (y, 0)], local=False),
     ]
     return r.choice(forms)
 

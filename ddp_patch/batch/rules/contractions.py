@@ -23,7 +23,7 @@ _Label = str | int  # a letter, or a dimension that an ellipsis stands for, coun
 def einsum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.einsum("bid,bjd->bij", q, k)`` keeps rows apart, ``"bi,bj->ij"`` sums over them."""
     operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-    if kwargs or not args or type(args[0]) is not str or not all(isinstance(value, Tensor) for value in operands):
+    if kwargs or not args or type(args[0]) is not str or not all(map(_is_strided, operands)):
         return NotImplemented
     read = _read(args[0], [value.dim() for value in operands])
     if read is None:
@@ -38,13 +38,13 @@ def einsum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(rows) > 1:
         return NotImplemented  # rows meet other rows
     (label,) = rows
-    own = [_own(value, labels, label, layout) for value, labels in zip(operands, inputs, strict=True)]
-    if any(value is None for value in own) or output.count(label) > 1:
+    parts = [_own(value, labels, label, layout) for value, labels in zip(operands, inputs, strict=True)]
+    own = [value for value in parts if value is not None]
+    if len(own) < len(parts) or output.count(label) > 1:
         return NotImplemented
-    result = func(args[0], *own)
     if label in output:
-        return BatchTensor.from_local(result, layout.at(output.index(label)))
-    return summed(result, next(value for value in own if value is not None))
+        return BatchTensor.from_local(func(args[0], *own), layout.at(output.index(label)))
+    return summed(func(args[0], *own), own[0]) if are_summed(operands) else NotImplemented
 
 
 def _own(value: Tensor, labels: Sequence[_Label], label: _Label, layout: Layout) -> Tensor | None:
@@ -84,7 +84,7 @@ def _labels(term: str, span: int) -> list[_Label]:
 
 def product(func: Any, left: Tensor, right: Tensor) -> Any:
     """``x.T @ y``, which sums over rows; NotImplemented where every row meets every other."""
-    if left.dim() == 0 or right.dim() == 0:
+    if left.dim() == 0 or right.dim() == 0 or not are_summed((left, right)):
         return NotImplemented
     ends = left.dim() - 1, max(right.dim() - 2, 0)
     batch = left if isinstance(left, BatchTensor) else right
@@ -102,6 +102,17 @@ def product(func: Any, left: Tensor, right: Tensor) -> Any:
     return summed(func(*own), own[0])
 
 
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
+
+
+def are_summed(operands: Sequence[Tensor]) -> bool:
+    """Tell whether parts of a product may be added: those of half precision are rounded, and it is not."""
+    if not all(map(_is_strided, operands)) or torch.is_autocast_enabled(operands[0].device.type):
+        return False
+    return all(value.dtype.itemsize >= 4 or not value.dtype.is_floating_point for value in operands)
+
+
 def summed(partial: Tensor, rows: Tensor) -> Tensor:
     """Sum over the ranks what each has summed over its rows.
 
@@ -109,12 +120,7 @@ def summed(partial: Tensor, rows: Tensor) -> Tensor:
         partial: this rank's part.
         rows: that it was computed of.
     """
-    dtype = partial.dtype
-    if dtype.is_floating_point and dtype.itemsize < 4:
-        partial = partial.float()
-    if partial.dim():
-        return all_reduce(partial, 1, dtype)
-    return pending_reduction(partial, 1, rows=rows, dtype=dtype)
+    return all_reduce(partial) if partial.dim() else pending_reduction(partial, 1, rows=rows)
 
 
 def rules() -> list[tuple[Any, Rule]]:
