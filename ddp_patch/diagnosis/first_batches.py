@@ -139,7 +139,10 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
         bits, values = (
             [entry[part][index] if len(entry[part]) > index else None for entry in given] for part in (0, 1)
         )
-        if len(set(bits)) > 1 and not _rounded_alike(world, state[name], f"{name!r} of {type(module).__name__}"):
+        if len(set(bits)) == 1:
+            continue
+        # All ranks come here, if all have as many.
+        if None in bits or not _rounded_alike(world, state[name], f"{name!r} of {type(module).__name__}"):
             raise LockstepError(
                 f"{script_line()}: {name!r} of {type(module).__name__} differs between ranks (its sum is "
                 f"{_by_rank(values)}). Initialise it from torch, numpy or random, whose generators agree on all ranks."
