@@ -16,6 +16,7 @@ from ..batch.strides import scaled, tell_their_order
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.containers import Containers
+from ..errors import DdpPatchError
 from ..structure import is_container, leaves, map_leaves
 from .nodes import is_computable
 from .parts import Parts, compiled
@@ -76,7 +77,9 @@ class Traced:
         containers = Containers((args, kwargs), given)
         try:
             outputs = containers.with_writes(run(*given[0], **given[1]))
-        except Exception as error:
+        except DdpPatchError:
+            raise
+        except Exception as error:  # whatever TorchDynamo says of the function: by then nothing was done
             if self._began:
                 raise
             if not self._is_told:
