@@ -29,6 +29,21 @@ def shares_memory(result: Any, whole: Tensor) -> bool:
     )
 
 
+def note_view(batch: BatchTensor, sources: list[BatchTensor]) -> None:
+    """Note that a batch may be a view of others that were gathered.
+
+    Args:
+        batch: of which the whole is known.
+        sources: that it was computed from. One may be a view itself, and gone when its part is written to.
+    """
+    for source in sources:
+        if source._whole is not None and shares_memory(batch._whole, source._whole):
+            look_through(batch)
+            rows = source._rows
+            if rows is not None and (rows.is_inference() or rows._is_view()):
+                mark_aliased(source, batch._whole)
+
+
 def note_sharing(batch: BatchTensor, result: Any, is_export: bool) -> None:
     """Note that a function of a batch's whole gave a part of its memory.
 

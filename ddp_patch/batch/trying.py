@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..structure import leaves
 from .crossings import replicate, shard
-from .forms import look_through, to_local
+from .forms import to_local
 from .nested import nested
-from .shared_memory import shares_memory
+from .shared_memory import note_view
 from .tensor import BatchTensor, by_rule, on_whole
 from .tried_calls import TriedCall
 from .world import World
@@ -116,8 +116,7 @@ def _dealt(result: Any, dims: Any, batches: list[BatchTensor], *, whole: bool) -
         if not whole:
             return BatchTensor.from_local(leaf, its)
         batch = BatchTensor.from_full(leaf, its)
-        if any(shares_memory(leaf, other._whole) for other in batches if other._whole is not None):
-            look_through(batch)
+        note_view(batch, batches)
         return batch
 
     return nested(deal, result)

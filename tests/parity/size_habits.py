@@ -350,3 +350,34 @@ def networks_on_chunks():
             whole = sum(net(part).sum() for part in x.chunk(1)) + sum(net(part).mean() for part in x.split(6))
             said.append(descend(F.cross_entropy(out, y.reshape(-1)) + 0.01 * whole, optimizer).item())
     return said
+
+
+def writes_to_pieces_of_views():
+    """Also through a view that is gone when its piece is written to, and pieces that count their writes apart."""
+    said = []
+    for size in (5, 8):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 3)
+        optimizer = SGD(net.parameters(), 0.1)
+        for x, _ in texts(size, 17):
+            rows = x[:, 0].clone()
+            written = [
+                lambda r: r.T.hsplit(1)[0].mul_(3),
+                lambda r: r.T.vsplit(1)[0].mul_(3),
+                lambda r: r[None].dsplit(1)[0].mul_(3),
+                lambda r: r.T.hsplit(1)[0].T.vsplit(1)[0][:1].mul_(5),
+                lambda r: r.unsafe_chunk(1)[0].mul_(2),
+                lambda r: r.unsafe_chunk(2)[0].mul_(3),
+                lambda r: r.unsafe_chunk(2, 1)[1].mul_(3),
+                lambda r: r.T.unsafe_split(1, dim=0)[1].mul_(3),
+                lambda r: torch.unsafe_split_with_sizes(r, [len(r)])[0].mul_(3),
+                lambda r: r.T[:, :1].mul_(3),
+                lambda r: r.T.split(1, 1)[0].split(1, 0)[0].mul_(3),
+            ]
+            for write in written:
+                copy = rows.clone()
+                write(copy)
+                said += [copy.sum().item(), copy[0].tolist()[0], copy.std().item()]
+            descend(net(copy).square().mean(), optimizer)
+            said.append(copy.T.unsafe_chunk(2)[1].sum().item())
+    return said

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..crossings import shard
-from ..forms import look_through, to_local
+from ..forms import to_local
 from ..layout import Layout
-from ..shared_memory import shares_memory
+from ..shared_memory import note_view
 from ..tensor import BatchTensor, Rule, on_whole
 from ..world import World
 from . import lookups
@@ -34,8 +35,7 @@ def redealt(result: Any, dim: int, source: BatchTensor | None = None, layout: La
     if layout is None:
         return result
     batch = BatchTensor.from_full(result, layout)
-    if source is not None and source._whole is not None and shares_memory(result, source._whole):
-        look_through(batch)
+    note_view(batch, [] if source is None else [source])
     return batch
 
 
@@ -156,6 +156,18 @@ def unbind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tuple(BatchTensor.from_local(part, layout) for part in func(to_local(batch), *args[1:], **kwargs))
 
 
+def unsafe_cut(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.unsafe_chunk(2)`` shares memory without a version counter: here as views, whose writes are noticed."""
+    batch = args[0]
+    dims = named_dims(batch, args, kwargs, 2, 0) if isinstance(batch, BatchTensor) else None
+    if dims is None or len(dims) != 1:
+        return NotImplemented
+    (dim,) = dims
+    sizes = [piece.shape[dim] for piece in func(torch.empty(batch.shape, device="meta"), *args[1:], **kwargs)]
+    starts = itertools.accumulate(sizes, initial=0)
+    return tuple(torch.narrow(batch, dim, start, size) for start, size in zip(starts, sizes, strict=False))
+
+
 def select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.select(1, 0)`` drops a dimension."""
     if not isinstance(args[0], BatchTensor):
@@ -206,6 +218,8 @@ def rules() -> list[tuple[Any, Rule]]:
         (Tensor.__getitem__, getitem),
         *((f, split) for f in (torch.split, Tensor.split, torch.chunk, Tensor.chunk, torch.tensor_split)),
         *((f, split) for f in (Tensor.tensor_split, Tensor.split_with_sizes, torch.split_with_sizes)),
+        *((f, unsafe_cut) for f in (torch.unsafe_chunk, Tensor.unsafe_chunk, torch.unsafe_split, Tensor.unsafe_split)),
+        *((f, unsafe_cut) for f in (torch.unsafe_split_with_sizes, Tensor.unsafe_split_with_sizes)),
         *((f, flip) for f in (torch.flip, Tensor.flip)),
         *((f, along_dim(2, None, False)) for f in (torch.roll, Tensor.roll)),
         *((f, index_select) for f in (torch.index_select, Tensor.index_select)),
