@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from parity import loss_habits
+from parity import loss_habits, sum_habits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -202,7 +202,7 @@ def test_a_loss_that_cannot_be_summed_now_is_no_number(ranks):
 
 def computed_on_batches():
     found = {}
-    for habit in loss_habits.ON_ROWS:
+    for habit in (*loss_habits.ON_ROWS, *sum_habits.ON_ROWS):
         ddp_patch.disable()
         ddp_patch.enable()
         torch.manual_seed(0)
@@ -212,6 +212,6 @@ def computed_on_batches():
 
 
 @pytest.mark.parametrize("nproc", [2, 3])
-def test_what_is_computed_with_losses_in_a_forward_leaves_it_on_rows(ranks, nproc):
+def test_losses_and_sums_in_a_forward_leave_it_on_rows(ranks, nproc):
     for found in ranks.call(computed_on_batches, nproc).ok().results:
-        assert found == {habit.__name__: [] for habit in loss_habits.ON_ROWS}
+        assert found == {habit.__name__: [] for habit in (*loss_habits.ON_ROWS, *sum_habits.ON_ROWS)}

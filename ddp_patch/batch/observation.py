@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -41,7 +41,7 @@ class Observation:
 
     def __init__(
         self,
-        is_own: Callable[[Tensor], bool],
+        is_own: Callable[[Tensor, Collection[Any]], bool],
         layout: Any = None,
         tries: Callable[..., TriedCall] | None = None,
         undisturbed: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
@@ -49,7 +49,8 @@ class Observation:
         """Start clean.
 
         Args:
-            is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone.
+            is_own: tells whether a tensor that wants a gradient comes from the module's parameters alone, and from
+                these nodes of its graph.
             layout: of the batch that the forward works on; None if losses inside it tie its rows together.
             tries: a function with its arguments and keyword arguments, the same on every rank; and is told whether that
                 is of interest on this one.
@@ -57,7 +58,9 @@ class Observation:
         """
         self.layout = layout
         self.is_sized = False  # the forward asks how large the batch is
-        self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch
+        self.reductions: list[Any] = []  # calls of loss functions that give a known reduction over the batch, and sums
+        self.sums: list[Any] = []  # nodes of the graph that these left
+        self.meets_rows = False  # rows are computed with what came of them, and train it
         self.mixing: str | None = None  # why the rows do not stay apart
         self._line = ""  # of the model, that ties them
         self.unknown: dict[str, None] = {}  # functions that nothing is known about
@@ -140,6 +143,11 @@ class Observation:
         """Whether a loss that is computed now can be computed on rows as well."""
         return self._reduces
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether what happens now is nothing that rows would have otherwise."""
+        return self._paused
+
     @contextmanager
     def reducing(self) -> Iterator[None]:
         """Surround a loss function, which may look at the whole batch."""
@@ -174,7 +182,11 @@ class Observation:
 
     def met_trained_tensor(self, tensor: Tensor) -> None:
         """Rows met a global tensor that wants a gradient."""
-        if not self._paused and not self._is_own(tensor):
+        if self._paused or self._is_own(tensor, ()):
+            return
+        if self._is_own(tensor, self.sums):
+            self.meets_rows = True
+        else:
             why = f"a tensor of shape {tuple(tensor.shape)} that is no parameter of the module is trained with it"
             self.tied(why, "Make it a parameter of the module", here=True)
 

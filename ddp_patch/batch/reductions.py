@@ -1,96 +1,36 @@
 """Losses inside a forward: everything before such a known reduction runs on rows, and the reduction is global.
 
 When a forward was observed on batches, each call of a loss function noted which of its arguments were batches. When the
-forward runs on rows, the same calls in the same order make batches of those arguments again.
+forward runs on rows, the same calls in the same order make batches of those arguments again. Sums and means are such
+calls as well; those within rows, and of what is no batch, are noted for the sake of their order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import BatchError
-from .layout import Layout, RowPlacement
-from .observation import Observation
+from .crossings import replicate
+from .forms import to_local
+from .layout import Layout
+from .noted_reductions import SUMS, Reduction, has_sums
 from .pending import Derived, PendingReduction, distinct, meet
-from .pending_tensor import PendingTensor, stand_for
+from .pending_tensor import PendingTensor, stand_for, wait_for
 from .tensor import BatchTensor
 from .versions import version
-from .world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
-    """One call of a loss function."""
+class _Known:
+    """A sum of all rows that nobody had to wait for, and that of this rank's."""
 
-    name: str
-    where: Mapping[int | str, RowPlacement]  # of arguments, by position or name; empty if it reduces nothing
-
-
-def noted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout) -> Reduction | None:
-    """Describe a call on batches; None if their rows are not those of a layout.
-
-    Args:
-        name: of the loss function.
-        args: of the call.
-        kwargs: of the call.
-        layout: of the batch that the forward works on.
-    """
-    where: dict[int | str, RowPlacement] = {}
-    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-    for key, value in given:
-        if not isinstance(value, BatchTensor):
-            if isinstance(value, Tensor) and value.requires_grad:
-                return None  # a weight that is trained: its gradient would have to be summed
-            continue
-        place = RowPlacement.among(layout, value._layout)
-        if place is None:
-            return None
-        where[key] = place
-    return Reduction(name, where)
-
-
-def reduced(
-    world: World, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Call a loss function, so that one inside a forward is that of all rows.
-
-    Args:
-        world: the ranks.
-        name: of the function.
-        function: gives the loss of all rows when it is given batches.
-        args: for it.
-        kwargs: for it.
-    """
-    if world.observation is not None:
-        return _observed(world.observation, name, function, args, kwargs)
-    if world.reductions is not None:
-        with world.reducing(None) as reductions:  # what it calls is no loss of the script's
-            return reductions.run(function, name, args, kwargs)
-    return function(*args, **kwargs)
-
-
-def _observed(
-    seen: Observation, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    reduction = noted(name, args, kwargs, seen.layout) if seen.may_reduce else None
-    if unseen := [function for function in seen.unknown if function not in seen.studied]:
-        seen.tied(f"{name} is given what nothing is known about: {', '.join(unseen)}")
-    if reduction is None:
-        return function(*args, **kwargs)
-    with seen.reducing():
-        result = function(*args, **kwargs)
-    if not isinstance(result, PendingTensor):
-        if isinstance(result, BatchTensor) or not reduction.where:  # a loss per row, or one of weights
-            reduction = Reduction(name, {})
-        else:
-            seen.tied(f"{name} looks at the whole batch")
-    seen.reductions.append(reduction)
-    return result
+    value: Tensor
+    part: Tensor
 
 
 class ReductionsOfWhole:
@@ -98,17 +38,24 @@ class ReductionsOfWhole:
 
     def __init__(self) -> None:
         """Begin."""
-        self.reductions: list[PendingReduction | Derived | None] = []  # None: a loss per row, say
+        self.reductions: list[PendingReduction | Derived | _Known | None] = []  # None: a loss per row, say
 
     def run(self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute the next one."""
         result = function(*args, **kwargs)
-        self.reductions.append(result._reduction if isinstance(result, PendingTensor) else None)
+        if isinstance(result, PendingTensor):
+            self.reductions.append(result._reduction)
+        elif name in SUMS and isinstance(args[0], BatchTensor) and not isinstance(result, BatchTensor):
+            own = function(to_local(args[0]).detach(), *args[1:], **kwargs)
+            self.reductions.append(_Known(result.detach(), own))
+        else:
+            self.reductions.append(None)
         return result
 
     def settle(self) -> None:
         """Sum them over the ranks."""
-        left = [reduction for reduction in self.reductions if reduction is not None and reduction.is_open]
+        pending = [each for each in self.reductions if isinstance(each, (PendingReduction, Derived))]
+        left = [reduction for reduction in pending if reduction.is_open]
         meet(distinct(reduction.reductions for reduction in left))
         for reduction in left:
             reduction.wait()
@@ -137,6 +84,7 @@ class Reductions:
         """
         self._plain = [(whole, rows, version(rows)) for whole, rows in plain]
         self._left = deque(calls)
+        self.have_sums = has_sums(calls)  # and not losses alone
         self._layout = layout
         self._own = layout.counts[rank]
         self._of_whole = None if of_whole is None else deque(of_whole.reductions)
@@ -154,12 +102,23 @@ class Reductions:
                 f"A forward calls {name} where it called {call.name if call else 'no loss'} when it was observed, so "
                 "it cannot be told which rows the loss is of. Compute the loss outside forward."
             )
+        known = self._of_whole.popleft() if self._of_whole else None
+        if not call.where:
+            return function(*args, **kwargs)
         lifted = [self._lifted(call, position, value) for position, value in enumerate(args)]
         result = function(*lifted, **{key: self._lifted(call, key, value) for key, value in kwargs.items()})
-        known = self._of_whole.popleft() if self._of_whole else None
         if isinstance(known, PendingReduction) and isinstance(result, PendingTensor):
             self.parts.append((result.part, known.part))
             stand_for(result, known)
+        elif isinstance(known, _Known):
+            self.parts.append((function(args[0].detach(), *args[1:], **kwargs), known.part))
+            if not result.requires_grad:
+                return known.value.clone()
+            result.detach().copy_(known.value)
+        if call.meets_rows and result.requires_grad:
+            if isinstance(result, PendingTensor):
+                wait_for(result)
+            return replicate(result)
         return result
 
     def check(self) -> None:

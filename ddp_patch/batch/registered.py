@@ -16,8 +16,8 @@ from .crossings import all_reduce, replicate, shard
 from .forms import to_local
 from .layout import Layout
 from .nodes import name_of, named_after
+from .noted_reductions import reduced
 from .pending_tensor import PendingTensor, pending_reduction, wait_for
-from .reductions import reduced
 from .tensor import RULES, BatchTensor
 from .world import World
 

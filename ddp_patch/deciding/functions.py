@@ -76,7 +76,7 @@ def study(function: Any, args: tuple[Any, ...], seen: Observation, world: World)
 
 def _where_rows_lie(function: Any, args: tuple[Any, ...], seen: Observation, world: World) -> list[Layout | None]:
     name = f"{function.__name__}.apply"
-    inner = Observation(lambda tensor: True, tries=world.unruled_calls.agreed, undisturbed=seen.undisturbed)
+    inner = Observation(lambda tensor, _: True, tries=world.unruled_calls.agreed, undisturbed=seen.undisturbed)
     inner.sees_gradients_apart = True
     with same_draws() as draw_again, torch.no_grad():
 

@@ -15,14 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.layout import Layout, RowPlacement
+from ..batch.noted_reductions import losses_of
 from ..batch.observation import Observation
+from ..batch.row_sums import noticed
 from ..batch.rules.elementwise import own_form
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling.call_mode import CallMode
 from ..calling.calls import Call
 from ..calling.comparison import Dims
-from ..calling.compiled import stance
+from ..calling.compiled import is_used, stance
 from ..calling.entry import Entry
 from ..errors import DdpPatchError, LockstepError
 from ..generators import same_draws, same_states, state_of
@@ -50,7 +52,7 @@ def observation(call: Call, layout: Layout, stands: Callable[[], StateSnapshot])
     # Arguments are crossed at the module's door, and what becomes of them inside is theirs.
     own = {id(leaf) for leaf in (*call.module.parameters(), *_leaves_of((call.args, call.kwargs)))}
     return Observation(
-        lambda tensor: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES),
+        lambda tensor, sums: comes_from(tensor, lambda leaf: id(leaf) in own, _MOST_NODES, sums),
         layout,
         World.get().unruled_calls.agreed,
         lambda is_scripts: _as_it_was(call.module, stands if is_scripts else StateSnapshot),
@@ -115,12 +117,11 @@ def untouched(layers: Sequence[nn.Module]) -> Iterator[None]:
     Args:
         layers: of the module, itself the first.
     """
-    held, attributes = _Buffers(layers[0]), [_Attributes(layer) for layer in layers]
+    held: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
     try:
         yield
     finally:
-        held.put_back()
-        for its in attributes:
+        for its in held:
             its.put_back()
 
 
@@ -130,7 +131,7 @@ def observed(world: World, seen: Observation) -> Iterator[None]:
     world.observation = seen
     try:
         # Compiled code computes the same; a batch cannot go through it.
-        with stance("force_eager"):
+        with stance("force_eager"), noticed(not is_used()):
             yield
     finally:
         world.observation = None
@@ -149,7 +150,7 @@ def restored_if_it_fails(
         given: to the module.
     """
     stood = [state_of(generator) for generator in generators]
-    held, attributes = _Buffers(layers[0]), [_Attributes(layer) for layer in layers]
+    held: list[_Buffers | _Attributes] = [_Buffers(layers[0]), *map(_Attributes, layers)]
     with same_draws(generators) as draw_again:
         try:
             yield
@@ -158,8 +159,7 @@ def restored_if_it_fails(
                 raise
             draw_again()
             given.put_back()
-            held.put_back()
-            for its in attributes:
+            for its in held:
                 its.put_back()
             raise
     if not same_states(stood, [state_of(generator) for generator in generators]):
@@ -187,7 +187,7 @@ def told_by(result: Any, entry: Entry, decision: SplitDecision, seen: Observatio
     dims = dims_of(result, entry, decision.dims)
     if dims is None:
         return SplitDecision(CallMode.BATCHES, OTHER_ROWS)
-    return dataclasses.replace(decision, dims=dims, losses=tuple(seen.reductions))
+    return dataclasses.replace(decision, dims=dims, losses=losses_of(seen))
 
 
 def of_few_rows(

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.layout import RowRuns
+from ..batch.noted_reductions import Reduction
 from ..batch.observation import Observation
-from ..batch.reductions import Reduction
 from ..calling.call_mode import CallMode
 from ..calling.comparison import Dims, close, compare, same_state
 from ..calling.rows import Arguments

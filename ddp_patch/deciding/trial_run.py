@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..batch.collectives import Refused
+from ..batch.noted_reductions import has_sums, losses_of
 from ..batch.observation import Observation
 from ..batch.reductions import Reductions, ReductionsOfWhole
+from ..batch.row_sums import noticed
 from ..batch.world import World
 from ..calling.capturing import not_capturing
 from ..calling.containers import Containers
@@ -90,8 +92,9 @@ def run_both(
         ) from None
     whole, rows = varied_alike(whole, rows)
     first, losses = SplitTrial(module), ReductionsOfWhole()
+    calls = () if seen is None else losses_of(seen)
     try:
-        with undisturbed(generators) as of_whole, World.get().reducing(losses), first:
+        with undisturbed(generators) as of_whole, World.get().reducing(losses), first, noticed(has_sums(calls)):
             from_full = _given_by(on_whole, *detached(whole))
         losses.settle()
     except Exception as error:  # the real call will raise it where the author can see it
@@ -102,11 +105,11 @@ def run_both(
     given = detached(rows)
     reductions = None
     if seen is not None:
-        reductions = Reductions(seen.reductions, seen.layout, World.get().rank, of_whole=losses)
+        reductions = Reductions(calls, seen.layout, World.get().rank, of_whole=losses)
     stood, own = states(), [state_of(generator) for generator in generators]
     trial = SplitTrial(module, _batches_among(given, whole))
     try:
-        with undisturbed(generators) as of_rows, _without_collectives(reductions), trial:
+        with undisturbed(generators) as of_rows, _without_collectives(reductions), trial, noticed(has_sums(calls)):
             from_local = _given_by(on_rows, *given)
             drew = not same_beside_torch(stood, states())
             drew_own = not same_states(own, [state_of(generator) for generator in generators])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 # Crossings on the way into a module, which sum what its rows give: whatever lies below them is no matter of the module.
-_DOORS = ("SpreadBackward", "ScatterBackward")
+_DOORS = ("ReplicateBackward", "ShardBackward")
 
 
-def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int) -> bool:
+def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int, ends: Collection[Any] = ()) -> bool:
     """Tell whether a rank's share may flow back through the graph of a tensor that every rank has whole.
 
     Averaging is linear, so it may if all that it reaches are leaves whose gradients are averaged anyway, and nothing on
@@ -22,6 +22,7 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int) -> bool
         tensor: wants a gradient.
         is_own: tells such leaves.
         most: nodes to look at.
+        ends: crossings that sum what rows give, as those on the way into a module do.
     """
     if tensor.grad_fn is None:
         return is_own(tensor)
@@ -29,7 +30,7 @@ def comes_from(tensor: Tensor, is_own: Callable[[Any], bool], most: int) -> bool
     while stack:
         node = stack.pop()
         if isinstance(node, BackwardCFunction):
-            if node.name() not in _DOORS:
+            if node.name() not in _DOORS and node not in ends:
                 return False
             continue
         if hasattr(node, "variable") and not is_own(node.variable):

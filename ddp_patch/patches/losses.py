@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..batch.reductions import reduced
+from ..batch.noted_reductions import reduced
 from ..batch.rules.losses import LOSSES
 from ..batch.tensor import BatchTensor, on_whole
 from ..patch import Args, Kwargs, Patch, Wrapper

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..batch.packed import PackedRows
 from ..batch.reductions import Reductions
+from ..batch.row_sums import noticed
 from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..calling import compiled
@@ -112,8 +113,7 @@ class Forwards:
             self._world.compare_failures(error, f"call {self.count} of {described(call.module)}")
             raise
         finally:
-            self.computes_rows = False
-            self._depth -= 1
+            self.computes_rows, self._depth = False, self._depth - 1
             if is_outermost:
                 self._stream.leave()
         try:
@@ -130,6 +130,7 @@ class Forwards:
             around.enter_context(compiled.stance("default"))
         if losses is not None:
             around.enter_context(self._world.reducing(losses))
+            around.enter_context(noticed(losses.have_sums))
         if breaks:
             around.enter_context(compiled.breaking_graphs(breaks))
         if self.compiling is not None:

@@ -22,6 +22,7 @@ from parity import (
     loss_habits,
     model_habits,
     size_habits,
+    sum_habits,
     traced_habits,
     watched_habits,
 )
@@ -45,6 +46,7 @@ MODULES = {
     "function_habits": function_habits,
     "watched_habits": watched_habits,
     "loss_habits": loss_habits,
+    "sum_habits": sum_habits,
 }
 HELPERS = ("mlp", "model_of")
 

@@ -63,6 +63,15 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ]
     sources = [source_of(source) if isinstance(source, BatchTensor) else (source, True) for source in inputs]
     forms = [unhooked(source) for source, _ in sources]
+    seen = World.get().observation
+    if (
+        seen is not None
+        and seen.sums
+        and not seen.is_paused
+        and any(isinstance(source, BatchTensor) for source in inputs)
+    ):
+        # On rows it would come back in their scale, and the trial sees that only where it is not 0.
+        seen.tied("its forward takes gradients of the batch after a sum over all of it", here=True)
     before = len(_asked)
     _asked.extend(form for form, source in zip(forms, inputs, strict=True) if isinstance(source, BatchTensor))
     try:
@@ -73,6 +82,13 @@ def grad(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     return tuple(
         returned(value, source, is_whole) for value, source, (_, is_whole) in zip(grads, inputs, sources, strict=True)
     )
+
+
+def _note_scale() -> None:
+    seen = World.get().observation
+    if seen is not None and seen.sums and not seen.is_paused:
+        # On rows gradients come back times N, which a trial sees only where they are not 0.
+        seen.tied("its forward takes gradients of the batch, of a sum over all of it", here=True)
 
 
 def _weighted(batch: BatchTensor, gradient: Tensor, apart: bool) -> Tensor:

@@ -1,0 +1,56 @@
+"""Sums and means that a forward writes itself: like its losses, they are those of all rows while rows are computed."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .noted_reductions import reduced
+from .world import World
+
+_NAMES: dict[Any, str] = {Tensor.sum: "sum", torch.sum: "sum", Tensor.mean: "mean", torch.mean: "mean"}
+_OURS = str(Path(__file__).parents[1])
+_FUNCTIONS = torch.autograd.function.__file__
+
+
+def noticed(are_there: bool) -> AbstractContextManager[Any]:
+    """Surround a forward whose sums and means are noted, or are those of all rows.
+
+    Args:
+        are_there: there may be some; if not, its functions are called as they are.
+    """
+    return _Sums() if are_there else nullcontext()
+
+
+class _Sums(TorchFunctionMode):
+    """Hears of every sum and mean, of batches or not: on rows they are told apart by their order."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = _NAMES.get(func), kwargs or {}
+        if (
+            name is None
+            or not args
+            or "out" in kwargs
+            or not isinstance(args[0], Tensor)
+            or _is_below(sys._getframe(1))
+        ):
+            return func(*args, **kwargs)
+        return reduced(World.get(), name, func, args, kwargs)
+
+
+def _is_below(frame: FrameType | None) -> bool:
+    """Tell a call by ddp_patch itself, or inside of a script's autograd function, which is taken as one."""
+    if frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        return True
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename == _FUNCTIONS:
+            return True
+        frame = frame.f_back
+    return False
