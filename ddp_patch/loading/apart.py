@@ -104,7 +104,7 @@ class Apart:
 
     def _share(self, part: Any) -> list[Any]:
         if script_thread.is_here():
-            return [given[0] for given in self._world.share([part])]
+            return [parts[0] for parts in self._world.share([part])]
         # A thread that reads ahead is at another collective on another rank.
         self._exchanged += 1
         return self._world.exchange(f"{self._name}, exchange {self._exchanged}", part)

@@ -100,22 +100,22 @@ def as_dealt(data: Any, world: World, drawn: int | None = None) -> tuple[Any, in
 
     batches: dict[int, Tensor] = {}
 
-    def own(leaf: Tensor) -> Tensor:
+    def to_batch(leaf: Tensor) -> Tensor:
         if id(leaf) not in dealt:
             return leaf
         if id(leaf) not in batches:
-            batches[id(leaf)] = BatchTensor.from_local(own_copy(leaf, layout, world), layout)
+            batches[id(leaf)] = BatchTensor.from_local(copy_local_rows(leaf, layout, world), layout)
         return batches[id(leaf)]
 
-    return mapped_tensors(own, data), layout.total
+    return mapped_tensors(to_batch, data), layout.total
 
 
-def given(data: Any) -> tuple[Any, int | None]:
+def with_row_count(data: Any) -> tuple[Any, int | None]:
     """A batch that this rank has whole, and its rows."""
     return data, common_rows(data)
 
 
-def own_copy(tensor: Tensor, layout: Layout, world: World) -> Tensor:
+def copy_local_rows(tensor: Tensor, layout: Layout, world: World) -> Tensor:
     """This rank's rows, in memory of their own."""
     start, count = layout.span(world.rank)
     return tensor[start : start + count].clone()

@@ -30,7 +30,7 @@ from ..errors import LockstepError
 from ..job import hosts
 from ..job.strangers import refuse_strangers
 from . import memory
-from .batches import own_copy
+from .batches import copy_local_rows
 from .pickling import pickled, placed, unpickled
 
 _HEADER = struct.Struct("<QQB")  # bytes of the pickle, bytes of the slot, 1 if a descriptor of new memory follows
@@ -73,8 +73,8 @@ class Channel:
             server.listen(world.size)
         try:
             # Not by a collective: a thread of the script's may be the first to read.
-            given = world.exchange(f"hosts of channel {next(_counts)}", [hosts.host(), local_rank, folder])
-            here = [entry for entry in given if entry[0] == hosts.host()]
+            entries = world.exchange(f"hosts of channel {next(_counts)}", [hosts.host(), local_rank, folder])
+            here = [entry for entry in entries if entry[0] == hosts.host()]
             if server is not None:
                 for _ in range(len(here) - 1):
                     connection, _ = server.accept()
@@ -216,7 +216,7 @@ class Channel:
     def _kept(self, tensor: Tensor) -> Tensor:
         layout = Layout.deal(tensor.shape[0], 0, self._world.size)
         assert layout is not None
-        return BatchTensor.from_local(own_copy(tensor, layout, self._world), layout)
+        return BatchTensor.from_local(copy_local_rows(tensor, layout, self._world), layout)
 
     def close(self) -> None:
         """Hang up."""
@@ -238,5 +238,5 @@ class Channel:
     def _is_gone(self, error: OSError) -> Exception:
         who = "another rank of this host" if self.is_reader else "the rank that reads for this host"
         why = LockstepError(f"A batch could not be handed over, since {who} ended or is late ({error}).")
-        known = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
-        return known if isinstance(known, LockstepError) else why
+        explained = self._world.explain(RuntimeError(str(why)))  # the first rank that failed may have told
+        return explained if isinstance(explained, LockstepError) else why

@@ -48,23 +48,23 @@ class Collated:
         Raises:
             BatchError: where they are not of one kind, or the ranks drew alike for different rows.
         """
-        own = _kind(data)
-        if own not in self._agreed:
-            given = exchange((own, [] if self._is_settled else seeds_made()))
-            made = [seeds for _, seeds in given if seeds]
-            if len(made) == len(given) and all(seeds == made[0] for seeds in made):
+        kind = _kind(data)
+        if kind not in self._agreed:
+            reported = exchange((kind, [] if self._is_settled else seeds_made()))
+            made = [seeds for _, seeds in reported if seeds]
+            if len(made) == len(reported) and all(seeds == made[0] for seeds in made):
                 raise BatchError(
                     f"{script_line()}: {self._described} made a generator while it was read ({made[0][0]}), so that "
                     "each rank drew for its own rows what one process draws for the first ones. Make it in __init__, "
                     "or write loader = ddp_patch.read_once(loader)."
                 )
-            for rank, (its, _) in enumerate(given):
-                if its != own:
+            for rank, (its, _) in enumerate(reported):
+                if its != kind:
                     raise BatchError(
-                        f"{script_line()}: {self._described}: the rows of this rank make {own}, those of rank {rank} "
+                        f"{script_line()}: {self._described}: the rows of this rank make {kind}, those of rank {rank} "
                         f"make {its}. {_ADVICE}"
                     )
-            self._agreed.add(own)
+            self._agreed.add(kind)
         return as_batch(data, layout, exchange)
 
 
@@ -88,8 +88,8 @@ def _kind(data: Any) -> str:
 
 def as_batch(data: Any, layout: Layout, exchange: Exchange) -> Any:
     """Make batches of collated rows: tensors keep their place, lists of strings are shared, all in one exchange."""
-    own = list(_lists_of_strings(data))
-    of_ranks = zip(*exchange(own), strict=True) if own else ()
+    strings = list(_lists_of_strings(data))
+    of_ranks = zip(*exchange(strings), strict=True) if strings else ()
     whole = iter([[item for part in parts for item in part] for parts in of_ranks])
     return _as_batch(data, layout, whole)
 

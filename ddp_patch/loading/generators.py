@@ -16,27 +16,27 @@ import torch
 from .. import script_thread
 from ..calling.per_rank_generators import PerRankGenerators, rank_seed
 from ..generators import kinds, same_states, set_state_of, set_states, state_of, states
-from .held import held_by, held_within
+from .reachable import find_in_loader, find_within
 
 
 @contextlib.contextmanager
 def undrawn(generator: torch.Generator | None) -> Iterator[None]:
     """Leave all generators as they were."""
-    before, own = states(), generator.get_state() if generator is not None else None
+    before, state = states(), generator.get_state() if generator is not None else None
     try:
         yield
     finally:
         set_states(before)
-        if generator is not None and own is not None:
-            generator.set_state(own)
+        if generator is not None and state is not None:
+            generator.set_state(state)
 
 
-def own_generators(loader: Any) -> list[Any]:
+def generators_of(loader: Any) -> list[Any]:
     """Find generators that a dataset or a collate function holds: both may share them with the script.
 
     In an order that is the same on every rank.
     """
-    return held_by(loader, kinds(), _known())
+    return find_in_loader(loader, kinds(), _default_generators())
 
 
 def move(generator: Any, rank: int) -> None:
@@ -72,16 +72,16 @@ class FetchingStreams:
     that what the script seeds counts, and another epoch has other numbers.
     """
 
-    def __init__(self, stream: PerRankGenerators, own: Sequence[Any], rank: int) -> None:
+    def __init__(self, stream: PerRankGenerators, generators: Sequence[Any], rank: int) -> None:
         """Nothing is drawn yet.
 
         Args:
             stream: of this rank, for the generators behind functions.
-            own: generators of the dataset, where the script has said that its rows are dealt all the same.
+            generators: of the dataset, where the script has said that its rows are dealt all the same.
             rank: of this process.
         """
         self._stream = stream
-        self._own = list(own)
+        self._generators = list(generators)
         self._rank = rank
         self._states: list[Any] | None = None  # of this rank's streams
         self._scripts: list[Any] | None = None  # while the rank's are in place
@@ -91,14 +91,14 @@ class FetchingStreams:
         if not script_thread.is_here():
             return
         self._stream.enter()
-        if not self._own or self._scripts is not None:
+        if not self._generators or self._scripts is not None:
             return
-        seeds = [_drawn_from(each) for each in self._own] if self._states is None else []
-        self._scripts = [state_of(each) for each in self._own]
-        for each, seed in zip(self._own, seeds, strict=False):
+        seeds = [_drawn_from(each) for each in self._generators] if self._states is None else []
+        self._scripts = [state_of(each) for each in self._generators]
+        for each, seed in zip(self._generators, seeds, strict=False):
             _reseed(each, rank_seed(seed, self._rank))
         if self._states is not None:
-            _set(self._own, self._states)
+            _set(self._generators, self._states)
 
     def leave(self) -> None:
         """Put the script's back."""
@@ -106,36 +106,36 @@ class FetchingStreams:
             return
         self._stream.leave()
         if self._scripts is not None:
-            self._states = [state_of(each) for each in self._own]
-            _set(self._own, self._scripts)
+            self._states = [state_of(each) for each in self._generators]
+            _set(self._generators, self._scripts)
             self._scripts = None
 
 
-def _set(own: Sequence[Any], its: Sequence[Any]) -> None:
-    for generator, state in zip(own, its, strict=True):
+def _set(generators: Sequence[Any], its: Sequence[Any]) -> None:
+    for generator, state in zip(generators, its, strict=True):
         set_state_of(generator, state)
 
 
-def held_in(dataset: Any) -> list[Any]:
+def generators_in(dataset: Any) -> list[Any]:
     """Find generators that a dataset holds."""
-    return list(held_within([dataset], kinds(), _known()))
+    return list(find_within([dataset], kinds(), _default_generators()))
 
 
-def _known() -> tuple[Any, Any]:
+def _default_generators() -> tuple[Any, Any]:
     """Those behind the functions of torch and random, which are carried over anyway."""
     return torch.default_generator, random.getrandbits.__self__  # type: ignore[attr-defined]
 
 
-def as_the_readers(own: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
+def as_the_readers(generators: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
     """Give this rank's generators for those that the reader holds, and None for each that only reading has made.
 
     Args:
-        own: of this rank.
+        generators: of this rank.
         begun: where the reader's stood as the epoch began.
     """
-    if len(own) == len(begun):
-        return list(own)
-    left, found = [(each, state_of(each)) for each in own], []
+    if len(generators) == len(begun):
+        return list(generators)
+    left, found = [(each, state_of(each)) for each in generators], []
     for state in begun:
         twin = next((each for each, its in left if type(its) is type(state) and same_states([its], [state])), None)
         left = [(each, its) for each, its in left if each is not twin]
@@ -145,7 +145,7 @@ def as_the_readers(own: Sequence[Any], begun: Sequence[Any]) -> list[Any]:
 
 def seeds_in(dataset: Any) -> list[str]:
     """Tell the seeds of the generators that a dataset holds."""
-    return [_seed_of(each) for each in held_in(dataset)]
+    return [_seed_of(each) for each in generators_in(dataset)]
 
 
 def _seed_of(generator: Any) -> str:

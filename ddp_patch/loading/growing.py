@@ -49,11 +49,11 @@ class Growing:
                 f"{script_line()}: batch='per_device' cannot let batches grow that the dataset makes "
                 "(batch_size=None). Let it give rows and write batch_size=..., or leave batch='per_device' out."
             )
-        known = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
+        cached = self._grown.get(loader)  # whose truth would be its length, which a stream may lack
         changes: dict[str, Any] = {"batch_sampler": self._bigger(loader.batch_sampler)}
         if loader.batch_size is not None:  # by which torch counts the batches of a stream
             changes["batch_size"] = loader.batch_size * self._size
-        grown = shadow_of(loader, changes) if known is None else known
+        grown = shadow_of(loader, changes) if cached is None else cached
         grown.__dict__.update({**loader.__dict__, **changes})
         self._grown[loader] = grown
         return grown

@@ -14,9 +14,9 @@ from ..batch.tensor import BatchTensor
 from ..batch.world import World
 from ..diagnosis.first_batches import FirstBatches
 from ..generators import set_state_of, set_states, states
-from .batches import given, mapped_tensors, pinned
+from .batches import mapped_tensors, pinned, with_row_count
 from .channel import Channel
-from .generators import as_the_readers, own_generators, undrawn
+from .generators import as_the_readers, generators_of, undrawn
 from .sampler import Drawn
 from .shadow import shadow_of
 from .workers import drawn_ahead
@@ -85,7 +85,7 @@ class Listener:
         if isinstance(begun, BaseException):
             raise begun
         moved, began = begun
-        self._generators = as_the_readers(own_generators(loader) if loader.num_workers == 0 else [], began)
+        self._generators = as_the_readers(generators_of(loader) if loader.num_workers == 0 else [], began)
         if moved is not None:
             set_states(moved[0])
             if moved[1] is not None:
@@ -94,13 +94,13 @@ class Listener:
     def next(self) -> tuple[Any, int | None]:
         """Draw the next indices, and wait for their batch."""
         if self._by_itself:
-            return given(next(self.iterator))
-        own: BaseException | None = None
+            return with_row_count(next(self.iterator))
+        failure: BaseException | None = None
         try:
             if self._sampler is not None:
                 next(self.iterator)
         except (StopIteration, Exception) as error:  # noqa: BLE001 — the reader meets it too: its word is waited for
-            own = error
+            failure = error
         kind, value, moved = self._channel.receive(self._name)
         if kind == "read it yourselves":
             return self._read_alone()
@@ -113,8 +113,8 @@ class Listener:
             raise StopIteration
         if kind == "error":
             raise value
-        if own is not None:
-            raise own
+        if failure is not None:
+            raise failure
         if self._sampler is None:
             next(self.iterator)  # which counts, and warns when more comes of a stream than its ``len`` told
         self._before = None
@@ -136,7 +136,7 @@ class Listener:
             changes = {_sampler_of(self._loader): self._sampler.again()}
             with undrawn(self._loader.generator):
                 self.iterator = self._make(shadow_of(self._loader, changes))
-        return given(next(self.iterator))
+        return with_row_count(next(self.iterator))
 
 
 def _hollow(loader: DataLoader[Any], world: World) -> tuple[DataLoader[Any], Drawn | None]:

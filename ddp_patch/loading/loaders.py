@@ -21,16 +21,16 @@ from ..diagnosis.first_batches import FirstBatches, compare_datasets, length, ro
 from ..job.job import Job
 from ..replica.replicas import Replicas
 from .apart import Apart, samples_as_they_are
-from .batches import as_dealt, common_rows, given
+from .batches import as_dealt, common_rows, with_row_count
 from .channel import Channel
 from .collated import Collated
-from .generators import FetchingStreams, own_generators
+from .generators import FetchingStreams, generators_of
 from .growing import Growing
-from .held import held_by
 from .iterator import Batches
 from .listener import Listener
 from .numbers import Numbers
 from .plan import RUNS, Plan, Read, agreed, is_settled, plan
+from .reachable import find_in_loader
 from .reader import Reader
 from .sampler import DealtBatches, Drawn
 from .shadow import Shadows, shadow_of
@@ -62,7 +62,7 @@ class Loaders:
         self._channel: Channel | None = None
         self._connecting = threading.Lock()
         self._shadows = Shadows()
-        self._known: weakref.WeakKeyDictionary[DataLoader[Any], _Known] = weakref.WeakKeyDictionary()
+        self._states: weakref.WeakKeyDictionary[DataLoader[Any], _LoaderState] = weakref.WeakKeyDictionary()
         self.numbers = Numbers(world)
 
     def iterate(self, make: Make, loader: DataLoader[Any]) -> Any:
@@ -88,35 +88,35 @@ class Loaders:
         if self._growing is not None:
             vars(loader).update({RUNS: True} if loader.persistent_workers else {})
             loader = self._growing.grown(loader)
-        known = self._known.get(loader)
-        goes_on = known is not None and known.goes_on and self._shadows.go_on(scripts)  # with workers as was planned
-        how = known.how if known is not None and goes_on else plan(loader, self._world.size, self._is_one_host)
+        state = self._states.get(loader)
+        goes_on = state is not None and state.goes_on and self._shadows.go_on(scripts)  # with workers as was planned
+        how = state.how if state is not None and goes_on else plan(loader, self._world.size, self._is_one_host)
         if not goes_on:
-            for batch in held_by(loader, (BatchTensor,)):
+            for batch in find_in_loader(loader, (BatchTensor,)):
                 full_tensor(batch)  # each rank asks for other samples, and workers cannot ask the other ranks
-        if known is None:
+        if state is None:
             number = self.numbers.of(loader)
             how = agreed(how, compare_datasets(self._world, loader, number, how.by.name))
             collated = Collated(_described(loader), is_settled(loader))
-            known = self._known[loader] = _Known(number, FirstBatches(self._world, number), collated, how)
+            state = self._states[loader] = _LoaderState(number, FirstBatches(self._world, number), collated, how)
         elif not goes_on:
-            name = f"the plan of loader {known.number} in epoch {known.epochs + 1}"
+            name = f"the plan of loader {state.number} in epoch {state.epochs + 1}"
             how = agreed(how, self._world.exchange(name, how.by.name))
-        known.how = how
+        state.how = how
         self._world.ledger.loaders[_described(loader)] = how.reason
-        if not known.epochs and loader.persistent_workers:
+        if not state.epochs and loader.persistent_workers:
             vars(loader)[RUNS] = True
-        known.epochs += 1
-        known.compared.begin()
+        state.epochs += 1
+        state.compared.begin()
         if not goes_on:
             self._shadows.drop(loader)
-        source = self._source(how, make, loader, known, goes_on)
-        what = f"a batch of loader {known.number} (epoch {known.epochs})"
+        source = self._source(how, make, loader, state, goes_on)
+        what = f"a batch of loader {state.number} (epoch {state.epochs})"
         batches = length(loader) if self._growing is not None else None  # torch 2.13 warns where a stream was asked
-        given = Batches(source, self._replicas, self._world, what, known.epochs - 1, batches, known.number)
-        if known.goes_on:
+        iterator = Batches(source, self._replicas, self._world, what, state.epochs - 1, batches, state.number)
+        if state.goes_on:
             self._shadows.show(scripts, source.iterator)
-        return given
+        return iterator
 
     def iterate_everywhere(self, iterator: Any, loader: DataLoader[Any]) -> Batches:
         """Follow an iterator that every rank has to have, since the loader keeps its state for checkpoints."""
@@ -133,14 +133,14 @@ class Loaders:
         if self._channel is not None:
             self._channel.close()
 
-    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], known: _Known, goes_on: bool) -> Any:
+    def _source(self, how: Plan, make: Make, loader: DataLoader[Any], state: _LoaderState, goes_on: bool) -> Any:
         if how.by is Read.AS_WRITTEN:
             return UndealtIterator(make(loader))
-        known.goes_on = loader.persistent_workers
-        name = f"loader {known.number} in epoch {known.epochs}"
+        state.goes_on = loader.persistent_workers
+        name = f"loader {state.number} in epoch {state.epochs}"
         channel = self._connected() if how.by is Read.PER_HOST else None
         if channel is not None and not channel.is_reader:
-            return Listener(make, loader, channel, self._world, name, known.compared, goes_on)
+            return Listener(make, loader, channel, self._world, name, state.compared, goes_on)
         shadow = self._shadows.get(loader)
         if shadow is None:
             shadow = self._shadow(how, loader)
@@ -150,7 +150,7 @@ class Loaders:
             self._shadows.keep(loader, shadow)
         sampler = shadow.batch_sampler if loader.batch_sampler is not None else shadow.sampler
         if isinstance(sampler, Drawn):
-            sampler.compared = known.compared
+            sampler.compared = state.compared
         if channel is not None:
             lengths: deque[int | None] = deque()
             if isinstance(sampler, Drawn):
@@ -158,7 +158,7 @@ class Loaders:
             return Reader(lambda: make(shadow), loader, channel, self._world, name, _described(loader), lengths)
         assert isinstance(sampler, DealtBatches)
         collate = loader.collate_fn if how.by is Read.OWN_SAMPLES else None
-        return Apart(make(shadow), sampler, self._world, name, _described(loader), known.collated, collate)
+        return Apart(make(shadow), sampler, self._world, name, _described(loader), state.collated, collate)
 
     def _connected(self) -> Channel:
         with self._connecting:
@@ -181,8 +181,8 @@ class Loaders:
             drawn = workers.get("num_workers", 0) * workers.get("prefetch_factor", 0)
             streams = None  # each worker has its own
             if loader.num_workers == 0:
-                held = own_generators(loader) if is_settled(loader) else []  # else one rank reads for all
-                streams = FetchingStreams(self._replicas.stream, held, self._world.rank)
+                generators = generators_of(loader) if is_settled(loader) else []  # else one rank reads for all
+                streams = FetchingStreams(self._replicas.stream, generators, self._world.rank)
             changes = {
                 **workers,
                 "batch_sampler": DealtBatches(
@@ -199,7 +199,7 @@ class Loaders:
 
 
 @dataclass
-class _Known:
+class _LoaderState:
     """What is known about a loader that was iterated."""
 
     number: str  # the same for the same loader on every rank
@@ -219,7 +219,7 @@ class UndealtIterator:
 
     def next(self) -> tuple[Any, int | None]:
         """Fetch a batch."""
-        return given(next(self.iterator))
+        return with_row_count(next(self.iterator))
 
 
 class ReplicatedIterator(UndealtIterator):

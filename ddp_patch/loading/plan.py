@@ -15,8 +15,8 @@ from ..batch.tensor import BatchTensor
 from ..errors import BatchError
 from ..ledger import script_line
 from ..structure import leaves
-from .generators import own_generators
-from .held import asks_for_its_worker, shared_with_children
+from .generators import generators_of
+from .reachable import asks_for_its_worker, shared_with_children
 
 _CHOICE = "_ddp_patch_rows"  # on the loader, so that subclasses and copies keep it
 RUNS = "_ddp_patch_runs"  # likewise: its workers were started, and go on over epochs
@@ -94,7 +94,7 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
         return _per_host(
             "in_order=False, the order in which its workers are done",
         )
-    if loader.num_workers == 0 and choice != "shard_batch" and own_generators(loader):
+    if loader.num_workers == 0 and choice != "shard_batch" and generators_of(loader):
         return _per_host("its dataset or collate_fn holds a generator of its own")
     shared = shared_with_children(loader) if choice != "shard_batch" else []
     if shared:
@@ -125,18 +125,18 @@ def plan(loader: DataLoader[Any], size: int, is_one_host: bool) -> Plan:
     return _per_host(f"its collate_fn may look at the whole batch; {_SHARD_BATCH}")
 
 
-def agreed(own: Plan, planned: list[str]) -> Plan:
+def agreed(local_plan: Plan, planned: list[str]) -> Plan:
     """Settle on one plan, where ranks find other things in a loader since one of them alone has read it or another.
 
     Its dataset may have made a generator, its collate function told ``default_collate`` of a type.
 
     Args:
-        own: the plan of this rank.
+        local_plan: the plan of this rank.
         planned: how each rank would read.
     """
-    if Read.PER_HOST.name in planned and own.by is not Read.PER_HOST:
+    if Read.PER_HOST.name in planned and local_plan.by is not Read.PER_HOST:
         return Plan(Read.PER_HOST, "read by one rank of each host, as another rank has to")
-    return own
+    return local_plan
 
 
 def _collates_as_torch_does() -> bool:

@@ -21,9 +21,9 @@ from ..errors import BatchError
 from ..generators import same, state_of, states
 from ..portable import portable
 from ..structure import leaves
-from .batches import cut, given, mapped_tensors, own_copy, pinned, rows_of
+from .batches import copy_local_rows, cut, mapped_tensors, pinned, rows_of, with_row_count
 from .channel import Channel, NotPortableError
-from .generators import own_generators
+from .generators import generators_of
 
 
 class Reader:
@@ -60,7 +60,7 @@ class Reader:
         self._read = 0
         self._by_itself = False
         self._name = name
-        self._generators = own_generators(loader) if self._draws_here else []
+        self._generators = generators_of(loader) if self._draws_here else []
         try:
             with world.read_by_one():
                 self.iterator = make()
@@ -78,7 +78,7 @@ class Reader:
     def next(self) -> tuple[Any, int | None]:
         """Read a batch, hand it over, and keep this rank's rows."""
         if self._by_itself:
-            return given(next(self.iterator))
+            return with_row_count(next(self.iterator))
         # A thread of the script's draws beside the script: nothing can be told from where generators stand.
         before = states() if self._draws_here and script_thread.is_here() else None
         try:
@@ -105,7 +105,7 @@ class Reader:
             if self._read == 1:
                 self._by_itself = True
                 self._hand_over("read it yourselves", None, None)
-                return given(data)
+                return with_row_count(data)
             refused = BatchError(
                 f"Batch {self._read} cannot be handed to the other ranks of this host ({error}), unlike those before "
                 "it. Give it types that can be pickled."
@@ -124,11 +124,11 @@ class Reader:
             if id(leaf) not in dealt:
                 return self._placed(leaf)
             if id(leaf) not in batches:
-                batches[id(leaf)] = own(leaf)
+                batches[id(leaf)] = to_batch(leaf)
             return batches[id(leaf)]
 
-        def own(leaf: Tensor) -> Tensor:
-            return BatchTensor.from_local(self._placed(own_copy(leaf, layout, self._world)), layout)
+        def to_batch(leaf: Tensor) -> Tensor:
+            return BatchTensor.from_local(self._placed(copy_local_rows(leaf, layout, self._world)), layout)
 
         return mapped_tensors(kept, data), rows
 

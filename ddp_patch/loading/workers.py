@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..calling.per_rank_generators import rank_seed
 from ..generators import same, same_numbers, states
-from .generators import held_in, move
+from .generators import generators_in, move
 
 
 class RankSeeds:
@@ -30,7 +30,7 @@ class RankSeeds:
             self._begin(worker_id)
         worker = torch.utils.data.get_worker_info()
         if self.rank and worker is not None:
-            for generator in held_in(worker.dataset):
+            for generator in generators_in(worker.dataset):
                 move(generator, self.rank)
 
     def _begin(self, worker_id: int) -> None:

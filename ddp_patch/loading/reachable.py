@@ -28,20 +28,20 @@ _SHARED = (  # by the processes that a process starts
 )
 
 
-def held_by(loader: Any, kinds: tuple[type, ...], known: Iterable[Any] = ()) -> list[Any]:
+def find_in_loader(loader: Any, kinds: tuple[type, ...], excluded: Iterable[Any] = ()) -> list[Any]:
     """Find objects of some kinds, in an order that is the same on every rank.
 
     Args:
         loader: whose dataset and collate function are looked through.
         kinds: classes.
-        known: objects that are not meant.
+        excluded: objects that are not meant.
     """
-    return list(held_within([loader.dataset, loader.collate_fn], kinds, known))
+    return list(find_within([loader.dataset, loader.collate_fn], kinds, excluded))
 
 
-def held_within(things: Iterable[Any], kinds: tuple[type, ...], known: Iterable[Any] = ()) -> Iterator[Any]:
-    """Find objects of some kinds in what some things hold; see ``held_by``."""
-    seen = {id(thing): thing for thing in known}  # which stay alive: their places in memory are not taken again
+def find_within(things: Iterable[Any], kinds: tuple[type, ...], excluded: Iterable[Any] = ()) -> Iterator[Any]:
+    """Find objects of some kinds in what some things hold; see ``find_in_loader``."""
+    seen = {id(thing): thing for thing in excluded}  # which stay alive: their places in memory are not taken again
     waiting = deque(things)  # those that are held nearer come first
     while waiting and len(seen) < _MOST_THINGS:
         thing = waiting.popleft()
@@ -75,9 +75,9 @@ def _directly_in(thing: Any) -> Iterable[Any]:
         return () if _is_librarys(thing.__module__) else _defined_by(thing)
     if isinstance(thing, types.ModuleType):
         return ()
-    own = vars(thing).values() if hasattr(thing, "__dict__") else ()
+    attributes = vars(thing).values() if hasattr(thing, "__dict__") else ()
     slots = [getattr(thing, name, None) for kind in type(thing).__mro__ for name in _slots_of(kind)]
-    return *own, *slots, *type(thing).__mro__
+    return *attributes, *slots, *type(thing).__mro__
 
 
 def _defined_by(class_: type) -> Iterator[Any]:
@@ -133,11 +133,11 @@ def asks_for_its_worker(loader: Any) -> bool:
     begin = loader.worker_init_fn
     if isinstance(begin, types.MethodType) and begin.__self__ is loader.dataset:
         return True
-    functions = held_within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
+    functions = find_within([loader.dataset, loader.collate_fn, begin], (types.FunctionType,))
     return any("get_worker_info" in _names_in(function.__code__) for function in functions)
 
 
 def shared_with_children(loader: Any) -> list[Any]:
     """Find locks, counters, queues, ... that tie the processes together that read a loader."""
     kinds = [getattr(sys.modules[module], name) for module, name in _SHARED if module in sys.modules]
-    return held_by(loader, tuple(kinds)) if kinds else []
+    return find_in_loader(loader, tuple(kinds)) if kinds else []
