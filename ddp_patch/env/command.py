@@ -48,40 +48,40 @@ def command(argv: Sequence[str]) -> int:
 
 
 def _look() -> dict[str, Any] | None:
-    told = launcher.detect(os.environ)
+    launch = launcher.detect(os.environ)
     options = Options.resolve({})
     timeout = min(options.timeout, _PATIENCE)
-    if told is not None:
-        relaunch.refuse_other_count(options.nproc, told.world_size)
-    if told is None or told.world_size == 1:
-        return _alone(told)
-    own = facts.own(told)
-    own["port_by"] = facts.port_by(told)
-    os.environ.update(told.variables())
-    store = meet(told, timeout)
-    own["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    offer = key.Offer(told.rank)
-    look = dataclasses.replace(hosts.look(told.local_rank), key=offer.message)
-    seen = hosts.exchange(look, store, told, timeout)
-    reaching.choose_interface(seen, told.rank)
-    names = [f"ddp_patch/env/{rank}" for rank in range(told.world_size)]
-    own["interface"] = interfaces.named()
-    store.set(names[told.rank], json.dumps(own))
-    if told.rank:
+    if launch is not None:
+        relaunch.refuse_other_count(options.nproc, launch.world_size)
+    if launch is None or launch.world_size == 1:
+        return _alone(launch)
+    local = facts.collect(launch)
+    local["port_by"] = facts.port_by(launch)
+    os.environ.update(launch.variables())
+    store = meet(launch, timeout)
+    local["rank_0_at"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    offer = key.Offer(launch.rank)
+    look = dataclasses.replace(hosts.look(launch.local_rank), key=offer.message)
+    seen = hosts.exchange(look, store, launch, timeout)
+    reaching.choose_interface(seen, launch.rank)
+    names = [f"ddp_patch/env/{rank}" for rank in range(launch.world_size)]
+    local["interface"] = interfaces.named()
+    store.set(names[launch.rank], json.dumps(local))
+    if launch.rank:
         with contextlib.suppress(RuntimeError):  # rank 0 is gone, and with it its store
             _wait(store, "ddp_patch/env/shown", _LEAVE_WAIT)
         return None
     for name in names:
         _wait(store, name, timeout)
     each = [json.loads(store.get(name)) for name in names]
-    problem = _problem(told, seen, [its["order"] for its in each], offer, options.share_devices)
+    problem = _problem(launch, seen, [its["order"] for its in each], offer, options.share_devices)
     offer.close()
     store.set("ddp_patch/env/shown", "1")
-    return _joined(told, seen, each, _placed(told, seen), problem)
+    return _joined(launch, seen, each, _placed(launch, seen), problem)
 
 
 def _problem(
-    told: launcher.LaunchInfo, seen: list[hosts.HostView], orders: list[str], offer: key.Offer, may_share: bool
+    launch: launcher.LaunchInfo, seen: list[hosts.HostView], orders: list[str], offer: key.Offer, may_share: bool
 ) -> str:
     """Say why ``enable()`` would refuse these ranks, as it does, but for the script, which is none here."""
     runs = [
@@ -90,23 +90,23 @@ def _problem(
     ]
     try:
         software.refuse_others(runs)
-        hosts.place(told, seen, may_share)
+        hosts.place(launch, seen, may_share)
         offer.agreed([its.key for its in seen])
     except DdpPatchError as error:
         return str(error)
     return ""
 
 
-def _placed(told: launcher.LaunchInfo, seen: list[hosts.HostView]) -> list[hosts.RankLocation | None]:
+def _placed(launch: launcher.LaunchInfo, seen: list[hosts.HostView]) -> list[hosts.RankLocation | None]:
     """Where each rank is, if that can be told."""
     try:
-        return [hosts.place(dataclasses.replace(told, rank=r), seen, True) for r in range(told.world_size)]
+        return [hosts.place(dataclasses.replace(launch, rank=r), seen, True) for r in range(launch.world_size)]
     except DdpPatchError:
-        return [None] * told.world_size
+        return [None] * launch.world_size
 
 
 def _joined(
-    told: launcher.LaunchInfo,
+    launch: launcher.LaunchInfo,
     seen: list[hosts.HostView],
     each: list[dict[str, Any]],
     placed: list[hosts.RankLocation | None],
@@ -133,9 +133,9 @@ def _joined(
         )
     shares = any(place is not None and place.shares for place in placed)
     return {
-        "launcher": told.launcher.name,
+        "launcher": launch.launcher.name,
         "inside_of": each[0]["launchers"][1:],
-        "world_size": told.world_size,
+        "world_size": launch.world_size,
         "backend": facts.backend(seen[0].kind, shares),
         "rank_0_at": each[0]["rank_0_at"],
         "port_by": each[0]["port_by"],
@@ -144,16 +144,16 @@ def _joined(
     }
 
 
-def _alone(told: launcher.LaunchInfo | None, problem: str = "") -> dict[str, Any]:
-    seen, here = hosts.look(None), facts.own(told)
+def _alone(launch: launcher.LaunchInfo | None, problem: str = "") -> dict[str, Any]:
+    seen, here = hosts.look(None), facts.collect(launch)
     problem = problem or seen.error or seen.misnamed
     count = 1
-    if told is None and not problem:
+    if launch is None and not problem:
         try:
             count = relaunch.worker_count(Options.resolve({}).nproc, len(seen.devices))
         except DdpPatchError as error:
             problem = str(error)
-    own = {
+    row = {
         "rank": 0,
         "host": seen.name,
         "pid": here["pid"],
@@ -167,12 +167,12 @@ def _alone(told: launcher.LaunchInfo | None, problem: str = "") -> dict[str, Any
         "key": here["key"],
     }
     return {
-        "launcher": "nobody" if told is None else told.launcher.name,
+        "launcher": "nobody" if launch is None else launch.launcher.name,
         "inside_of": here["launchers"][1:],
         "world_size": 1,
         "would_start": count,
         "backend": facts.backend(seen.kind, False),
-        "ranks": [own],
+        "ranks": [row],
         "problem": problem,
     }
 

@@ -38,12 +38,12 @@ def _is_secret(name: str) -> bool:
     return name == VARIABLE or any(word in name.upper() for word in ("JWT", "TOKEN", "SECRET", "PASSW"))
 
 
-def set_by(environ: Mapping[str, str], told: LaunchInfo | None) -> dict[str, dict[str, str]]:
+def set_by(environ: Mapping[str, str], launch: LaunchInfo | None) -> dict[str, dict[str, str]]:
     """Tell who set what, as far as names tell: launchers, ddp_patch for torch, and whoever set the rest.
 
     Args:
         environ: variables as they were found.
-        told: by the launcher, if one started ranks.
+        launch: what the launcher told, if one started ranks.
 
     Returns:
         variables and their values, by who set them.
@@ -57,14 +57,14 @@ def set_by(environ: Mapping[str, str], told: LaunchInfo | None) -> dict[str, dic
 
     take("ddp_patch", [name for name in _OURS if name in left])
     for row in found(environ):
-        own = [name for name in row.ranks if name] + ([] if row.completes else [row.address, row.port])
-        take(row.name, own + sorted(name for name in left if name.startswith(_MARKS.get(row.name, ("-",)))))
+        variables = [name for name in row.ranks if name] + ([] if row.completes else [row.address, row.port])
+        take(row.name, variables + sorted(name for name in left if name.startswith(_MARKS.get(row.name, ("-",)))))
     take("the environment", sorted(name for name in left if name.startswith((*_CHOSEN, "MASTER_", *TORCH))))
-    if told is not None and told.launcher.completes:
+    if launch is not None and launch.launcher.completes:
         by["ddp_patch, for torch"] = {
             f"{name} (from {source})": value
-            for name, value in told.variables().items()
-            if (source := _source(told.launcher, name)) and name not in environ
+            for name, value in launch.variables().items()
+            if (source := _source(launch.launcher, name)) and name not in environ
         }
     return {who: values for who, values in by.items() if values}
 
@@ -93,14 +93,14 @@ def versions() -> dict[str, str]:
     }
 
 
-def own(told: LaunchInfo | None) -> dict[str, Any]:
+def collect(launch: LaunchInfo | None) -> dict[str, Any]:
     """Give what this process knows, as JSON may hold it."""
     environ = dict(os.environ)
     return {
         "pid": os.getpid(),
         "folder": os.getcwd(),
         "versions": versions(),
-        "set_by": set_by(environ, told),
+        "set_by": set_by(environ, launch),
         "order": order(),
         "key": "set" if environ.get(VARIABLE) else "not set",
         "launchers": [row.name for row in found(environ)],
@@ -112,16 +112,16 @@ def backend(kind: str, shares: bool) -> str:
     return "gloo" if kind == "cpu" or shares else torch.distributed.get_default_backend_for_device(kind)
 
 
-def port_by(told: LaunchInfo) -> str:
+def port_by(launch: LaunchInfo) -> str:
     """Say who chose where rank 0 is."""
-    row = told.launcher
-    if told.address is None:
+    row = launch.launcher
+    if launch.address is None:
         return "a free port of this host, chosen by ddp_patch"
-    given = [name for name in (row.address, row.port) if name in os.environ]
-    return " and ".join([*given, *(["derived from the job by ddp_patch"] if len(given) < 2 else [])])
+    present = [name for name in (row.address, row.port) if name in os.environ]
+    return " and ".join([*present, *(["derived from the job by ddp_patch"] if len(present) < 2 else [])])
 
 
 def order() -> str:
     """Name the order of sets of strings that this rank would have: ``enable()`` has all agree on one that was drawn."""
-    given = given_hash() or ""
-    return f"PYTHONHASHSEED={given if given.isdigit() else '0'}"
+    seed = given_hash() or ""
+    return f"PYTHONHASHSEED={seed if seed.isdigit() else '0'}"

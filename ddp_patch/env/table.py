@@ -48,11 +48,11 @@ def _headline(found: dict[str, Any]) -> str:
 
 def _compared(ranks: Sequence[dict[str, Any]], who: str) -> dict[str, str]:
     """One value for all ranks, or theirs in their order."""
-    own: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in ranks[0]["set_by"][who].items():
         each = [its["set_by"].get(who, {}).get(name, "-") for its in ranks]
-        own[name] = value if len(set(each)) == 1 else "|".join(each)
-    return own
+        values[name] = value if len(set(each)) == 1 else "|".join(each)
+    return values
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
