@@ -20,15 +20,15 @@ _AT_ONCE = 25 * 2**20  # bytes, DDP's own bucket size
 def average_flat(parameters: list[nn.Parameter], world: World) -> None:
     """Average the gradients of parameters of one dtype and device in place. One all_reduce."""
     grads = [grad_of(parameter) for parameter in parameters]
-    held = [grad is not None for grad in grads]
+    present = [grad is not None for grad in grads]
     like = parameters[0].detach()
     # Whoever has them all needs no other rank's flags: an accelerator would be waited for.
-    flags = like.new_ones(len(held)) if all(held) else like.new_tensor(held)
+    flags = like.new_ones(len(present)) if all(present) else like.new_tensor(present)
     parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
     flat = torch.cat([*(part.detach().reshape(-1) for part in parts), flags])
     flat = world.all_reduce(flat)
     world.ledger.count("gradient average", flat.numel() * flat.element_size())
-    used = held if all(held) else flat[-len(parameters) :].tolist()
+    used = present if all(present) else flat[-len(parameters) :].tolist()
     start = 0
     for parameter, grad, anywhere in zip(parameters, grads, used, strict=True):
         mean = flat[start : start + parameter.numel()].view_as(parameter) / world.size
@@ -60,23 +60,23 @@ def _means_of_entries(sources: Sequence[Tensor], values: Sequence[Tensor | None]
     counts = torch.zeros(len(found), world.size, dtype=torch.long, device=world.device)
     counts[:, world.rank] = counts.new_tensor([_entries_in(value) for value in found])
     means: list[Tensor | None] = []
-    for source, own, of_ranks in zip(sources, found, world.all_reduce(counts).tolist(), strict=True):
+    for source, local, of_ranks in zip(sources, found, world.all_reduce(counts).tolist(), strict=True):
         if _DENSE in of_ranks:
-            part = torch.zeros_like(source) if own is None else own.to_dense()
+            part = torch.zeros_like(source) if local is None else local.to_dense()
             means.append(world.all_reduce(part.detach().contiguous()) / world.size)
             continue
         if max(of_ranks) == _NONE:
             means.append(None)
             continue
         layout = Layout(tuple(max(0, count) for count in of_ranks), 0, sum(max(0, count) for count in of_ranks))
-        if own is None:
+        if local is None:
             nowhere = torch.zeros(1, 0, dtype=torch.long, device=source.device)
-            own = _sparse(nowhere, source.new_zeros(0, *source.shape[1:]), source)
+            local = _sparse(nowhere, source.new_zeros(0, *source.shape[1:]), source)
         if layout.total > 0:
-            indices = world.all_gather_rows(own.indices().t().contiguous(), layout).t()
-            entries = world.all_gather_rows(own.values(), layout) / world.size
-            own = _sparse(indices, entries, source)
-        means.append(own.detach())
+            indices = world.all_gather_rows(local.indices().t().contiguous(), layout).t()
+            entries = world.all_gather_rows(local.values(), layout) / world.size
+            local = _sparse(indices, entries, source)
+        means.append(local.detach())
     return means
 
 
@@ -109,8 +109,8 @@ def average(sources: Sequence[Tensor], values: Sequence[Tensor | None], world: W
     for index, mean in zip(in_entries, entries, strict=True):
         means[index] = mean
     indices = [index for index, (anywhere, *_) in enumerate(used) if anywhere and index not in in_entries]
-    given = [values[index] for index in indices]
-    parts = [value.to_dense() if value is not None and value.is_sparse else value for value in given]
+    selected = [values[index] for index in indices]
+    parts = [value.to_dense() if value is not None and value.is_sparse else value for value in selected]
     wanted = [torch.zeros_like(sources[i]) if part is None else part for i, part in zip(indices, parts, strict=True)]
     for index, mean in zip(indices, means_of(wanted, world, recorded=True), strict=True):
         means[index] = mean.to_sparse(1) if used[index][1] else mean

@@ -66,7 +66,7 @@ class BackwardPasses:
             self.unsettled.note(sync)
         self._syncs.remove(sync)
         sync.outlived = self._outlived if settle else None
-        self._gone = {key: held for key, held in self._gone.items() if held() is not None}
+        self._gone = {key: reference for key, reference in self._gone.items() if reference() is not None}
         self._gone.update((id(parameter), weakref.ref(parameter)) for parameter in sync.all)
         if not self._syncs:
             self._conversions.stop()
@@ -86,8 +86,8 @@ class BackwardPasses:
 
     def has_trained(self, tensor: Any) -> bool:
         """Tell whether one does, or did when a graph that is still alive may have been made."""
-        held = self._gone.get(id(tensor))
-        return self.trains(tensor) or (held is not None and held() is tensor)
+        reference = self._gone.get(id(tensor))
+        return self.trains(tensor) or (reference is not None and reference() is tensor)
 
     def _shares(self, tensor: Any) -> bool:
         """Tell whether the backward that runs gives a parameter this rank's share of its gradient."""

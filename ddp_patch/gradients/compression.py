@@ -35,7 +35,7 @@ def compress(
     waits = not all(f"{kind}:nccl" in backends for kind in devices)
     hook = _hook(name, group, waits, powersgd_after)
 
-    def told(_: Any, bucket: Any) -> Any:
+    def reporting_hook(_: Any, bucket: Any) -> Any:
         leaves(bucket.is_last())
         sent = hook(bucket)
         if waits and name == "powersgd":
@@ -43,7 +43,7 @@ def compress(
         return sent
 
     # A lambda, since DDP compares the annotations of a hook with its own classes, not with their names.
-    ddp.register_comm_hook(None, lambda state, bucket: told(state, bucket))
+    ddp.register_comm_hook(None, lambda state, bucket: reporting_hook(state, bucket))
 
 
 _DTYPES = {"fp16_ef": torch.float16, "bf16_ef": torch.bfloat16}

@@ -60,10 +60,10 @@ class Drift:
         total = torch.zeros((), dtype=torch.int64, device=self._world.device)
         for _, _, tensor in self._used_by(optimizer):
             total = total * _ODD + self._hash(tensor).to(total.device)
-        own = total.new_zeros(self._world.size)
-        own[self._world.rank] = total
+        hashes = total.new_zeros(self._world.size)
+        hashes[self._world.rank] = total
         self._world.ledger.compared += 1
-        if len(set(self._world.all_reduce(own).tolist())) > 1:
+        if len(set(self._world.all_reduce(hashes).tolist())) > 1:
             self._name_the_first(optimizer, step)
 
     def _used_by(self, optimizer: Any) -> Iterator[tuple[nn.Parameter, str, Tensor | None]]:
@@ -95,10 +95,10 @@ class Drift:
 
     def _name_the_first(self, optimizer: Any, step: int) -> None:
         used = [*self._used_by(optimizer)]
-        own = [(int(self._hash(tensor)), _summed(tensor)) for _, _, tensor in used]
-        given = [entry[0] for entry in self._world.share([own])]
-        for index in range(max(map(len, given))):
-            found = [entry[index] if index < len(entry) else (0, "none") for entry in given]
+        local = [(int(self._hash(tensor)), _summed(tensor)) for _, _, tensor in used]
+        reported = [entry[0] for entry in self._world.share([local])]
+        for index in range(max(map(len, reported))):
+            found = [entry[index] if index < len(entry) else (0, "none") for entry in reported]
             if len({bits for bits, _ in found}) == 1:
                 continue
             parameter, what, _ = used[min(index, len(used) - 1)]

@@ -48,12 +48,12 @@ class ErrorFeedback:
         index = bucket.index()
 
         def decompress(_: Any) -> Tensor:
-            own = came.view(size, part).to(buffer.dtype).sum(0).div_(size)
-            known, owed = self._owed_of_mean.get(index, (key, None))
-            if owed is not None and known == key:  # DDP has ordered its buckets anew after the first backward
-                own += owed
-            rounded = own.to(self._dtype)
-            self._owed_of_mean[index] = key, _finite(own - rounded)
+            mean = came.view(size, part).to(buffer.dtype).sum(0).div_(size)
+            recorded_key, owed = self._owed_of_mean.get(index, (key, None))
+            if owed is not None and recorded_key == key:  # DDP has ordered its buckets anew after the first backward
+                mean += owed
+            rounded = mean.to(self._dtype)
+            self._owed_of_mean[index] = key, _finite(mean - rounded)
             means = torch.empty_like(sent)
             dist.all_gather_single(_bytes(means), _bytes(rounded), group=self._group, async_op=True).wait()
             return buffer.copy_(means[: buffer.numel()])

@@ -41,10 +41,10 @@ class Flags:
         dtype, device = torch.float32, world.device
         if with_buckets:
             dtype, device = torch.promote_types(parameters[0].dtype, dtype), parameters[0].device
-        self._own = torch.ones(len(parameters) + _ROOM, dtype=dtype, device=device)  # what is sent
-        self._used, self._room = self._own.split([len(parameters), _ROOM])
+        self._sent = torch.ones(len(parameters) + _ROOM, dtype=dtype, device=device)  # what is sent
+        self._used, self._room = self._sent.split([len(parameters), _ROOM])
         if with_buckets:
-            self.parameter = nn.Parameter(torch.zeros_like(self._own))
+            self.parameter = nn.Parameter(torch.zeros_like(self._sent))
             self.parameter.is_of_ddp_patch = True  # type: ignore[attr-defined]  # for who looks at all tensors
 
     def send(self, loss: PendingReduction | Derived | None) -> bool:
@@ -62,19 +62,19 @@ class Flags:
             self._used.copy_(self._used.new_tensor(list(with_grad(self._parameters))))
         elif did_lack:
             self._used.fill_(1)
-        own = self._own
+        sent = self._sent
         if self.parameter is None:
-            self._total = self._world.all_reduce(own.clone())
+            self._total = self._world.all_reduce(sent.clone())
             return False
         if loss is not None and loss.is_open:
             part = loss.part
-            if part.numel() <= _ROOM and torch.promote_types(part.dtype, own.dtype) == own.dtype:
+            if part.numel() <= _ROOM and torch.promote_types(part.dtype, sent.dtype) == sent.dtype:
                 self._loss = loss, part
                 # A loss may be on another device than the parameters. DDP averages.
                 self._room[: part.numel()].copy_(part).mul_(self._world.size)
         set_grad(self.parameter, None)
         # The engine copies what somebody still holds.
-        _engine.run_backward((self.parameter,), (own,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        _engine.run_backward((self.parameter,), (sent,), False, False, (), allow_unreachable=True, accumulate_grad=True)
         self._total = grad_of(self.parameter)
         return True
 

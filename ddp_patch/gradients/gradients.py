@@ -76,12 +76,12 @@ class GradientSync:
         self._before: Any = _IDLE  # gradients when the backward began
         self._loss: Loss | None = None
 
-    def hook_outputs(self, output: Any, given: Sequence[tuple[str, Any]]) -> Any:
+    def hook_outputs(self, output: Any, inputs: Sequence[tuple[str, Any]]) -> Any:
         """Hook a forward's outputs, so that each backward reaches DDP's hook of each.
 
         Args:
             output: of the forward: batches, tensors that every rank has, losses that are not summed yet.
-            given: what came in as arguments.
+            inputs: what came in as arguments.
         """
         if not self.parameters:
             return output
@@ -90,7 +90,7 @@ class GradientSync:
             return output
         if self._touch is None:
             self._touch = touch_parameters(*self.parameters)
-        wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in given)
+        wanted = any(isinstance(leaf, Tensor) and leaf.requires_grad for _, leaf in inputs)
         return map_leaves(OutputHooks(self, self._touch, not wanted, forms).of, output)
 
     def converted(self) -> None:
@@ -113,8 +113,8 @@ class GradientSync:
             reduction: the loss that it starts from, if that was not summed yet.
             source: the node that it comes by then.
         """
-        if met := met_sparse():
-            self._part_sparse(met)
+        if encountered := met_sparse():
+            self._part_sparse(encountered)
         # Only if the backward is sure to come by this replica, on every rank.
         self._loss = reduction if reduction is not None and getattr(source, "sync", None) is self else None
         self._may_arm = may_arm and not (self.safe or self.broken or self.is_stale)
@@ -124,8 +124,8 @@ class GradientSync:
         # A script that kept gradients of an earlier step would see them change: it reads tensors, not ``.grad``.
         self._may_wait = self._before is None or self.pending
 
-    def _part_sparse(self, met: list[Tensor]) -> None:
-        late = {id(p) for p in met if id(p) in self.ids} - {id(p) for p in self.sparse}
+    def _part_sparse(self, encountered: list[Tensor]) -> None:
+        late = {id(p) for p in encountered if id(p) in self.ids} - {id(p) for p in self.sparse}
         if late:  # DDP expects a dense one; the next forward makes another
             self.sparse = [*self.sparse, *(p for p in self.parameters if id(p) in late)]
             self.parameters = [p for p in self.parameters if id(p) not in late]

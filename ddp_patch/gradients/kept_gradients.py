@@ -29,13 +29,13 @@ class KeptGradients:
         # Of DDP's buckets. Their views are ``.grad``, so that who keeps one holds no other tensor.
         self._views: list[Tensor] = []
         self._memory: list[Any] = []
-        self._own: list[int] = []  # holders that are not the script's
+        self._baseline: list[int] = []  # holders that are not the script's
         self._backwards = 0
         self.found = False
 
     def built(self) -> None:
         """Other buckets are there."""
-        self._left, self._views, self._memory, self._own, self._backwards = [], [], [], [], 0
+        self._left, self._views, self._memory, self._baseline, self._backwards = [], [], [], [], 0
 
     def ended(self, is_shared: bool) -> None:
         """A backward has ended, and the script has not seen its gradients yet.
@@ -43,16 +43,18 @@ class KeptGradients:
         Args:
             is_shared: they are in the memory of DDP's buckets.
         """
-        held = [(parameter, grad_of(parameter)) for parameter in self._parameters] if self._backwards < _SETTLED else []
+        pairs = (
+            [(parameter, grad_of(parameter)) for parameter in self._parameters] if self._backwards < _SETTLED else []
+        )
         if not is_shared:
-            self._left = [(p, weakref.ref(grad.untyped_storage())) for p, grad in held if grad is not None]
-        elif held:
+            self._left = [(p, weakref.ref(grad.untyped_storage())) for p, grad in pairs if grad is not None]
+        elif pairs:
             self._backwards += 1
-            self._views = [grad for _, grad in held if grad is not None]
-            del held
+            self._views = [grad for _, grad in pairs if grad is not None]
+            del pairs
             memory = {view.untyped_storage().data_ptr(): view.untyped_storage() for view in self._views}
             self._memory = [*memory.values()]
-            self._own = self._count()
+            self._baseline = self._count()
 
     def would_be_overwritten(self) -> bool:
         """Tell, as a backward begins, whether it writes to the memory of gradients that the script keeps."""
@@ -62,9 +64,9 @@ class KeptGradients:
                 self.found = True
         self._left = []
         # Who zeroes gradients in place overwrites them on one process too.
-        if not self._own or all(with_grad(self._parameters)):
+        if not self._baseline or all(with_grad(self._parameters)):
             return False
-        return any(now > before for now, before in zip(self._count(), self._own, strict=True))
+        return any(now > before for now, before in zip(self._count(), self._baseline, strict=True))
 
     def _count(self) -> list[int]:
         return [*map(sys.getrefcount, self._views), *(_holders(memory._cdata) for memory in self._memory)]

@@ -55,7 +55,7 @@ class LossScale:
             the ``grad_tensors`` to use.
         """
         roots = list(roots) if isinstance(roots, (list, tuple)) else [roots]
-        given = list(vectors) if isinstance(vectors, (list, tuple)) else [vectors] * len(roots)
+        grad_tensors = list(vectors) if isinstance(vectors, (list, tuple)) else [vectors] * len(roots)
         leaves = _leaves_below(roots) if inputs is None else inputs
         self._leaves = [leaf for leaf in leaves if leaf not in self._keeping]
         self._multiply(self.value)
@@ -69,7 +69,7 @@ class LossScale:
             else torch.full_like(root, self.value, requires_grad=False)
             if root.numel() == 1
             else None  # torch's own error
-            for root, vector in zip(roots, given, strict=True)
+            for root, vector in zip(roots, grad_tensors, strict=True)
         ]
 
     def end(self) -> None:
@@ -124,21 +124,21 @@ class LossScale:
 
     def before_step(self, optimizer: Any) -> None:
         """Withhold gradients that overflowed: optimizers leave out parameters without one."""
-        held = [
+        pairs = [
             (parameter, grad)
             for group in optimizer.param_groups
             for parameter in group["params"]
             if (grad := grad_of(parameter)) is not None
         ]
-        if not held or _are_finite([grad for _, grad in held]):
-            self._good_steps += bool(held)
+        if not pairs or _are_finite([grad for _, grad in pairs]):
+            self._good_steps += bool(pairs)
             if self._good_steps == _GROWTH_INTERVAL:
                 self.value, self._good_steps = self.value * 2, 0
             return
         self.value, self._good_steps = self.value / 2, 0
         self._ledger.overflows += 1
-        self._withheld = held
-        for parameter, _ in held:
+        self._withheld = pairs
+        for parameter, _ in pairs:
             set_grad(parameter, None)
 
     def after_step(self) -> None:

@@ -37,25 +37,25 @@ class NestedBackwards:
         self._scale = scale
         self._kept: weakref.WeakKeyDictionary[GradientSync, dict[int, Tensor]] = weakref.WeakKeyDictionary()
 
-    def run(self, run: Callable[..., None], roots: Any, given: dict[str, Any]) -> None:
+    def run(self, run: Callable[..., None], roots: Any, kwargs: dict[str, Any]) -> None:
         """Run one.
 
         Args:
             run: torch's own.
             roots: that it starts from.
-            given: its other arguments, by name.
+            kwargs: its other arguments, by name.
         """
         owners = {id(parameter): sync for sync in self._syncs if sync.armed for parameter in sync.parameters}
         reached = [leaf for leaf in leaves_of(roots) if leaf.requires_grad]
-        if given.get("inputs") is not None or owners.keys().isdisjoint(map(id, reached)):
-            run(roots, **given)
+        if kwargs.get("inputs") is not None or owners.keys().isdisjoint(map(id, reached)):
+            run(roots, **kwargs)
             return
         grads = torch.autograd.grad(
             roots,
             reached,
-            given.get("grad_tensors"),
-            retain_graph=given.get("retain_graph"),
-            create_graph=bool(given.get("create_graph")),
+            kwargs.get("grad_tensors"),
+            retain_graph=kwargs.get("retain_graph"),
+            create_graph=bool(kwargs.get("create_graph")),
             allow_unused=True,
         )
         for leaf, grad in zip(reached, grads, strict=True):

@@ -30,26 +30,26 @@ class OutputHooks:
             only_parameters: nothing that came in as an argument wants a gradient.
             forms: of those that want a gradient.
         """
-        held = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
-        shared = _memory_of_several(held)
+        by_id = {id(form): form for form in forms if not form.is_leaf}  # each once, and alive
+        shared = _memory_of_several(by_id)
         with torch._C.DisableTorchFunctionSubclass():  # a loss stays pending
             bases = {key: hook_output(sync, touch, only_parameters, base) for key, base in shared.items()}
             hooked = [
                 _as_in(bases, form) if _has(bases, form) else hook_output(sync, touch, only_parameters, form)
-                for form in held.values()
+                for form in by_id.values()
             ]
-            for form, node in zip(held.values(), hooked, strict=True):
+            for form, node in zip(by_id.values(), hooked, strict=True):
                 if isinstance(form, PendingTensor):
                     passed_on(form, node)
         if hooked and touch.grad_fn is not None and hooked[0].grad_fn is not None:
             # Backward visits what was made last first: it goes before the rest of this forward, so that a
             # bucket of gradients leaves as soon as it is full.
             touch.grad_fn._set_sequence_nr(hooked[0].grad_fn._sequence_nr())  # type: ignore[attr-defined]  # torch 2.13
-        for form, node in zip(held.values(), hooked, strict=True):
+        for form, node in zip(by_id.values(), hooked, strict=True):
             if node._base is None:
                 note_unhooked(node, form)
-        self._held = held
-        self._hooked = dict(zip(held, hooked, strict=True))
+        self._kept = by_id
+        self._hooked = dict(zip(by_id, hooked, strict=True))
 
     def of(self, leaf: Any) -> Any:
         """The hooked form of an output."""
@@ -58,11 +58,11 @@ class OutputHooks:
         return self._hooked.get(id(leaf), leaf)
 
 
-def _memory_of_several(held: dict[int, Tensor]) -> dict[int, Tensor]:
+def _memory_of_several(forms: dict[int, Tensor]) -> dict[int, Tensor]:
     """Give the tensors that several outputs are, or are views of: what is written to one of these, all have."""
-    if len(held) < 2:
+    if len(forms) < 2:
         return {}
-    bases = [_base_of(form) for form in held.values() if not _is_one_of_several(form)]
+    bases = [_base_of(form) for form in forms.values() if not _is_one_of_several(form)]
     keys = [id(base) for base in bases]
     return {id(base): base for base in bases if keys.count(id(base)) > 1 and not base.is_leaf}
 

@@ -84,7 +84,7 @@ class ParameterHooks:
         self._is_trained = is_trained
         self._world = world
         self._hooks: Any = WeakIdKeyDictionary()
-        self._held: Any = WeakIdKeyDictionary()  # parameter -> this rank's share, in the order of arrival
+        self._shares: Any = WeakIdKeyDictionary()  # parameter -> this rank's share, in the order of arrival
         self._accumulated: Any = WeakIdKeyDictionary()
         self.any = False  # a parameter carries or carried hooks; asked at every step, so it is kept cheap
         self.passing = False  # torch.autograd.grad is running: its results meet the hooks once they are global
@@ -143,10 +143,10 @@ class ParameterHooks:
     # --- during a backward ------------------------------------------------------------------------------------------
 
     def _on_share(self, parameter: Tensor) -> Callable[[Tensor | None], Tensor | None]:
-        held_by_itself = weakref.ref(parameter)
+        reference = weakref.ref(parameter)
 
         def on_share(grad: Tensor | None) -> Tensor | None:
-            parameter = held_by_itself()
+            parameter = reference()
             if grad is None or parameter is None:
                 return None  # that of TouchParameters: one process would not have called the hook
             if not self._hooks[parameter].before:
@@ -162,8 +162,8 @@ class ParameterHooks:
                     f"A hook on a parameter of shape {tuple(parameter.shape)} would see this rank's sparse gradient "
                     "only. Write nn.Embedding(..., sparse=False), or change p.grad after backward."
                 )
-            held, share = self._held.get(parameter), self._scale.true(grad)
-            self._held[parameter] = share if held is None else held + share
+            earlier, share = self._shares.get(parameter), self._scale.true(grad)
+            self._shares[parameter] = share if earlier is None else earlier + share
             return torch.zeros_like(grad)
 
         return on_share
@@ -182,9 +182,9 @@ class ParameterHooks:
         if not self.any:
             return
         hooked = [p for p in parameters if self._kind(p, "before")]
-        due = self._in_order(hooked, self._held)
-        held = [self._held.pop(parameter, None) for parameter in due]
-        shares = [torch.zeros_like(p) if own is None else own for p, own in zip(due, held, strict=True)]
+        due = self._in_order(hooked, self._shares)
+        popped = [self._shares.pop(parameter, None) for parameter in due]
+        shares = [torch.zeros_like(p) if share is None else share for p, share in zip(due, popped, strict=True)]
         for parameter, mean in zip(due, means_of(shares, self._world, recorded), strict=True):
             with torch.set_grad_enabled(recorded):
                 changed = self._scale.seen_by(self._hooks[parameter].on)(mean)
@@ -204,7 +204,7 @@ class ParameterHooks:
     def forget(self) -> None:
         """Drop what a failed backward left."""
         if self.any:
-            self._held.clear()
+            self._shares.clear()
             self._accumulated.clear()
 
     def _in_order(self, hooked: list[Any], arrived: Any) -> list[Any]:
@@ -212,6 +212,6 @@ class ParameterHooks:
         if not hooked:
             return []
         positions = {id(p): index for index, p in enumerate(hooked)}
-        own = [positions[id(p)] for p in arrived if id(p) in positions]
-        order = dict.fromkeys(index for given in self._world.share([own]) for index in given[0])
+        local = [positions[id(p)] for p in arrived if id(p) in positions]
+        order = dict.fromkeys(index for entry in self._world.share([local]) for index in entry[0])
         return [hooked[index] for index in order]

@@ -148,14 +148,14 @@ class Tuning:
         if not self._models:
             return
         gc.collect()  # DDP is in cycles, and a rank's garbage collector comes by when it likes
-        of_ranks = [given[0] for given in self._world.share([[model.module() is None for model in self._models]])]
+        of_ranks = [entry[0] for entry in self._world.share([[model.module() is None for model in self._models]])]
         are_gone = [all(flags) for flags in zip(*of_ranks, strict=True)]
         self._models = [model for model, is_gone in zip(self._models, are_gone, strict=True) if not is_gone]
 
     def _begin(self, model: _Model) -> bool:
         name = model.trial.next_option()
         assert name is not None
-        if name == _VIEW and any(given[0] for given in self._world.share([model.keeps])):
+        if name == _VIEW and any(entry[0] for entry in self._world.share([model.keeps])):
             self._say(model, model.trial.skip(), "False: the script keeps gradients of earlier steps")
             model.kept = None
             return False
@@ -169,8 +169,8 @@ class Tuning:
         name, values = model.trial.name, model.trial.values
         assert name is not None
         # Each rank sees what it keeps itself, as rank 0 alone may for its log.
-        given = self._world.share([model.trial.times(), model.keeps])
-        by_rank, keeps = [entry[0] for entry in given], any(entry[1] for entry in given)
+        entries = self._world.share([model.trial.times(), model.keeps])
+        by_rank, keeps = [entry[0] for entry in entries], any(entry[1] for entry in entries)
         chosen, times = model.trial.choose(by_rank, refused=name == _VIEW and keeps)
         if name == _VIEW and not chosen:
             model.kept = None
