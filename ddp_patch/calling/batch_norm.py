@@ -61,9 +61,9 @@ def batch_norm(
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance per channel over all ranks' rows, and how many values each channel has."""
-    own_mean, own_var = _own_moments(rows)
-    own_count = rows.numel() // max(1, rows.shape[1])
-    table = World.get().all_gather(torch.cat([own_mean, own_var, own_mean.new_full((1,), own_count)]))
+    local_mean, local_var = _local_moments(rows)
+    local_count = rows.numel() // max(1, rows.shape[1])
+    table = World.get().all_gather(torch.cat([local_mean, local_var, local_mean.new_full((1,), local_count)]))
     counts = table[:, -1:]
     means, variances = table[:, :-1].chunk(2, dim=1)
     count = counts.sum()
@@ -73,7 +73,7 @@ def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, var, count
 
 
-def _own_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _local_moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     if rows.device.type == "cpu":  # the pass of torch's own BatchNorm; var_mean over these takes 3 to 30 times as long
         return torch.batch_norm_update_stats(rows, None, None, 0.0)
     var, mean = torch.var_mean(rows, [0, *range(2, rows.dim())], correction=0)
@@ -95,7 +95,7 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(rows, weight, bias, mean, var, count)
         ctx.eps = eps
         # Weights of half precision beside moments in float are refused (torch 2.13).
-        scale, shift = (None if given is None else given.to(mean.dtype) for given in (weight, bias))
+        scale, shift = (None if tensor is None else tensor.to(mean.dtype) for tensor in (weight, bias))
         return F.batch_norm(rows, mean, var, scale, shift, training=False, eps=eps)
 
     @staticmethod
@@ -103,16 +103,16 @@ class _Normalise(torch.autograd.Function):
         rows, weight, bias, mean, var, count = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: gradients of gradients need every step recorded
             return (*_recorded(grads[0], rows, weight, bias, ctx.eps), None, None, None, None)
-        grad, own = grads[0].to(mean.dtype), rows.to(mean.dtype)
+        grad, cast_rows = grads[0].to(mean.dtype), rows.to(mean.dtype)
         # As in evaluation, with statistics that are given: sums over this rank's rows of gradients alone, and of
         # gradients times normalised rows.
         _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
-            grad, own, None, mean, var, None, None, False, ctx.eps, [False, True, True]
+            grad, cast_rows, None, mean, var, None, None, False, ctx.eps, [False, True, True]
         )
         both = World.get().all_reduce(torch.stack([grad_bias, grad_weight])) / count
         scale = torch.rsqrt(var + ctx.eps)
         factor = scale if weight is None else scale * weight
-        grad_rows = F.batch_norm(own, mean, var, -both[1], -both[0], training=False, eps=ctx.eps)
+        grad_rows = F.batch_norm(cast_rows, mean, var, -both[1], -both[0], training=False, eps=ctx.eps)
         grad_rows = grad_rows.add_(grad).mul_(factor.view([1, -1] + [1] * (rows.dim() - 2)))
         return (
             grad_rows.to(rows.dtype),
@@ -145,12 +145,12 @@ class _ByKernels(torch.autograd.Function):
         rows = _dense(rows)
         weight = None if weight is None else weight.contiguous()
         mean, invstd = torch.batch_norm_stats(rows, eps)
-        own_count = mean.new_full((1,), rows.numel() // rows.shape[1])
-        table = World.get().all_gather(torch.cat([mean, invstd, own_count]))
+        local_count = mean.new_full((1,), rows.numel() // rows.shape[1])
+        table = World.get().all_gather(torch.cat([mean, invstd, local_count]))
         means, invstds, counts = table.split([mean.numel(), mean.numel(), 1], dim=1)
-        given = counts.reshape(-1).to(mean.dtype if running_mean is None else running_mean.dtype)
+        flat_counts = counts.reshape(-1).to(mean.dtype if running_mean is None else running_mean.dtype)
         mean, invstd = torch.batch_norm_gather_stats_with_counts(
-            rows, means.contiguous(), invstds.contiguous(), running_mean, running_var, momentum, eps, given
+            rows, means.contiguous(), invstds.contiguous(), running_mean, running_var, momentum, eps, flat_counts
         )
         ctx.save_for_backward(rows, weight, bias, mean, invstd, counts.to(torch.int32))
         ctx.eps = eps

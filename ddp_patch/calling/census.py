@@ -40,12 +40,12 @@ class ModuleContents:
         seen: set[int] = set()
         for layer in self.layers:
             if isinstance(layer, torch.jit.ScriptModule):  # what it holds is fixed, and C++ holds it
-                own = list(layer.parameters(recurse=False))
+                parameters = list(layer.parameters(recurse=False))
             else:
-                own = [parameter for parameter in layer._parameters.values() if parameter is not None]
+                parameters = [parameter for parameter in layer._parameters.values() if parameter is not None]
                 for container in (layer._modules, layer._parameters):
                     (self._filled if container else self._empties).append(container)
-            for parameter in own:
+            for parameter in parameters:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     self.parameters.append(parameter)
@@ -86,7 +86,7 @@ class Census:
     def __init__(self) -> None:
         """Start with nothing walked."""
         # By identity: a module may have a hash of its own, which changes with what it holds (torchmetrics).
-        self._held: dict[int, ModuleContents] = {}
+        self._contents: dict[int, ModuleContents] = {}
         self._replaced = 0
 
     def noted(self, name: Any) -> None:
@@ -96,19 +96,19 @@ class Census:
 
     def of(self, module: nn.Module) -> ModuleContents:
         """Tell what a module holds now."""
-        held = self._held.get(id(module))
-        if held is None or held.replaced != self._replaced or not held.is_current():
-            held = self._held[id(module)] = ModuleContents(module, self._replaced)
-        return held
+        contents = self._contents.get(id(module))
+        if contents is None or contents.replaced != self._replaced or not contents.is_current():
+            contents = self._contents[id(module)] = ModuleContents(module, self._replaced)
+        return contents
 
     def forget(self, layers: Iterable[nn.Module]) -> None:
         """Let go of modules."""
         for layer in layers:
-            self._held.pop(id(layer), None)
+            self._contents.pop(id(layer), None)
 
     def close(self) -> None:
         """Let go of the modules."""
-        self._held.clear()
+        self._contents.clear()
 
 
 def kinds_of_slots(layer: nn.Module) -> Iterator[tuple[Any, ...]]:
@@ -119,6 +119,6 @@ def kinds_of_slots(layer: nn.Module) -> Iterator[tuple[Any, ...]]:
     for name, buffer in layer._buffers.items():
         yield name, buffer if buffer is None else buffer.dtype
     for name, parameter in layer._parameters.items():
-        known = () if parameter is None or is_lazy(parameter) else (parameter.dtype, parameter.shape)
-        yield name, type(parameter), known
+        form = () if parameter is None or is_lazy(parameter) else (parameter.dtype, parameter.shape)
+        yield name, type(parameter), form
     yield tuple(name for name, _ in layer._modules.items())  # that of a ScriptModule is no dictionary

@@ -118,19 +118,19 @@ class Compiling:
     @contextmanager
     def forward_of(self, module: nn.Module) -> Iterator[None]:
         """Surround a call of a module that computes rows, which runs compiled inside."""
-        own = vars(module)
-        if own.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
+        attributes = vars(module)
+        if attributes.get("_compiled_call_impl") is not None or isinstance(module, torch.jit.ScriptModule):
             yield
             return
         if module not in self._forwards:
             self._forwards[module] = torch.compile(_calls(type(module)), **self.how)
         # As Module.compile() has it (torch 2.13).
-        own["_compiled_call_impl"] = functools.partial(self._forwards[module], module)
+        attributes["_compiled_call_impl"] = functools.partial(self._forwards[module], module)
         try:
             with stance("default"):
                 yield
         finally:
-            del own["_compiled_call_impl"]
+            del attributes["_compiled_call_impl"]
 
 
 _FOR_MODELS = ("backend", "mode", "options", "dynamic", "recompile_limit", "isolate_recompiles")

@@ -43,32 +43,32 @@ class ArgumentRef(int):
 class Containers:
     """Those among the arguments of one call, and what they held before it."""
 
-    def __init__(self, own: tuple[Any, Any], given: tuple[Any, Any]) -> None:
+    def __init__(self, original: tuple[Any, Any], passed: tuple[Any, Any]) -> None:
         """Note what they hold.
 
         Args:
-            own: arguments of a call, as the script has them.
-            given: the same, as its forward gets them.
+            original: arguments of a call, as the script has them.
+            passed: the same, as its forward gets them.
         """
-        self._held: list[tuple[Any, Content, Any, Content]] = []
+        self._entries: list[tuple[Any, Content, Any, Content]] = []
         self._numbers: dict[int, ArgumentRef] = {}  # by the identity of what the forward gets
         self._things: list[Any] = []  # the script's own
         self._wrote = False
-        for values, theirs in ((own[0], given[0]), (own[1].values(), given[1].values())):
+        for values, theirs in ((original[0], passed[0]), (original[1].values(), passed[1].values())):
             for value, its in zip(values, theirs, strict=True):
                 if is_container(its):
                     self._note(value, its)
 
-    def _note(self, own: Any, given: Any) -> None:
-        if id(given) in self._numbers:
+    def _note(self, original: Any, passed: Any) -> None:
+        if id(passed) in self._numbers:
             return
-        self._numbers[id(given)] = ArgumentRef(len(self._things))
-        self._things.append(own)
-        if isinstance(given, Tensor) or not is_container(own):  # packed sequences
+        self._numbers[id(passed)] = ArgumentRef(len(self._things))
+        self._things.append(original)
+        if isinstance(passed, Tensor) or not is_container(original):  # packed sequences
             return
-        (items, attributes), (its_items, its_attributes) = _content(own), _content(given)
-        if not isinstance(given, tuple):
-            self._held.append((own, (items, attributes), given, (its_items, its_attributes)))
+        (items, attributes), (its_items, its_attributes) = _content(original), _content(passed)
+        if not isinstance(passed, tuple):
+            self._entries.append((original, (items, attributes), passed, (its_items, its_attributes)))
         for value, its in zip(_each(items, attributes), _each(its_items, its_attributes), strict=True):
             if isinstance(its, Tensor) or is_container(its):
                 self._note(value, its)
@@ -78,10 +78,10 @@ class Containers:
 
         What it was given is a number there: ``returned`` puts the script's own in its place.
         """
-        if not self._held:
+        if not self._entries:
             return outputs
-        held = [(place, _content(given), before) for place, (_, _, given, before) in enumerate(self._held)]
-        wrote = {place: self._numbered(now, tensors=True) for place, now, before in held if not _is(now, before)}
+        contents = [(place, _content(passed), before) for place, (_, _, passed, before) in enumerate(self._entries)]
+        wrote = {place: self._numbered(now, tensors=True) for place, now, before in contents if not _is(now, before)}
         self._wrote = bool(wrote)
         outputs = self._numbered(outputs, tensors=False)
         return (outputs, wrote) if wrote else outputs
@@ -91,38 +91,38 @@ class Containers:
             return self._numbers[id(value)]
         return map_items(lambda item: self._numbered(item, tensors), value)
 
-    def write_back(self, told: Any) -> Any:
+    def write_back(self, result: Any) -> Any:
         """Write to the script's containers what the forward wrote to its own, and give its outputs.
 
         Args:
-            told: what ``told`` gave, with batches of its rows.
+            result: what ``with_writes`` gave, with batches of its rows.
         """
-        if not self._held:
-            return told
-        told = map_leaves(lambda leaf: self._things[leaf] if type(leaf) is ArgumentRef else leaf, told)
+        if not self._entries:
+            return result
+        result = map_leaves(lambda leaf: self._things[leaf] if type(leaf) is ArgumentRef else leaf, result)
         if not self._wrote:
-            return told
-        outputs, wrote = told
+            return result
+        outputs, wrote = result
         for place, content in wrote.items():
-            _fill(self._held[place][0], content)
+            _fill(self._entries[place][0], content)
         return outputs
 
     def put_back(self) -> None:
         """Let the script's containers hold what they held before the call."""
-        for own, before, _, _ in self._held:
-            if not _is(_content(own), before):
-                _fill(own, before)
+        for original, before, _, _ in self._entries:
+            if not _is(_content(original), before):
+                _fill(original, before)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
         """Surround what is to find the script's containers as they were before the call."""
-        now = [(own, _content(own)) for own, _, _, _ in self._held]
+        now = [(original, _content(original)) for original, _, _, _ in self._entries]
         self.put_back()
         try:
             yield
         finally:
-            for own, content in now:
-                _fill(own, content)
+            for original, content in now:
+                _fill(original, content)
 
 
 def _content(container: Any) -> Content:
@@ -135,8 +135,8 @@ def _content(container: Any) -> Content:
 
 
 def _namespace(container: Any) -> dict[str, Any]:
-    held = getattr(container, "__dict__", container)
-    return {} if held is container else held  # has slots, or its items are its attributes
+    namespace = getattr(container, "__dict__", container)
+    return {} if namespace is container else namespace  # has slots, or its items are its attributes
 
 
 def _each(items: Any, attributes: dict[str, Any]) -> list[Any]:

@@ -75,8 +75,8 @@ def enter(
             return None if layout is None else Entry(call.args, call.kwargs, layout, items=count)
     if found:
         return _enter_with(found, call, batch_dims, memory, None if is_named else dim)
-    own = _own_rows(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
-    for count in (rows, own):
+    counted = _count_rows(call, batch_dims, dim or 0, is_scripts) if is_scripts or items is not None else None
+    for count in (rows, counted):
         layout = None if count is None else Layout.deal(count, dim or 0, World.get().size)
         entry = None if layout is None else _enter_plain(layout, call, batch_dims, items is not None or count != rows)
         if entry is not None:
@@ -96,13 +96,13 @@ def _enter_with(
         return Entry(call.args, call.kwargs, layout, is_of_several=True)
     is_plain = len(found) == len(call.leaves) == len(call.args) and not call.kwargs
     if is_plain and all(map(operator.is_, found, call.args)):  # model(x), in every step
-        own = list(map(to_local, found))
-        entry = Entry(tuple(own), {}, layout)
-        vars(entry)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, own, strict=True)]
+        local = list(map(to_local, found))
+        entry = Entry(tuple(local), {}, layout)
+        vars(entry)["leaves"] = [(path, rows) for (path, _), rows in zip(call.leaves, local, strict=True)]
         return entry
     if not any(isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor) for _, leaf in call.leaves):
-        known: dict[int, Any] = {}
-        return Entry(map_leaves(own_form, call.args, known), map_leaves(own_form, call.kwargs, known), layout)
+        memo: dict[int, Any] = {}
+        return Entry(map_leaves(own_form, call.args, memo), map_leaves(own_form, call.kwargs, memo), layout)
     dims = {batch._layout.dim for batch in found}
     guessed: list[tuple[str, int]] = []
     unclear: list[str] = []
@@ -114,8 +114,8 @@ def _enter_with(
             return leaf
         key = (name, leaf.dim())
         if name not in batch_dims and key in memory:
-            known = memory[key]
-            at = known if known is not None and leaf.shape[known] == layout.total else None
+            recorded = memory[key]
+            at = recorded if recorded is not None and leaf.shape[recorded] == layout.total else None
         elif name not in batch_dims and dim not in dims and (why := _unclear(name, leaf, layout.total, dims, call)):
             unclear.append(why)
             return leaf
@@ -191,7 +191,7 @@ def _enter_plain(
     return Entry(new_args, new_kwargs, layout) if clear and dealt else None
 
 
-def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
+def _count_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scripts: bool) -> int | None:
     """Tell how many rows a call on plain tensors has, by the first of them."""
     tensors = [leaf for _, leaf in call.leaves if isinstance(leaf, Tensor)]
     if any(leaf.is_nested or leaf.layout is not torch.strided for leaf in tensors):
@@ -209,10 +209,10 @@ def _own_rows(call: Call, batch_dims: Mapping[str, int | None], dim: int, is_scr
 
 
 def _cut_all(cut: Callable[[str, Any], Any], call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    known: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
 
     def cut_one(name: str, value: Any) -> Any:
-        return map_leaves(lambda leaf: cut(name, leaf), value, known)
+        return map_leaves(lambda leaf: cut(name, leaf), value, memo)
 
     names = argument_names(call.module, len(call.args))
     new_args = tuple(cut_one(name, arg) for name, arg in zip(names, call.args, strict=True))

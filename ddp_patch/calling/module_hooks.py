@@ -78,34 +78,34 @@ class HookCensus:
         parts = self._between.get(id(module))
         return nullcontext() if parts is None else parts.placed(None, None)
 
-    def inside(self, module: nn.Module, held: ModuleContents) -> bool:
+    def inside(self, module: nn.Module, contents: ModuleContents) -> bool:
         """Tell whether a module within this one, or one that calls itself, carries a hook of the script's."""
         if id(module) in self._between and id(module) in self._calls_itself:
             return True
         seen = self._clear.get(id(module))
-        if seen is not None and seen[0] is held and seen[1] == self.registered:
+        if seen is not None and seen[0] is contents and seen[1] == self.registered:
             return False
-        if self._capturing.get(id(module)) == (held, self.registered):
+        if self._capturing.get(id(module)) == (contents, self.registered):
             return is_capturing()
-        hooked = [layer for layer in held.layers if layer is not module and has_own(layer)]
+        hooked = [layer for layer in contents.layers if layer is not module and has_own(layer)]
         if not all(map(_only_captures, hooked)):
             return True  # asked again next time: handles are removed without a word
-        if not _has_legacy(held):
-            (self._capturing if hooked else self._clear)[id(module)] = held, self.registered
+        if not _has_legacy(contents):
+            (self._capturing if hooked else self._clear)[id(module)] = contents, self.registered
         return bool(hooked) and is_capturing()
 
-    def needs_whole(self, module: nn.Module, held: ModuleContents) -> bool:
+    def needs_whole(self, module: nn.Module, contents: ModuleContents) -> bool:
         """Tell whether hooks can only be right if the module computes the whole: global and legacy backward ones."""
         if _has_any_global_hook():
             return True
         seen = self._clear.get(id(module))
-        return (seen is None or seen[0] is not held or seen[1] != self.registered) and _has_legacy(held)
+        return (seen is None or seen[0] is not contents or seen[1] != self.registered) and _has_legacy(contents)
 
-    def is_new(self, module: nn.Module, held: ModuleContents) -> bool:
+    def is_new(self, module: nn.Module, contents: ModuleContents) -> bool:
         """Tell whether hooks inside a module were registered since this was last asked."""
         before = self._opened.get(id(module))
-        self._opened[id(module)] = held, self.registered
-        return before != (held, self.registered)
+        self._opened[id(module)] = contents, self.registered
+        return before != (contents, self.registered)
 
     def forget(self, layers: Iterable[nn.Module]) -> None:
         """Let go of modules."""
@@ -119,14 +119,14 @@ class HookCensus:
             each.clear()
 
 
-def _has_legacy(held: ModuleContents) -> bool:
-    return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in held.layers)
+def _has_legacy(contents: ModuleContents) -> bool:
+    return any(layer._is_full_backward_hook is False and layer._backward_hooks for layer in contents.layers)
 
 
 def has_own(module: nn.Module) -> bool:
     """Tell whether a module carries hooks of the script's own."""
-    held = vars(module)
-    hooked = [held[kind] for kind in _KINDS if held[kind]]
+    attributes = vars(module)
+    hooked = [attributes[kind] for kind in _KINDS if attributes[kind]]
     return bool(hooked) and any(not is_torchs(hook) for hooks in hooked for hook in hooks.values())
 
 

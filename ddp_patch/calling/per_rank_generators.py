@@ -137,14 +137,14 @@ class PerRankGenerators:
             self._device.set_rng_state(script[3])
 
     def _seed(self, seed: int) -> None:
-        own = rank_seed(seed, self._rank)
+        mixed = rank_seed(seed, self._rank)
         self._seeded_from = seed
-        self._torch = torch.Generator("cpu").manual_seed(own).get_state()
-        self._python = random.Random(own).getstate()
+        self._torch = torch.Generator("cpu").manual_seed(mixed).get_state()
+        self._python = random.Random(mixed).getstate()
         numpy = _numpy()
-        self._numpy = numpy and numpy.random.MT19937(own)
+        self._numpy = numpy and numpy.random.MT19937(mixed)
         if self._device:
-            self._accelerator = torch.Generator(device=torch.accelerator.current_accelerator()).manual_seed(own)
+            self._accelerator = torch.Generator(device=torch.accelerator.current_accelerator()).manual_seed(mixed)
             self._accelerator = self._accelerator.get_state()
 
 

@@ -19,12 +19,12 @@ class Recall:
     def __init__(self) -> None:
         """Start with nothing to note."""
         self._noted: list[Ran] | None = None
-        self._given: deque[Ran] | None = None
+        self._replay: deque[Ran] | None = None
 
     @property
     def is_on(self) -> bool:
         """Whether something is computed again."""
-        return self._given is not None
+        return self._replay is not None
 
     @contextmanager
     def noting(self, decisions: list[Ran]) -> Iterator[None]:
@@ -40,11 +40,11 @@ class Recall:
     @contextmanager
     def giving(self, decisions: list[Ran]) -> Iterator[None]:
         """Decide inside as was noted."""
-        before, self._given = self._given, deque(decisions)
+        before, self._replay = self._replay, deque(decisions)
         try:
             yield
         finally:
-            self._given = before
+            self._replay = before
 
     def note(self, module: nn.Module, how: CallMode) -> None:
         """Note how a call runs, before what it calls does the same."""
@@ -53,10 +53,10 @@ class Recall:
 
     def of(self, module: nn.Module) -> CallMode:
         """Tell how the call ran that is computed again now. Calls that are not looked at any more are passed over."""
-        assert self._given is not None
-        if any(of is module for of, _ in self._given):
+        assert self._replay is not None
+        if any(of is module for of, _ in self._replay):
             while True:
-                of, how = self._given.popleft()
+                of, how = self._replay.popleft()
                 if of is module:
                     return how
         return CallMode.OBSERVED

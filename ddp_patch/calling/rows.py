@@ -32,8 +32,8 @@ def whole_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             return leaf.whole()
         return full_tensor(leaf) if isinstance(leaf, BatchTensor) else leaf
 
-    known: dict[int, Any] = {}
-    return map_leaves(take, args, known), map_leaves(take, kwargs, known)
+    memo: dict[int, Any] = {}
+    return map_leaves(take, args, memo), map_leaves(take, kwargs, memo)
 
 
 def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arguments:
@@ -45,42 +45,42 @@ def first_rows(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> Arg
         part = leaf.narrow(leaf._layout.dim, 0, count)
         return full_tensor(part) if isinstance(part, BatchTensor) else part
 
-    known: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
     with torch.no_grad():
-        return map_leaves(take, args, known), map_leaves(take, kwargs, known)
+        return map_leaves(take, args, memo), map_leaves(take, kwargs, memo)
 
 
 def as_batches(args: tuple[Any, ...], kwargs: dict[str, Any], entry: Entry) -> Arguments:
     """The arguments of a call that was entered, with batches for the plain tensors that were cut."""
     pairs = zip(leaves((args, kwargs)), leaves((entry.args, entry.kwargs)), strict=True)
-    own = {id(leaf): cut for (_, leaf), (_, cut) in pairs if isinstance(leaf, Tensor)}
-    total, known = entry.layout.total, dict[int, Any]()
+    cuts = {id(leaf): cut for (_, leaf), (_, cut) in pairs if isinstance(leaf, Tensor)}
+    total, memo = entry.layout.total, dict[int, Any]()
 
     def batch(leaf: Any) -> Any:
-        cut = own.get(id(leaf))
+        cut = cuts.get(id(leaf))
         if cut is None or not isinstance(leaf, Tensor) or isinstance(leaf, BatchTensor) or cut.shape == leaf.shape:
             return leaf
         dim = next(i for i, (part, size) in enumerate(zip(cut.shape, leaf.shape, strict=True)) if part != size == total)
         return BatchTensor.from_full(leaf, entry.layout.at(dim))
 
-    return map_leaves(batch, args, known), map_leaves(batch, kwargs, known)
+    return map_leaves(batch, args, memo), map_leaves(batch, kwargs, memo)
 
 
 @contextmanager
 def writing_back(
-    args: tuple[Any, ...], kwargs: dict[str, Any], given: Arguments, wrote: list[Tensor]
+    args: tuple[Any, ...], kwargs: dict[str, Any], batches: Arguments, wrote: list[Tensor]
 ) -> Iterator[None]:
     """Surround a forward, and give the script's plain tensors what it writes to the batches that stand for them.
 
     Args:
         args: of a call.
         kwargs: of the call.
-        given: what ``as_batches`` made of them.
+        batches: what ``as_batches`` made of them.
         wrote: to note what was written to.
     """
     pairs = [
         (leaf, batch, version(leaf))
-        for (_, leaf), (_, batch) in zip(leaves((args, kwargs)), leaves(given), strict=True)
+        for (_, leaf), (_, batch) in zip(leaves((args, kwargs)), leaves(batches), strict=True)
         if isinstance(batch, BatchTensor) and isinstance(leaf, Tensor) and not isinstance(leaf, BatchTensor)
     ]
     yield
@@ -108,7 +108,7 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
     """
     layout = entry.layout
     default = RowPlacement(layout.dim)
-    own = layout.counts[World.get().rank]
+    count = layout.counts[World.get().rank]
     paths = {id(leaf): path for path, leaf in leaves(outputs)}
     made: dict[int, Any] = {}  # what comes out twice is one thing
 
@@ -126,11 +126,11 @@ def leave(module: nn.Module, outputs: Any, entry: Entry, dims: Dims, vector: boo
             return leaf
         if leaf.dim() == 0 and vector:
             return all_gather(leaf.reshape(1), Layout((1,) * len(layout.counts), 0, len(layout.counts)))
-        if place.dim < leaf.dim() and leaf.shape[place.dim] == own * place.size:
+        if place.dim < leaf.dim() and leaf.shape[place.dim] == count * place.size:
             return BatchTensor.from_local(leaf, place.of(layout))
         raise BatchError(
             f"{type(module).__name__} returned a tensor of shape {tuple(leaf.shape)} (output{path}) for "
-            f"{own} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "
+            f"{count} of {layout.total} rows, so it cannot be told which rows it belongs to. Return one entry per row "
             "from forward, and reduce over them outside."
         )
 

@@ -29,17 +29,17 @@ def redirect_calls(
         instance: whose.
         to: gets it, its author's ``__call__``, and the arguments.
     """
-    original, known = type(instance), weakref.ref(instance)
+    original, reference = type(instance), weakref.ref(instance)
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = functools.partial(original.__call__, self)
-        if self is not known():  # made by self.__class__(...)
+        if self is not reference():  # made by self.__class__(...)
             return run(*args, **kwargs)
         return to(self, run, args, kwargs)
 
     def reclass(self: Any, new: type) -> None:
         _class.__set__(self, new)
-        if self is known():
+        if self is reference():
             redirect_calls(self, to)
 
     attributes = {
@@ -71,16 +71,16 @@ def _unheard(original: type) -> Iterator[None]:
     if not isinstance(original.__init_subclass__, types.MethodType):  # object's, in C
         yield
         return
-    own = vars(original).get(_HEARS)
+    existing = vars(original).get(_HEARS)
     # It is looked for from the first base on, and a base in front of the author's would change the layout.
     type.__setattr__(original, _HEARS, classmethod(lambda cls, **_: None))
     try:
         yield
     finally:
-        if own is None:
+        if existing is None:
             type.__delattr__(original, _HEARS)
         else:
-            type.__setattr__(original, _HEARS, own)
+            type.__setattr__(original, _HEARS, existing)
 
 
 def restore(instance: Any) -> None:
