@@ -13,7 +13,7 @@ from types import FrameType
 
 from ..installed import is_installed
 
-OWN = str(Path(__file__).parent.parent)
+PACKAGE_ROOT = str(Path(__file__).parent.parent)
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(os.__file__).parent)})
 # Python's own machinery: what it writes is of this process.
 _MACHINERY = ("importlib", "multiprocessing", "concurrent", "tempfile", "linecache", "tokenize", "ctypes", "site")
@@ -50,7 +50,7 @@ def kind(frame: FrameType) -> str:
 def is_ours(frame: FrameType) -> bool:
     """Tell whether this is code of this package, or what it patches with."""
     # Methods that dataclasses make have a file of no name.
-    return frame.f_code.co_filename.startswith(OWN) or top(frame) in ("ddp_patch", "wrapt")
+    return frame.f_code.co_filename.startswith(PACKAGE_ROOT) or top(frame) in ("ddp_patch", "wrapt")
 
 
 def is_python(name: str) -> bool:

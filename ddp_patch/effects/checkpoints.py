@@ -39,7 +39,7 @@ class Checkpoints:
         self,
         what: str,
         path: Any,
-        held: Any,
+        obj: Any,
         write: Callable[[Any], None],
         write_directly: Callable[[], None],
         *,
@@ -51,7 +51,7 @@ class Checkpoints:
         Args:
             what: name of the function.
             path: of the checkpoint.
-            held: what is saved; its batches are saved whole.
+            obj: what is saved; its batches are saved whole.
             write: writes to a path, or to an object with ``write``; called on every rank, since batches that it finds
                 on the way are gathered by all of them.
             write_directly: what the function does by itself, for a target that cannot be replaced.
@@ -72,8 +72,8 @@ class Checkpoints:
             self._write(target, write, write_directly, by_name)
             return
         if self._rank_zero.note_output is not None:
-            self._rank_zero.note_output("saved", held)
-        for _, leaf in leaves(held):
+            self._rank_zero.note_output("saved", obj)
+        for _, leaf in leaves(obj):
             if isinstance(leaf, BatchTensor):
                 full_tensor(leaf)  # gathered before anything can fail on one rank alone
         self._rank_zero.barrier_call(what, lambda: None, [os.path.abspath(target)])  # nobody reads the old one any more

@@ -13,7 +13,7 @@ class Collector:
     def __init__(self) -> None:
         """Begin to listen."""
         self._thread = 0  # that collects, now
-        gc.callbacks.append(self._told)
+        gc.callbacks.append(self._on_collection)
 
     def is_at_work(self) -> bool:
         """Tell whether what this thread does now is some finalizer's, or what it calls."""
@@ -21,8 +21,8 @@ class Collector:
 
     def stop(self) -> None:
         """Listen no more."""
-        if self._told in gc.callbacks:
-            gc.callbacks.remove(self._told)
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
-    def _told(self, phase: str, info: Any) -> None:
+    def _on_collection(self, phase: str, info: Any) -> None:
         self._thread = get_ident() if phase == "start" else 0

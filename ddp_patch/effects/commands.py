@@ -36,7 +36,8 @@ class Commands:
         self._rank_zero = rank_zero
         self._ownership = ownership
         self._pids: set[int] = set()  # of commands that all ranks hold
-        self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # those that may be running
+        # Those that may be running.
+        self._running: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def call(self, what: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a command to its end, and give what it gave to every rank.
@@ -117,7 +118,7 @@ class Commands:
             vars(process).update(shown, returncode=None, stdin=None, stdout=None, stderr=None)
         vars(process)[_SHARED] = True
         self._pids.add(process.pid)
-        self._held[process.pid] = process
+        self._running[process.pid] = process
         for name in ("stdin", "stdout", "stderr"):
             if shown[name]:
                 setattr(process, name, Pipe(self._rank_zero, getattr(process, name), name, bool(shown["text_mode"])))
@@ -142,7 +143,7 @@ class Commands:
                 result = real(*args, **kwargs)
                 before = None if process.returncode is None else vars(process).pop(_BEFORE, None)
                 # Of others as well: plumbum has the last of several that are piped wait for all.
-                codes = {pid: held.returncode for pid, held in self._held.items()}
+                codes = {pid: command.returncode for pid, command in self._running.items()}
                 return result, codes, [] if before is None else self._places.changes(before)
             finally:
                 vars(process).update(pipes)
@@ -153,8 +154,8 @@ class Commands:
             if isinstance(pipe, Pipe):
                 pipe.ended()
         for pid, code in codes.items():
-            if code is not None and pid in self._held:
-                self._held.pop(pid).returncode = code
+            if code is not None and pid in self._running:
+                self._running.pop(pid).returncode = code
         self._places.follow(changes)
         return result
 
@@ -183,7 +184,7 @@ def _nothing(what: str, args: Any, kwargs: Any) -> Any:
     is_text = any(kwargs.get(name) for name in ("text", "universal_newlines", "encoding", "errors"))
     nothing = "" if is_text else b""
     pipes = kwargs.get("capture_output") or kwargs.get("stdout") == subprocess.PIPE
-    given: dict[str, Any] = {
+    results: dict[str, Any] = {
         "subprocess.run": subprocess.CompletedProcess(
             args[0] if args else kwargs.get("args"), 0, nothing if pipes else None, nothing if pipes else None
         ),
@@ -191,7 +192,7 @@ def _nothing(what: str, args: Any, kwargs: Any) -> Any:
         "subprocess.getoutput": "",
         "subprocess.getstatusoutput": (0, ""),
     }
-    return given.get(what, 0)
+    return results.get(what, 0)
 
 
 def _without_command(kwargs: dict[str, Any]) -> dict[str, Any]:

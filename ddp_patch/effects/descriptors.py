@@ -50,7 +50,7 @@ def _is(wanted: os.stat_result, process: Path, descriptor: str) -> bool:
     try:
         if not os.path.samestat(os.stat(process / "fd" / descriptor), wanted):
             return False
-        told = (process / "fdinfo" / descriptor).read_text().split()
+        fields = (process / "fdinfo" / descriptor).read_text().split()
     except OSError:  # closed meanwhile
         return False
-    return int(told[told.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return int(fields[fields.index("flags:") + 1], 8) & os.O_ACCMODE != os.O_RDONLY

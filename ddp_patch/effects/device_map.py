@@ -17,7 +17,7 @@ class DeviceMap:
         """Redirect to a device."""
         self.device = torch.device("cpu") if device.type == "cpu" else device
         self.chosen = 0  # the index that one process would be at: by default, or by the script's choice
-        self._known: dict[str | torch.device, str | torch.device] = {}
+        self._cache: dict[str | torch.device, str | torch.device] = {}
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         self._kinds = {"cuda", device.type, *([accelerator.type] if accelerator is not None else [])} - {"cpu"}
 
@@ -25,10 +25,10 @@ class DeviceMap:
         """This rank's device, for a string, a ``torch.device`` or an index that names an accelerator."""
         kind = type(place)
         if kind is torch.device or kind is str:
-            known = self._known.get(place)  # scripts name few
-            if known is None:
-                known = self._known[place] = self._redirected(place)
-            return known
+            cached = self._cache.get(place)  # scripts name few
+            if cached is None:
+                cached = self._cache[place] = self._redirected(place)
+            return cached
         return self.device if kind is int else place
 
     def choose(self, place: Any) -> None:
@@ -46,24 +46,24 @@ class DeviceMap:
         """Move the tensors of a structure to this rank's device."""
         return map_leaves(lambda leaf: leaf.to(self.device) if _is_elsewhere(leaf, self.device) else leaf, data)
 
-    def map_location(self, given: Any) -> Any:
+    def map_location(self, location: Any) -> Any:
         """The ``map_location`` of ``torch.load`` that a script would have to write on this rank.
 
         Args:
-            given: what it wrote: None, a device, a dict of devices, or a function.
+            location: what it wrote: None, a device, a dict of devices, or a function.
         """
-        if callable(given):
-            return lambda storage, place: self._placed(given(storage, place), storage, place)
-        if isinstance(given, Mapping):
-            return {**{place: self.of(target) for place, target in given.items()}, **self._rest(given)}
-        if given is None:
+        if callable(location):
+            return lambda storage, place: self._placed(location(storage, place), storage, place)
+        if isinstance(location, Mapping):
+            return {**{place: self.of(target) for place, target in location.items()}, **self._rest(location)}
+        if location is None:
             return lambda storage, place: self._placed(None, storage, place)
-        return self.of(given)
+        return self.of(location)
 
-    def _rest(self, given: Mapping[Any, Any]) -> dict[str, Any]:
+    def _rest(self, locations: Mapping[Any, Any]) -> dict[str, Any]:
         # torch leaves what is not in the dict where it was saved.
         places = ("cuda", *(f"cuda:{index}" for index in range(64)))
-        return {place: str(self.device) for place in places if place not in given}
+        return {place: str(self.device) for place in places if place not in locations}
 
     def _placed(self, result: Any, storage: Any, place: str) -> Any:
         if result is None:

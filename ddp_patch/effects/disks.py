@@ -72,8 +72,8 @@ class Disks:
         folder = os.path.dirname(path)
         if folder not in self._apart:
             with self._rank_zero.alone():
-                own = _identity(path) or _identity(folder)
-            found = [given[0] for given in self._world.share([own])]
+                local = _identity(path) or _identity(folder)
+            found = [parts[0] for parts in self._world.share([local])]
             if not any(found):
                 return False  # nothing that could tell
             self._apart[folder] = any(other != found[0] for other in found)
@@ -111,12 +111,12 @@ class Disks:
         """Tell whether this rank sees rank 0's file of that name, as far as was asked."""
         return os.path.dirname(path) not in self._unseen
 
-    def copy(self, path: str, given: Any = None) -> IO[bytes]:
+    def copy(self, path: str, name: Any = None) -> IO[bytes]:
         """Give rank 0's file as it is now; rank 0 itself, which has it, gets nothing. Every rank asks.
 
         Args:
             path: by rank 0's name.
-            given: as the script names it, for the error.
+            name: as the script names it, for the error.
 
         Raises:
             OSError: on every rank, what rank 0 gets.
@@ -127,7 +127,7 @@ class Disks:
 
             def read() -> bytes:
                 if not stream:
-                    stream.append(opened.enter_context(io.FileIO(given or path)))
+                    stream.append(opened.enter_context(io.FileIO(name or path)))
                 return stream[0].read(_CHUNK)
 
             while chunk := self._rank_zero.call("open", read, [path]):
@@ -156,16 +156,16 @@ class Disks:
         """What a file held before rank 0 opens it, where this rank does not see that. Every rank asks."""
         if self._are_one or not ("a" in mode or "r" in mode) or not self.are_apart(path):
             return None
-        held: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it
+        content: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 — the caller closes it
         with contextlib.suppress(OSError):  # rank 0 meets the error as well
             if "+" in mode:
-                held.close()
-                held = self.copy(path)
+                content.close()
+                content = self.copy(path)
             else:
-                held.truncate(self.ask("open", path, lambda: os.stat(path).st_size))
+                content.truncate(self.ask("open", path, lambda: os.stat(path).st_size))
         if not self.sees(path):
-            return held
-        held.close()
+            return content
+        content.close()
         return None
 
 

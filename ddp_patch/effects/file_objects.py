@@ -64,8 +64,8 @@ class Watched:
         def leaders() -> Any:
             try:
                 action()
-            except OSError as met:
-                self._fail(met)
+            except OSError as raised:
+                self._fail(raised)
             if self._failure is not None:
                 raise self._failure
             # Those of the system, which C code met that writes to the descriptor itself.
@@ -74,15 +74,15 @@ class Watched:
         if self._rank_zero.pending is self._failure:
             self._rank_zero.pending = None  # told now
         try:
-            met_before = self._rank_zero.call(what, leaders, [self._path])
+            earlier_error = self._rank_zero.call(what, leaders, [self._path])
         finally:
             if not self._rank_zero.is_leader:
                 action()
             if what == "close":
                 self._closed(self._path)
             self._failure = None  # told; the frames that it went through hold the file
-        if met_before is not None and error is None:  # where it was written to, on rank 0 alone
-            raise met_before
+        if earlier_error is not None and error is None:  # where it was written to, on rank 0 alone
+            raise earlier_error
 
     def ask_rank_zero(self, what: str, ask: Callable[[], int]) -> int:
         """Ask for what may differ between ranks, as the length of what was written by the clock: rank 0 says it."""

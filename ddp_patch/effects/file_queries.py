@@ -46,22 +46,22 @@ class FileQueries:
         """
         if isinstance(path, int) or not self._files.is_known or not self._rank_zero.in_lockstep():
             return real(self._files.leaders(path), *args, **options)
-        own = self._files.key("." if path is None else path)
+        key = self._files.key("." if path is None else path)
         is_elsewhere = (
             self._disks.has_changes
             and not self._ownership.asks_itself()
-            and self._disks.concerns(own, around=what != "os.chdir")
+            and self._disks.concerns(key, around=what != "os.chdir")
         )
-        is_restless = what in _LISTS and self._files.written.is_restless(own) and not self._ownership.asks_itself()
-        if not (is_elsewhere or is_restless or (what in _SIZES and self._files.written.is_unfinished(own))):
+        is_restless = what in _LISTS and self._files.written.is_restless(key) and not self._ownership.asks_itself()
+        if not (is_elsewhere or is_restless or (what in _SIZES and self._files.written.is_unfinished(key))):
             return real(self._files.leaders(path), *args, **options)
         if what == "os.chdir":
-            if not self._disks.sees(own):
+            if not self._disks.sees(key):
                 raise FileNotFoundError(errno.ENOENT, UNSEEN.format("made"), os.fspath(path))
             return real(path)
         if what == "os.scandir":
-            return Entries("." if path is None else path, self._rank_zero.call(what, lambda: listed(real, path), [own]))
-        return self._rank_zero.call(what, lambda: real(path, *args, **options), [own])
+            return Entries("." if path is None else path, self._rank_zero.call(what, lambda: listed(real, path), [key]))
+        return self._rank_zero.call(what, lambda: real(path, *args, **options), [key])
 
 
 _LISTS = ("os.listdir", "os.scandir")

@@ -65,23 +65,25 @@ class Files:
         if not self._ownership.covers(file):
             return real(file, mode, **options)
         if is_silent:
-            with before(os.path.abspath(os.fsdecode(file)), mode) as held:
-                return null_file(real, file, mode, options, held)
+            with before(os.path.abspath(os.fsdecode(file)), mode) as content:
+                return null_file(real, file, mode, options, content)
         return self._write(real, os.fspath(file), mode, options)
 
     def descriptor(self, real: Callable[..., int], path: Any, flags: int, args: Any, kwargs: Any) -> int:
         """Open a descriptor for writing, as ``os.open`` does."""
-        own = os.path.abspath(os.fsdecode(path))
+        absolute = os.path.abspath(os.fsdecode(path))
         mode = "w" if flags & os.O_TRUNC else "a" if flags & os.O_WRONLY else "r+"
-        held, name, is_twinned = self._prepare(own, mode, keeps_copy=True)  # rank 0 has not begun
+        content, name, is_twinned = self._prepare(absolute, mode, keeps_copy=True)  # rank 0 has not begun
         opened: list[int] = []
-        with held:
-            self._rank_zero.barrier_call("os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [own])
+        with content:
+            self._rank_zero.barrier_call(
+                "os.open", lambda: opened.append(real(path, flags, *args, **kwargs)), [absolute]
+            )
             if not self._rank_zero.is_leader:
                 # A file with a name: whoever locks one looks whether it was removed meanwhile.
                 with self._rank_zero.alone():
                     opened.append(os.open(name, os.O_RDWR | flags & (os.O_APPEND | os.O_TRUNC)))
-        self.goes_on(own, is_twinned=is_twinned)  # when a descriptor is closed is not told
+        self.goes_on(absolute, is_twinned=is_twinned)  # when a descriptor is closed is not told
         return opened[0]
 
     def scratch(self) -> str:
@@ -126,18 +128,18 @@ class Files:
 
     def closed(self, path: str) -> None:
         """Note that a file object was closed by all ranks."""
-        own = self.key(path)
-        self.written.ends(own)
+        key = self.key(path)
+        self.written.ends(key)
         with self._rank_zero.alone():
-            self._twins.closed(own)
+            self._twins.closed(key)
 
     def forget(self, path: Any) -> None:
         """Note that rank 0 removed a file, or put another one in its place."""
-        own = self.key(path)
-        self._disks.changed(own)
-        self.written.forget(own)
+        key = self.key(path)
+        self._disks.changed(key)
+        self.written.forget(key)
         with self._rank_zero.alone():
-            self._twins.forget(own)
+            self._twins.forget(key)
 
     @property
     def is_known(self) -> bool:
@@ -153,81 +155,81 @@ class Files:
     def _read(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
         if isinstance(file, int) or not self.is_known or not self._rank_zero.in_lockstep():
             return real(file, mode, **options)
-        own = self.key(file)
+        key = self.key(file)
         if options.get("opener") is None:
-            is_elsewhere = self._is_elsewhere(own)
-            if self.written.goes_on(own):
-                return self._follow(real, file, mode, options, own)
+            is_elsewhere = self._is_elsewhere(key)
+            if self.written.goes_on(key):
+                return self._follow(real, file, mode, options, key)
             if is_elsewhere:
-                return self._read_copy(real, file, mode, options, own)
+                return self._read_copy(real, file, mode, options, key)
         try:
             return real(self.leaders(file), mode, **options)
         except FileNotFoundError:
-            if not self.written.is_finished(own) or self._rank_zero.is_leader:
+            if not self.written.is_finished(key) or self._rank_zero.is_leader:
                 raise
         return self._disks.wait_for(file, lambda: real(self.leaders(file), mode, **options))
 
-    def _is_elsewhere(self, own: str) -> bool:
-        return self._disks.has_changes and not self._ownership.asks_itself() and self._disks.concerns(own)
+    def _is_elsewhere(self, key: str) -> bool:
+        return self._disks.has_changes and not self._ownership.asks_itself() and self._disks.concerns(key)
 
-    def _read_copy(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+    def _read_copy(self, real: Open, file: Any, mode: str, options: dict[str, Any], key: str) -> Any:
         """Read a file that rank 0 alone sees: the others get what it holds."""
-        with self._disks.copy(own, file) as copy:
-            if self._rank_zero.is_leader or self._disks.sees(own):
+        with self._disks.copy(key, file) as copy:
+            if self._rank_zero.is_leader or self._disks.sees(key):
                 return real(self.leaders(file), mode, **options)
             return real(file, mode, **{**options, "opener": lambda path, flags: os.dup(copy.fileno())})
 
-    def _follow(self, real: Open, file: Any, mode: str, options: dict[str, Any], own: str) -> Any:
+    def _follow(self, real: Open, file: Any, mode: str, options: dict[str, Any], key: str) -> Any:
         """Read a file that rank 0 may go on writing to."""
         opened: list[IO[bytes]] = []
-        self._rank_zero.call("open", lambda: opened.append(io.FileIO(file)), [own], broadcast_result=False)
+        self._rank_zero.call("open", lambda: opened.append(io.FileIO(file)), [key], broadcast_result=False)
 
         def copy() -> IO[bytes] | None:
-            is_copied = not self.written.is_twinned(own) and self._rank_zero.call("open", lambda: _size(own) <= KEPT)
-            held = self._disks.copy(own, file) if is_copied else None
-            return None if self._rank_zero.is_leader else held or self._twins.read(own)
+            is_copied = not self.written.is_twinned(key) and self._rank_zero.call("open", lambda: _size(key) <= KEPT)
+            copied = self._disks.copy(key, file) if is_copied else None
+            return None if self._rank_zero.is_leader else copied or self._twins.read(key)
 
         leaders = opened[0] if opened else None
-        return reader(real, mode, options, Followed(file, own, self._rank_zero, leaders, copy))
+        return reader(real, mode, options, Followed(file, key, self._rank_zero, leaders, copy))
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, real: Open, file: Any, mode: str, options: dict[str, Any]) -> Any:
-        own = os.path.abspath(os.fsdecode(file))
-        held, name, is_twinned = self._prepare(own, mode, keeps_copy="+" in mode)  # rank 0 has not begun
+        absolute = os.path.abspath(os.fsdecode(file))
+        content, name, is_twinned = self._prepare(absolute, mode, keeps_copy="+" in mode)  # rank 0 has not begun
         opened: list[Any] = []
-        with held:
+        with content:
             self._rank_zero.barrier_call(
-                "open", lambda: opened.append(real(file, mode, **options)), [own], broadcast_result=False
+                "open", lambda: opened.append(real(file, mode, **options)), [absolute], broadcast_result=False
             )
             if not self._rank_zero.is_leader:
                 with self._rank_zero.alone():
                     opened.append(
                         self._twins.open(real, file, mode, options, name)
                         if name
-                        else null_file(real, file, mode, options, held)
+                        else null_file(real, file, mode, options, content)
                     )
-        self.goes_on(own, is_twinned=is_twinned)
-        return in_step(opened[0], mode, options, Watched(self.closed, self._rank_zero, own))
+        self.goes_on(absolute, is_twinned=is_twinned)
+        return in_step(opened[0], mode, options, Watched(self.closed, self._rank_zero, absolute))
 
-    def _prepare(self, own: str, mode: str, *, keeps_copy: bool) -> tuple[IO[bytes], str, bool]:
+    def _prepare(self, absolute: str, mode: str, *, keeps_copy: bool) -> tuple[IO[bytes], str, bool]:
         """Look at a file before rank 0 opens it, when all have come to that line and what it wrote before is there.
 
         Returns:
             what it held, the name of this rank's copy if it has one, and whether that is as rank 0's file from now on.
         """
-        key = self.key(own)
+        key = self.key(absolute)
         goes_on = self.written.goes_on(key)
         is_current = self.written.is_twinned(key)
-        held, name = self._disks.before(key, mode), ""
+        content, name = self._disks.before(key, mode), ""
         if not self._rank_zero.is_leader:
             with self._rank_zero.alone():
                 if keeps_copy or is_current:
-                    name = self._twins.prepare(key, mode, held, is_current)
-                elif held is None:
-                    held = before(key, mode)
+                    name = self._twins.prepare(key, mode, content, is_current)
+                elif content is None:
+                    content = before(key, mode)
         is_whole = "a" not in mode or "+" in mode  # and not the size alone
-        return held or io.BytesIO(), name, is_current or (keeps_copy and is_whole and not goes_on)
+        return content or io.BytesIO(), name, is_current or (keeps_copy and is_whole and not goes_on)
 
 
 def _size(path: str) -> int:

@@ -35,7 +35,7 @@ class Followed(io.RawIOBase):
         self.name = file
         self._path = path
         self._rank_zero = rank_zero
-        self._own = leaders
+        self._file = leaders
         self._copy = copy
         self._is_copied = False
         self._at = 0
@@ -76,15 +76,15 @@ class Followed(io.RawIOBase):
         """Give a descriptor: rank 0's of the file, the others' of what they have of it by now."""
         if not self._is_copied and self._rank_zero.in_lockstep():
             self._is_copied = True
-            self._own = self._copy() or self._own
-        if self._own is None:
-            self._own = io.FileIO(self._path)
-        return self._own.fileno()
+            self._file = self._copy() or self._file
+        if self._file is None:
+            self._file = io.FileIO(self._path)
+        return self._file.fileno()
 
     def close(self) -> None:
         """Close this rank's descriptor."""
-        if self._own is not None:
-            self._own.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
 
     def _ask(self, what: str, real: Callable[[], Any]) -> Any:

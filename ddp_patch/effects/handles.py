@@ -68,8 +68,8 @@ class OthersHandle:
     OBJECT = "_objects", "_object"
 
     def __init__(self, kind: type, objects: SharedObjects) -> None:
-        held = {"_kind": kind, "_objects": objects, "_object": None}
-        for name, value in held.items():
+        attributes = {"_kind": kind, "_objects": objects, "_object": None}
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     @property  # type: ignore[misc]  # isinstance asks for it
@@ -81,7 +81,7 @@ class OthersHandle:
         """Read what all ranks get."""
         if name.startswith("__"):
             raise AttributeError(name)
-        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
+        objects, kind = (object.__getattribute__(self, attribute) for attribute in ("_objects", "_kind"))
         return objects.attribute(kind, name, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -89,7 +89,7 @@ class OthersHandle:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, on rank 0."""
-        objects, kind = (object.__getattribute__(self, own) for own in ("_objects", "_kind"))
+        objects, kind = (object.__getattribute__(self, attribute) for attribute in ("_objects", "_kind"))
         return objects.call(f"{kind.__name__}()", None, args, kwargs)
 
     def __repr__(self) -> str:
@@ -107,13 +107,13 @@ def with_operators(handle: Any, kind: Any) -> Any:
 
     def operator(name: str) -> Callable[..., Any]:
         def call(self: Any, *args: Any) -> Any:
-            objects, real = (object.__getattribute__(self, own) for own in handle.OBJECT)
+            objects, real = (object.__getattribute__(self, attribute) for attribute in handle.OBJECT)
             return objects.operate(kind, name, real, args)
 
         return call
 
     names = [f"__{name}__" for name in _OPERATORS]
-    held = {name: operator(name) for name in names if getattr(kind, name, None) is not None}
-    if "__len__" in held and "__bool__" not in held:
-        held["__bool__"] = lambda self: len(self) > 0
-    return type(handle.__name__, (handle,), held)
+    methods = {name: operator(name) for name in names if getattr(kind, name, None) is not None}
+    if "__len__" in methods and "__bool__" not in methods:
+        methods["__bool__"] = lambda self: len(self) > 0
+    return type(handle.__name__, (handle,), methods)

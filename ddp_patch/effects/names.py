@@ -25,18 +25,18 @@ class Names:
         """What rank 0 calls a path of this rank."""
         if not self._renamed or not isinstance(path, (str, bytes, os.PathLike)):
             return path
-        own = os.path.abspath(os.fsdecode(path))
+        absolute = os.path.abspath(os.fsdecode(path))
         with contextlib.suppress(OSError, ValueError):
-            self._look(own)
+            self._look(absolute)
             return path
         for name, leaders in self._renamed.items():
-            if own == name or own.startswith(name + os.sep):
-                return leaders + own[len(name) :]
+            if absolute == name or absolute.startswith(name + os.sep):
+                return leaders + absolute[len(name) :]
         return path
 
-    def rename(self, own: Sequence[str], leaders: Sequence[str]) -> None:
+    def rename(self, local: Sequence[str], leaders: Sequence[str]) -> None:
         """Note what rank 0 calls what this rank has just named."""
-        for ours, theirs in zip(own, leaders, strict=True):
+        for ours, theirs in zip(local, leaders, strict=True):
             self._renamed.pop(theirs, None)  # rank 0 has a file of that very name now
             if ours != theirs:
                 # The part that differs: runs/12:00:01 for runs/12:00:00, whatever lies in it.

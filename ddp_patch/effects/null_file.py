@@ -61,14 +61,14 @@ def before(path: str, mode: str) -> IO[bytes]:
     return copy
 
 
-def null_file(real: Open, file: Any, mode: str, options: dict[str, Any], held: IO[bytes]) -> Any:
+def null_file(real: Open, file: Any, mode: str, options: dict[str, Any], content: IO[bytes]) -> Any:
     """Make a file object that looks like rank 0's and writes to nowhere."""
     if "+" in mode or options.get("buffering", -1) == 0:
-        own = os.dup(held.fileno())
-        os.lseek(own, 0, os.SEEK_END if "a" in mode else os.SEEK_SET)
+        descriptor = os.dup(content.fileno())
+        os.lseek(descriptor, 0, os.SEEK_END if "a" in mode else os.SEEK_SET)
         # "x" asks that there be no such file, as rank 0 found.
-        return real(file, mode.replace("x", "w"), **{**options, "opener": lambda path, flags: own})
-    raw: Any = _Nowhere(file, os.fstat(held.fileno()).st_size)
+        return real(file, mode.replace("x", "w"), **{**options, "opener": lambda path, flags: descriptor})
+    raw: Any = _Nowhere(file, os.fstat(content.fileno()).st_size)
     writer = io.BufferedWriter(raw)
     if "b" in mode:
         return writer

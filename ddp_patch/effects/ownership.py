@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .callers import OWN, TRACKERS, frames, is_ours, is_python, kind, top
+from .callers import PACKAGE_ROOT, TRACKERS, frames, is_ours, is_python, kind, top
 
-_WRAPPERS = tuple(os.path.join(OWN, room, "") for room in ("patches", "effects"))  # frames of what is patched
+_WRAPPERS = tuple(os.path.join(PACKAGE_ROOT, room, "") for room in ("patches", "effects"))  # frames of what is patched
 # Trackers put themselves in front of these, to see what the script writes: on rank 0, and before its own code.
 _HOOKED = (
     *("matplotlib", "joblib", "sklearn", "xgboost", "lightgbm", "catboost", "fire", "hydra", "absl", "tensorflow"),
@@ -67,8 +67,8 @@ class Ownership:
 
     def is_temporary(self, path: Any) -> bool:
         """Tell what this process made for itself, and what lies in it."""
-        own = _absolute(path)
-        return bool(self._temporary) and any(part in self._temporary for part in (own, *above(own)))
+        absolute = _absolute(path)
+        return bool(self._temporary) and any(part in self._temporary for part in (absolute, *above(absolute)))
 
     def covers(self, *paths: Any, passing: Sequence[str] = ()) -> bool:
         """Tell whether an effect on one of these is the script's.
@@ -137,13 +137,13 @@ class Ownership:
             if self._is_caller(frame, through):
                 return None if kind(frame) == "library" and _is_for_compilers(frame) else frame
             name = frame.f_code.co_filename
-            if name.startswith(OWN) and not name.startswith(_WRAPPERS):
+            if name.startswith(PACKAGE_ROOT) and not name.startswith(_WRAPPERS):
                 return None
         return None
 
     @staticmethod
     def _is_caller(frame: FrameType, through: tuple[str, ...]) -> bool:
-        return not frame.f_code.co_filename.startswith(OWN) and top(frame) not in ("wrapt", *through)
+        return not frame.f_code.co_filename.startswith(PACKAGE_ROOT) and top(frame) not in ("wrapt", *through)
 
     def _is_left_alone(self, path: str, kind: str) -> bool:
         if self.is_temporary(path) or "__pycache__" in path:

@@ -67,10 +67,10 @@ class Pipe:
         """Give a descriptor, by which ``select`` and ``os.read`` know the pipe; another rank's leads nowhere."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        held = self.real
-        if held is None:
-            held = self._nothing = self._nothing or io.FileIO(os.devnull, "r+")
-        number = int(held.fileno())
+        file = self.real
+        if file is None:
+            file = self._nothing = self._nothing or io.FileIO(os.devnull, "r+")
+        number = int(file.fileno())
         _numbered[number] = self
         return number
 

@@ -36,7 +36,7 @@ class RankZero(Lockstep):
             world: the ranks.
         """
         super().__init__(world)
-        self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda own, leaders: None
+        self.renamed: Callable[[Sequence[str], Sequence[str]], None] = lambda local, leaders: None
         self.note_output: Callable[[str, Any], None] | None = None
         """Told how something leaves the program where all ranks are in step, and what: "saved", "written", ..."""
         self._rank_status = rank_status
@@ -133,10 +133,10 @@ class RankZero(Lockstep):
         """Come to an effect; rank 0 waits for all and looks whether it is the same one."""
         self._barriers += 1
         self._calls = 0
-        own = self._here(what, paths)
+        point = self._here(what, paths)
         if not self.is_leader:
-            told = self._world.seal.pack(f"{name} of rank {self._world.rank}", dataclasses.astuple(own))
-            self._rank_status.put(self._place_of(self._world.rank), told)
+            packed = self._world.seal.pack(f"{name} of rank {self._world.rank}", dataclasses.astuple(point))
+            self._rank_status.put(self._place_of(self._world.rank), packed)
             others = self._world.size - 1
             self._rank_status.come(f"session {self._session}", others * self._barriers, f"{name}/all")
             return
@@ -144,8 +144,8 @@ class RankZero(Lockstep):
         texts = self._rank_status.read([self._place_of(rank) for rank in range(1, self._world.size)])
         for rank, text in enumerate(texts, 1):
             other = EffectPoint(*self._read(f"{name} of rank {rank}", text))
-            if not own.is_that_of(other):
-                self._part(own.unlike(other, rank))
+            if not point.is_that_of(other):
+                self._part(point.unlike(other, rank))
         self._rank_status.drop(self._spent)
         self._spent = [f"{name}/all"]
 
@@ -177,7 +177,7 @@ class RankZero(Lockstep):
             self.raise_pending()
             with self.alone():
                 result = action()
-            told = self._world.seal.pack(name, (came, True, result if broadcast_result else None))
+            answer = self._world.seal.pack(name, (came, True, result if broadcast_result else None))
         except BaseException as error:
             form = self._world.seal.raised(name, error)
             self._tell(name, self._world.seal.pack(name, (came, False, form)))
@@ -186,19 +186,19 @@ class RankZero(Lockstep):
                 del form  # see raise_pending
                 raise
             raise form from error
-        self._tell(name, told)
+        self._tell(name, answer)
         return result
 
-    def _tell(self, name: str, told: bytes) -> None:
-        self._rank_status.put(f"{name}/answer", told)
+    def _tell(self, name: str, answer: bytes) -> None:
+        self._rank_status.put(f"{name}/answer", answer)
         self._spent.append(f"{name}/answer")
 
     def _answer(self, name: str, what: str, paths: Sequence[str], is_patient: bool) -> Any:
-        told = self._rank_status.get(f"{name}/answer", what, is_patient=is_patient)
-        came, is_good, result = self._read(name, told)
-        leaders, own = EffectPoint(*came), self._here(what, paths)
-        if not leaders.is_that_of(own):
-            self._part(leaders.unlike(own, self._world.rank))
+        packed = self._rank_status.get(f"{name}/answer", what, is_patient=is_patient)
+        came, is_good, result = self._read(name, packed)
+        leaders, local = EffectPoint(*came), self._here(what, paths)
+        if not leaders.is_that_of(local):
+            self._part(leaders.unlike(local, self._world.rank))
         if paths:
             self.renamed(paths, leaders.paths)
         if not is_good:
@@ -208,9 +208,9 @@ class RankZero(Lockstep):
                 del result  # see raise_pending
         return result
 
-    def _read(self, name: str, told: bytes) -> Any:
+    def _read(self, name: str, packed: bytes) -> Any:
         try:
-            return self._world.seal.unpack(name, told)
+            return self._world.seal.unpack(name, packed)
         except TrustError as error:
             self._rank_status.leave(str(error))  # nobody shall wait for this rank
             raise

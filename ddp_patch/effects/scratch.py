@@ -15,7 +15,7 @@ _MARK = ".ddp_patch-"
 
 def scratch_name() -> str:
     """A name for a file of this process that is about to be renamed."""
-    return f"{_own()}{_host()}"
+    return f"{_prefix()}{_host()}"
 
 
 _making: ContextVar[bool] = ContextVar("making", default=False)
@@ -28,7 +28,7 @@ def make_scratch() -> str:
         OSError: where none can be made.
     """
     sweep(Path(tempfile.gettempdir()))
-    return make_folder(prefix=f"{_own()}-", suffix=_host())
+    return make_folder(prefix=f"{_prefix()}-", suffix=_host())
 
 
 def make_folder(**named: str) -> str:
@@ -66,7 +66,7 @@ def sweep(folder: Path) -> None:
                     left.unlink(missing_ok=True)
 
 
-def _own() -> str:
+def _prefix() -> str:
     return f"{_MARK}{os.getpid()}.{_started(os.getpid())}"
 
 

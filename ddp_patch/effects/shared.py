@@ -106,37 +106,37 @@ class SharedObjects:
             inner, named = map_leaves(_theirs, (args, kwargs))
             result = real(*inner, **named)
             kept.append(result)
-            return ("argument", None) if what in self._library.giving_back else self._told(result)
+            return ("argument", None) if what in self._library.giving_back else self._encoded(result)
 
-        kind, told = self._rank_zero.call(what, act)
+        kind, answer = self._rank_zero.call(what, act)
         if kind == "argument":
             return kept[0] if kept else next(iter((*args, *kwargs.values())), None)
         if kind == "value":
-            return told
-        number, module, name = told
+            return answer
+        number, module, name = answer
         handle = self._handles.get(number)
         return self._handle(number, kept[0] if kept else _class(module, name)) if handle is None else handle
 
-    def _handle(self, number: int, held: Any) -> Any:
-        kind: Any = type(held)
+    def _handle(self, number: int, target: Any) -> Any:
+        kind: Any = type(target)
         if self._rank_zero.is_leader:
-            self._numbers[id(held)] = number
-            handle = with_operators(LeadersHandle, kind)(held, self)
+            self._numbers[id(target)] = number
+            handle = with_operators(LeadersHandle, kind)(target, self)
         else:
-            handle = with_operators(OthersHandle, held)(held, self)
+            handle = with_operators(OthersHandle, target)(target, self)
         self._handles[number] = handle
         return handle
 
-    def dropped(self, held: Any) -> AbstractContextManager[None]:
+    def dropped(self, target: Any) -> AbstractContextManager[None]:
         """Note that rank 0's script has an object no more; if it ends inside, its end is rank 0's alone."""
-        self._numbers.pop(id(held), None)
+        self._numbers.pop(id(target), None)
         return self._rank_zero.alone()
 
-    def _told(self, result: Any) -> tuple[str, Any]:
+    def _encoded(self, result: Any) -> tuple[str, Any]:
         if self._is_value(result):
             return "value", result
-        known = self._numbers.get(id(result))
-        number = next(self._count) if known is None else known
+        existing = self._numbers.get(id(result))
+        number = next(self._count) if existing is None else existing
         return "object", (number, type(result).__module__, type(result).__qualname__)
 
     def _is_value(self, result: Any) -> bool:

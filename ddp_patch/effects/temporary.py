@@ -35,27 +35,27 @@ class TemporaryPlaces:
             rank_zero: who acts for all ranks.
         """
         self._rank_zero = rank_zero
-        self._own: list[str] = []
+        self._places: list[str] = []
         self._gone: set[int] = set()  # of rank 0's
         self._large: set[int] = set()  # when they were last looked into
 
     def made(self, path: str) -> None:
         """Remember one: every rank comes here for the same one of the script's."""
-        self._own.append(os.path.abspath(path))
+        self._places.append(os.path.abspath(path))
 
-    def look(self, told: Any) -> Seen:
+    def look(self, arguments: Any) -> Seen:
         """Look at what is there on rank 0, before a command.
 
         Of large places only those are looked into that the command was told of.
 
         Args:
-            told: what the command is given: its arguments, and those of ``subprocess.Popen``.
+            arguments: of the command, and those of ``subprocess.Popen``.
         """
-        text = "\0".join(_texts([told, _here(), *os.environ.values()])) if self._own else ""
-        named = tuple(os.path.join(place, "") for place in self._own if os.path.basename(place) in text)
+        text = "\0".join(_texts([arguments, _here(), *os.environ.values()])) if self._places else ""
+        named = tuple(os.path.join(place, "") for place in self._places if os.path.basename(place) in text)
         entries: dict[tuple[int, str], Entry] = {}
         passed = set()
-        for number, place in enumerate(self._own):
+        for number, place in enumerate(self._places):
             is_named = os.path.join(place, "").startswith(named)
             if number in self._gone:
                 continue
@@ -76,12 +76,12 @@ class TemporaryPlaces:
     def changes(self, before: Seen) -> Changes:
         """Tell what a command changed on rank 0."""
         now: dict[tuple[int, str], Entry] = {}
-        for number, place in enumerate(self._own):
+        for number, place in enumerate(self._places):
             if number not in self._gone | before.passed:
                 now.update({(number, path): entry for path, entry in _entries(place)})
         changed = [key for key in now if now[key] != before.entries.get(key)]
         return [
-            (self._own[number], number, path, now.get((number, path), ()))
+            (self._places[number], number, path, now.get((number, path), ()))
             for number, path in [*changed, *(key for key in before.entries if key not in now)]
         ]
 
@@ -97,10 +97,10 @@ class TemporaryPlaces:
             with self._rank_zero.alone():
                 for place, number, path, entry in changes:
                     with contextlib.suppress(OSError):  # of another host, or gone again: whoever reads it hears of it
-                        own = self._own[number]
+                        local = self._places[number]
                         if entry[:1] == ("link",) and (entry[1] + os.sep).startswith(place + os.sep):
-                            entry = "link", own + entry[1].removeprefix(place)
-                        _apply(_within(place, path), _within(own, path), entry)
+                            entry = "link", local + entry[1].removeprefix(place)
+                        _apply(_within(place, path), _within(local, path), entry)
         self._rank_zero.barrier_call("a temporary place that a command wrote to", _nothing)  # which may go next
 
 
@@ -112,17 +112,17 @@ def _within(place: str, path: str) -> str:
     return os.path.join(place, path) if path else place
 
 
-def _texts(told: Any) -> Iterator[str]:
+def _texts(value: Any) -> Iterator[str]:
     """Give what may name a file, in what a command is told."""
-    if isinstance(told, (str, bytes, os.PathLike)):
-        yield os.fsdecode(told)
-    elif isinstance(told, dict):
-        yield from _texts([*told, *told.values()])
-    elif isinstance(told, (list, tuple, set, frozenset)):
-        for each in told:
+    if isinstance(value, (str, bytes, os.PathLike)):
+        yield os.fsdecode(value)
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
             yield from _texts(each)
-    elif hasattr(told, "fileno") or isinstance(told, int):
-        yield path_of(told) or ""
+    elif hasattr(value, "fileno") or isinstance(value, int):
+        yield path_of(value) or ""
 
 
 def _here() -> str:

@@ -44,13 +44,13 @@ class Twins:
         self._kept: dict[str, _Twin] = {}  # that of the file that was opened last at the end
         self._most, self._room = _MOST, KEPT  # copies and bytes, beyond which those that nobody holds go
 
-    def prepare(self, path: str, mode: str, held: IO[bytes] | None, is_current: bool) -> str:
+    def prepare(self, path: str, mode: str, content: IO[bytes] | None, is_current: bool) -> str:
         """Give the name of a file's copy, as the file is before rank 0 opens it.
 
         Args:
             path: of the file.
             mode: in which it is opened; where it keeps what there is, and does not read it, its size is enough.
-            held: what there is, where this rank does not see it.
+            content: what there is, where this rank does not see it.
             is_current: all that writes to the file now writes to its copy on the other ranks.
         """
         twin = self._kept.pop(path, None) or self._made()
@@ -58,7 +58,7 @@ class Twins:
         if not ("r" in mode or "a" in mode):  # emptied when it is opened
             twin.is_whole, twin.origin = True, None
         elif not (is_current and twin.is_whole):
-            self._catch_up(twin, path, mode, held)
+            self._catch_up(twin, path, mode, content)
         self._let_go()
         return twin.name
 
@@ -93,22 +93,22 @@ class Twins:
         io.FileIO(name, "x").close()
         return _Twin(name)
 
-    def _catch_up(self, twin: _Twin, path: str, mode: str, held: IO[bytes] | None) -> None:
-        origin = _identity(path) if held is None else None
+    def _catch_up(self, twin: _Twin, path: str, mode: str, content: IO[bytes] | None) -> None:
+        origin = _identity(path) if content is None else None
         if origin is not None and origin == twin.origin:  # with what this rank has changed, as rank 0's file has
             return
         twin.is_whole = "+" in mode
         with contextlib.ExitStack() as opened:
-            if held is None:
+            if content is None:
                 try:
-                    held = opened.enter_context(io.FileIO(path))
+                    content = opened.enter_context(io.FileIO(path))
                 except OSError:  # which rank 0 meets as well
-                    held = io.BytesIO()
-            twin.size = held.seek(0, os.SEEK_END)
+                    content = io.BytesIO()
+            twin.size = content.seek(0, os.SEEK_END)
             copy = opened.enter_context(io.BufferedWriter(io.FileIO(twin.name, "r+")))
             if twin.is_whole:
-                held.seek(0)
-                shutil.copyfileobj(held, copy)
+                content.seek(0)
+                shutil.copyfileobj(content, copy)
                 twin.size = copy.tell()
             copy.truncate(twin.size)  # not before: somebody may have a map of it
         # What is written in one tick of the file system's clock leaves no trace in the time.
@@ -116,14 +116,14 @@ class Twins:
         twin.origin = origin if is_old and twin.is_whole and twin.size <= KEPT else None
 
     def _let_go(self) -> None:
-        if len(self._kept) <= self._most and self._held() <= self._room:
+        if len(self._kept) <= self._most and self._total_size() <= self._room:
             return
         for path in list(self._kept)[:-1]:
             if not is_written_to(self._kept[path].name):
                 self._drop(path)
-        self._most, self._room = max(_MOST, 2 * len(self._kept)), max(KEPT, 2 * self._held())
+        self._most, self._room = max(_MOST, 2 * len(self._kept)), max(KEPT, 2 * self._total_size())
 
-    def _held(self) -> int:
+    def _total_size(self) -> int:
         return sum(twin.size for twin in self._kept.values() if twin.is_whole)
 
     def _drop(self, path: str) -> None:
