@@ -43,14 +43,18 @@ def mixed(name: str) -> Value:
 def einsum(call: ast.Call, values: Sequence[Value]) -> Value | None:
     """Tell what ``einsum("nd,md->nm", a, b)`` gives, torch's or einops'; nothing if that cannot be read."""
     texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    given = [v for a, v in zip(call.args, values, strict=True) if not isinstance(a, ast.Constant)]
+    operands = [v for a, v in zip(call.args, values, strict=True) if not isinstance(a, ast.Constant)]
     left, arrow, right = "".join(texts).replace("...", "…").partition("->")
     terms = [_names(term) for term in left.split(",")]
-    if not arrow or len(terms) != len(given) or any(v.kind not in (Kind.SAME, Kind.ROWS, Kind.COLS) for v in given):
+    if (
+        not arrow
+        or len(terms) != len(operands)
+        or any(v.kind not in (Kind.SAME, Kind.ROWS, Kind.COLS) for v in operands)
+    ):
         return None
-    if any(v.reason == STACKED for v in given):
+    if any(v.reason == STACKED for v in operands):
         return Value(Kind.ROWS, STACKED)
-    rows = {term[v.kind is Kind.COLS] for term, v in zip(terms, given, strict=True) if v.of_rows}
+    rows = {term[v.kind is Kind.COLS] for term, v in zip(terms, operands, strict=True) if v.of_rows}
     if len(rows) != 1:
         return other(IN_BATCH) if rows else None
     (name,), out = rows, _names(right)

@@ -74,11 +74,11 @@ class Bindings(Definitions):
         """List the groups whose things a name may hold: a parameter holds what each of its callers gives."""
         found = [self.root(key)]
         for root in found:
-            found += [given for given in self._given.get(root, ()) if given not in found]
+            found += [group for group in self._argument_groups.get(root, ()) if group not in found]
         return found
 
     @cached_property
-    def _given(self) -> dict[Key, list[Key]]:
+    def _argument_groups(self) -> dict[Key, list[Key]]:
         found: dict[Key, list[Key]] = {}
         for key, others in self.several.items():
             found.setdefault(self.root(key), []).extend(map(self.root, others))
@@ -153,18 +153,18 @@ class Bindings(Definitions):
             for item in node.items:
                 if item.optional_vars is not None:
                     self._assign(item.optional_vars, item.context_expr)
-        given: dict[Key, set[Key]] = {}
+        passed: dict[Key, set[Key]] = {}
         for call in self.script.calls():
             function = self.callee(call)
             if function is not None:
-                self._pass(call, function, given)
-        for key, others in given.items():
+                self._pass(call, function, passed)
+        for key, others in passed.items():
             if len({self.root(other) for other in others}) > 1:
                 self.several[key] = others
             else:
                 self.unite(key, next(iter(others)))
         self.__dict__.pop("_origins", None)
-        self.__dict__.pop("_given", None)
+        self.__dict__.pop("_argument_groups", None)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -176,8 +176,8 @@ class Bindings(Definitions):
             elif isinstance(value, ast.Call) and self.callee(value) is not None:
                 self._returned([self.key(element) for element in target.elts], self.callee(value))
             if len(values) == len(target.elts):
-                for inner, given in zip(target.elts, values, strict=True):
-                    self._assign(inner, given)
+                for inner, inner_value in zip(target.elts, values, strict=True):
+                    self._assign(inner, inner_value)
             elif isinstance(value, ast.Call):
                 for inner in target.elts:
                     self._receive(inner, value)
@@ -210,9 +210,9 @@ class Bindings(Definitions):
                 self._returned([key], function)
 
     def _receive(self, target: ast.expr, value: ast.Call) -> None:
-        known = self.callee(value) is not None or self.class_called(value) is not None
+        is_local = self.callee(value) is not None or self.class_called(value) is not None
         key = self.key(target)
-        if key is not None and not known:
+        if key is not None and not is_local:
             self._received.setdefault(key, []).append(target)
 
     def _returned(self, targets: list[Key | None], function: Function | None) -> None:
@@ -222,12 +222,12 @@ class Bindings(Definitions):
             value = node.value
             values = value.elts if isinstance(value, ast.Tuple) and len(targets) > 1 else [value]
             if len(values) == len(targets):
-                for key, given in zip(targets, values, strict=True):
-                    other = self.key(given)
+                for key, returned in zip(targets, values, strict=True):
+                    other = self.key(returned)
                     if key is not None and other is not None:
                         self.unite(key, other)
-                    elif key is not None and isinstance(given, ast.Call):
-                        self.made.setdefault(key, []).append(given)
+                    elif key is not None and isinstance(returned, ast.Call):
+                        self.made.setdefault(key, []).append(returned)
 
     def _pass(self, call: ast.Call, function: Function, found: dict[Key, set[Key]]) -> None:
         for name, value in self.arguments(call, function).items():

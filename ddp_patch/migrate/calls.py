@@ -52,7 +52,7 @@ class Calls(Iterated):
             return SAME
         values = [_of_size(self.value(a, env)) for a in node.args]
         named = {k.arg: _of_size(self.value(k.value, env)) for k in node.keywords}
-        given = [*values, *named.values()]
+        arguments = [*values, *named.values()]
         if isinstance(node.func, ast.Attribute):
             owner = _of_size(self.value(node.func.value, env))
             if owner.of_rows:
@@ -63,33 +63,33 @@ class Calls(Iterated):
             return SAME  # a text: what stands in it is looked at by itself
         if name == "next" and node.args and (over := self.loader(node.args[0])) is not None:
             return SAME if self.is_whole(over) else ROWS
-        if name in MAKING and self._is_of_a_batch(node, given):
+        if name in MAKING and self._is_of_a_batch(node, arguments):
             return ROWS
-        if name in PACKING and given and given[0].kind is Kind.ROWS:
+        if name in PACKING and arguments and arguments[0].kind is Kind.ROWS:
             return Value(Kind.ROWS, PACKED)
-        if name in SPLITTING and given and given[0].kind is Kind.ROWS:
-            return given[0]  # the others say how many
-        if name == "stack" and joined(given).kind is Kind.ROWS:
+        if name in SPLITTING and arguments and arguments[0].kind is Kind.ROWS:
+            return arguments[0]  # the others say how many
+        if name == "stack" and joined(arguments).kind is Kind.ROWS:
             dim = number(keyword(node, "dim", 1) or keyword(node, "axis"))
             return Value(Kind.ROWS, "" if dim not in (None, 0) else STACKED)
-        known = self._known(node, env, values, named)
-        if known is not None:
-            return known
-        worst = joined(given)
+        result = self._by_callee(node, env, values, named)
+        if result is not None:
+            return result
+        worst = joined(arguments)
         if not worst.of_rows or worst.kind is Kind.OTHER:
             return worst if worst.kind is Kind.OTHER else SAME
         return self._library(node, name, values, worst)
 
-    def _is_of_a_batch(self, node: ast.Call, given: list[Value]) -> bool:
+    def _is_of_a_batch(self, node: ast.Call, arguments: list[Value]) -> bool:
         """Tell whether a tensor is made with a row for each of the batch: by its size, or by the loader's constant."""
-        if any(value.kind is Kind.COUNT for value in given):
+        if any(value.kind is Kind.COUNT for value in arguments):
             return True
         inner = [e for a in node.args for e in (a.elts if isinstance(a, (ast.Tuple, ast.List)) else [a])]
         return bool(self.sizes) and any(
             isinstance(e, (ast.Name, ast.Attribute)) and dotted(e) in self.sizes for e in inner
         )
 
-    def _known(self, node: ast.Call, env: Any, values: list[Value], named: dict[Any, Value]) -> Value | None:
+    def _by_callee(self, node: ast.Call, env: Any, values: list[Value], named: dict[Any, Value]) -> Value | None:
         """Calls of losses, of the script's functions and modules, and of an optimizer's closure."""
         name = tail(node)
         rows = any(v.of_rows for v in (*values, *named.values()))
@@ -117,9 +117,9 @@ class Calls(Iterated):
         if function is None:
             return None
         arguments = self.bindings.arguments(node, function)
-        given = dict(zip(node.args, values, strict=True)) | {k.value: named[k.arg] for k in node.keywords}
-        inner = {name: given.get(argument, SAME) for name, argument in arguments.items()}
-        starred = next((given[a] for a in node.args if isinstance(a, ast.Starred)), None)
+        by_argument = dict(zip(node.args, values, strict=True)) | {k.value: named[k.arg] for k in node.keywords}
+        inner = {name: by_argument.get(argument, SAME) for name, argument in arguments.items()}
+        starred = next((by_argument[a] for a in node.args if isinstance(a, ast.Starred)), None)
         if starred is not None:
             inner = {a.arg: starred for a in function.args.args if a.arg != "self"} | inner
         return self.call_function(function, inner)
@@ -156,11 +156,11 @@ class Calls(Iterated):
         return join(owner, joined([v for v in values if v.kind in (Kind.ROWS, Kind.COLS, Kind.OTHER)]))
 
     def _reduced(self, node: ast.Call, name: str, owner: Value, dims: list[ast.expr]) -> Value:
-        given = keyword(node, "dim") or keyword(node, "axis") or (dims[0] if dims else None)
+        dim = keyword(node, "dim") or keyword(node, "axis") or (dims[0] if dims else None)
         whole = average(owner) if name == "mean" else total(owner)
-        if given is None or owner.kind not in (Kind.ROWS, Kind.COLS):
+        if dim is None or owner.kind not in (Kind.ROWS, Kind.COLS):
             return whole
-        numbers = [number(e) for e in given.elts] if isinstance(given, (ast.Tuple, ast.List)) else [number(given)]
+        numbers = [number(e) for e in dim.elts] if isinstance(dim, (ast.Tuple, ast.List)) else [number(dim)]
         if 0 not in numbers:
             return owner
         return whole if name == "sum" else other("is a mean over the rows of a batch, kept apart by column")

@@ -35,28 +35,28 @@ _PLACING = {  # what takes such a number
 class Constants(Evaluation):
     """Values of names and expressions that depend on the rank alone."""
 
-    def __init__(self, script: Script, bindings: Bindings, known: dict[str, Any], accelerators: set[str]) -> None:
+    def __init__(self, script: Script, bindings: Bindings, names: dict[str, Any], accelerators: set[str]) -> None:
         self.script, self.bindings, self.accelerators = script, bindings, accelerators
-        self.names = known  # of earlier passes too: an assignment may be gone before the last use is
+        self.names = names  # of earlier passes too: an assignment may be gone before the last use is
         self._count()
         functions = [*script.all(ast.FunctionDef, ast.AsyncFunctionDef)]
         for _ in range(3):
-            held: dict[str, list[Any]] = {}
+            assigned: dict[str, list[Any]] = {}
             ranked: set[str] = set()
             for function in functions:
-                told = self._told(function)
+                numbers = self._process_numbers(function)
                 for name in _parameters(function):
                     full = f"{self._scope(function)}:{name}"
-                    held.setdefault(full, []).append(told.get(name, UNKNOWN))
-                    ranked |= {full} if name in told else set()
-            for target, given in self._stores():
+                    assigned.setdefault(full, []).append(numbers.get(name, UNKNOWN))
+                    ranked |= {full} if name in numbers else set()
+            for target, expression in self._stores():
                 full = self._name(target)
-                held.setdefault(full, []).append(UNKNOWN if given is None else self.value(given))
-                if given is not None and not isinstance(given, ast.BinOp) and self.is_ranked(given):
+                assigned.setdefault(full, []).append(UNKNOWN if expression is None else self.value(expression))
+                if expression is not None and not isinstance(expression, ast.BinOp) and self.is_ranked(expression):
                     ranked.add(full)
             for name in ranked:  # and nothing gives it something else
-                if all(value is not UNKNOWN and value == held[name][0] for value in held[name]):
-                    self.names[name] = held[name][0]
+                if all(value is not UNKNOWN and value == assigned[name][0] for value in assigned[name]):
+                    self.names[name] = assigned[name][0]
 
     def _stores(self) -> Iterator[tuple[ast.expr, ast.expr | None]]:
         """Give what is stored to, and what it gets, if that can be said."""
@@ -85,7 +85,7 @@ class Constants(Evaluation):
         counted: list[ast.expr] = []
         for call in self.script.calls():
             where = _COUNTED.get(tail(call))
-            counted += [given] if where and (given := keyword(call, *where)) is not None else []
+            counted += [argument] if where and (argument := keyword(call, *where)) is not None else []
             if tail(call) == "init_distributed_mode" and call.args and (name := dotted(call.args[0])):
                 gpu = {} if "--gpu" in self.script.text else {f"{name}.gpu": 0}
                 self.names.update({f"{name}.distributed": False, f"{name}.rank": 0, f"{name}.world_size": 1, **gpu})
@@ -98,7 +98,7 @@ class Constants(Evaluation):
                 passed = [self.bindings.arguments(call, function).get(dotted(node)) for call in calls]
                 counted += [value for value in passed if value is not None and value not in counted]
 
-    def _told(self, function: Function) -> dict[str, Any]:
+    def _process_numbers(self, function: Function) -> dict[str, Any]:
         """Find the parameters that are numbers of processes; the rank of a matrix is none."""
         args = {*_parameters(function)}
         pair = "local_rank" in args or {"rank", "world_size"} <= args
@@ -111,17 +111,17 @@ class Constants(Evaluation):
 
     def _gets_world(self, function: Function) -> bool:
         calls = self.bindings.callers.get(function, ())
-        given = [self.bindings.arguments(call, function).get("world_size") for call in calls]
-        return bool(given) and all(v is not None and self.is_ranked(v) and self.value(v) == 1 for v in given)
+        passed = [self.bindings.arguments(call, function).get("world_size") for call in calls]
+        return bool(passed) and all(v is not None and self.is_ranked(v) and self.value(v) == 1 for v in passed)
 
     def _gets_rank(self, function: Function) -> bool:
         callers = self.bindings.callers.get(function, ())
-        given = [self.bindings.arguments(call, function).get("rank") for call in callers]
+        passed = [self.bindings.arguments(call, function).get("rank") for call in callers]
         inside = [n for n in ast.walk(function) if isinstance(n, ast.Call) and tail(n) in _PLACING]
         return (
-            any(value is not None and self.is_ranked(value) for value in given)
+            any(value is not None and self.is_ranked(value) for value in passed)
             or any(tail(c) in _STARTING and function.name in map(dotted, ast.walk(c)) for c in self.script.calls())
-            or any(dotted(n) == "rank" for call in inside for n in _own_arguments(call))
+            or any(dotted(n) == "rank" for call in inside for n in _direct_arguments(call))
         )
 
     def is_known(self, node: ast.AST) -> bool:
@@ -150,7 +150,7 @@ def _parameters(function: Function) -> list[str]:
     return [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
-def _own_arguments(call: ast.Call) -> Iterator[ast.AST]:
+def _direct_arguments(call: ast.Call) -> Iterator[ast.AST]:
     """Give what stands in the arguments of a call, but not in those of calls in it."""
     stack: list[ast.AST] = [*call.args, *(k.value for k in call.keywords)]
     while stack:

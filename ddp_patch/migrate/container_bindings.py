@@ -38,10 +38,10 @@ class ContainerBindings(Bindings):
                         self._unclear.add((function, name))
         read: set[ast.AST] = {t for n in script.all(ast.Assign) if isinstance(n.value, ast.Constant) for t in n.targets}
         for node in script.all(ast.For, ast.comprehension):
-            for inner, given in self._each(node.target, node.iter):
+            for inner, source in self._each(node.target, node.iter):
                 read.add(inner)
                 if (key := self.key(inner)) is not None:
-                    self._taken.setdefault(key, []).append(given)
+                    self._taken.setdefault(key, []).append(source)
         stored = (n for n in script.all(ast.Name, ast.Attribute) if isinstance(n.ctx, ast.Store) and n not in read)
         self._unclear.update(key for n in stored if (key := self.key(n)) is not None)
         for function in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
@@ -92,8 +92,8 @@ class ContainerBindings(Bindings):
             return [node.value]
         key = None if node is None else self.key(node)
         groups = set() if key is None else set(self.groups(key))
-        known = {self.root(each) for each in (*self._taken, *self.several)}
-        if node is None or not groups <= known or groups & set(map(self.root, self._unclear)):
+        recorded = {self.root(each) for each in (*self._taken, *self.several)}
+        if node is None or not groups <= recorded or groups & set(map(self.root, self._unclear)):
             return []
         values = self._values(node)
         found: list[object] = [value.value for value in values if isinstance(value, ast.Constant)]
@@ -138,8 +138,8 @@ class ContainerBindings(Bindings):
         elif isinstance(over, ast.Call) and name in _AROUND and over.args:
             yield from self._each(target, over.args[0])
         elif isinstance(over, ast.Call) and name == "zip" and isinstance(target, ast.Tuple):
-            for each, given in zip(target.elts, over.args, strict=False):
-                yield from self._each(each, given)
+            for each, iterable in zip(target.elts, over.args, strict=False):
+                yield from self._each(each, iterable)
         elif isinstance(over, ast.Call):
             container = over.func.value if isinstance(over.func, ast.Attribute) else None
             inner = target if name == "values" else pair[1] if name == "items" and pair else None
@@ -153,8 +153,8 @@ def _matched(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.
     if isinstance(target, ast.Tuple):
         inside = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
         if len(inside) == len(target.elts):
-            for name, given in zip(target.elts, inside, strict=True):
-                yield from _matched(name, given)
+            for name, element in zip(target.elts, inside, strict=True):
+                yield from _matched(name, element)
     else:
         yield target, value
 

@@ -19,14 +19,14 @@ class Definitions:
         self.script, self.folder = script, folder
         self.functions: dict[str, Function] = {}
         self.classes: dict[str, ast.ClassDef] = {}
-        self._own: dict[tuple[Part, str], Function | ast.ClassDef] = {}  # what each file defines
+        self._by_part: dict[tuple[Part, str], Function | ast.ClassDef] = {}  # what each file defines
         for node in script.all(ast.FunctionDef, ast.AsyncFunctionDef):
             if not isinstance(script.parents[node], ast.ClassDef):
                 self.functions.setdefault(node.name, node)
-                self._own.setdefault((script.part(node), node.name), node)
+                self._by_part.setdefault((script.part(node), node.name), node)
         for node in script.all(ast.ClassDef):
             self.classes.setdefault(node.name, node)
-            self._own.setdefault((script.part(node), node.name), node)
+            self._by_part.setdefault((script.part(node), node.name), node)
 
     def origins(self, node: ast.AST) -> list[ast.Call]:
         """List the calls whose results a name holds; Bindings does."""
@@ -34,8 +34,8 @@ class Definitions:
 
     def makers(self, node: ast.AST) -> list[ast.Call]:
         """List the calls that made what a name holds, without those of functions of this script, which only give it."""
-        given = ((call, self.callee(call)) for call in self.origins(node))
-        return [call for call, function in given if function is None or function.name == "__init__"]
+        calls = ((call, self.callee(call)) for call in self.origins(node))
+        return [call for call, function in calls if function is None or function.name == "__init__"]
 
     @cached_property
     def callers(self) -> dict[Function, list[ast.Call]]:
@@ -67,10 +67,10 @@ class Definitions:
     def _named(self, node: ast.expr) -> Function | ast.ClassDef | None:
         """Find what a name at the top of a file defines, here or in a file that is migrated with this one."""
         name, part = dotted(node), self.script.part(node)
-        if isinstance(node, ast.Name) and (part, name) in self._own:
-            return self._own[part, name]
+        if isinstance(node, ast.Name) and (part, name) in self._by_part:
+            return self._by_part[part, name]
         other, name = part.refer(name)
-        return self._own.get((other, name)) if other is not part else None
+        return self._by_part.get((other, name)) if other is not part else None
 
     def class_called(self, call: ast.Call) -> ast.ClassDef | None:
         """Find the class that a call makes an instance of."""
@@ -102,10 +102,10 @@ class Definitions:
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
         if isinstance(self.script.parents[function], ast.ClassDef) and names[:1] in (["self"], ["cls"]):
             names = names[1:]
-        given: dict[str, ast.expr] = {}
+        arguments: dict[str, ast.expr] = {}
         for name, value in zip(names, call.args, strict=False):
             if isinstance(value, ast.Starred):
                 break
-            given[name] = value
-        given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
-        return given
+            arguments[name] = value
+        arguments |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+        return arguments

@@ -54,8 +54,8 @@ class Evaluation:
     def _source(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = dotted(node)
-            if (known := self._name(node)) in self.names:
-                return self.names[known]
+            if (full := self._name(node)) in self.names:
+                return self.names[full]
             if not isinstance(node, ast.Attribute) or not name:
                 return UNKNOWN
             if node.attr == "num_processes":
@@ -66,8 +66,8 @@ class Evaluation:
                 return _CALLS[tail(node)]
             if dotted(node.func) in ("os.environ.get", "os.getenv") and node.args:
                 found = _variable(node.args[0])
-                given = self.value(node.args[1]) if len(node.args) > 1 and found is not UNKNOWN else UNKNOWN
-                return found if given is UNKNOWN else given
+                default = self.value(node.args[1]) if len(node.args) > 1 and found is not UNKNOWN else UNKNOWN
+                return found if default is UNKNOWN else default
         if isinstance(node, ast.Subscript) and dotted(node.value) == "os.environ" and isinstance(node.ctx, ast.Load):
             return _variable(node.slice)
         return UNKNOWN
@@ -81,9 +81,9 @@ class Evaluation:
 
     def value(self, node: ast.AST) -> Any:
         """Work out an expression, if the rank is all that it depends on."""
-        known = self._source(node)
-        if known is not UNKNOWN:
-            return known
+        source = self._source(node)
+        if source is not UNKNOWN:
+            return source
         match node:
             case ast.Constant():
                 return node.value

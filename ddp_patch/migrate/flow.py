@@ -185,17 +185,17 @@ class Flow(Mixing):
         name = dotted(call.func.value)
         if not name or call.func.attr not in ("append", "extend", "add_", "mul_", "div_", "update"):
             return
-        given = join_all([self.value(a, env) for a in call.args])
-        if not given.of_rows:
+        added = join_all([self.value(a, env) for a in call.args])
+        if not added.of_rows:
             return
         if call.func.attr in ("append", "extend"):
-            value = Value(join(env.get(name, SAME), given).kind, given.reason, listed=True)
+            value = Value(join(env.get(name, SAME), added).kind, added.reason, listed=True)
             env[name] = value
             self._accumulate(node, name, value)
         elif call.func.attr == "update":
-            self._accumulate(node, name, given)
+            self._accumulate(node, name, added)
         elif call.func.attr == "add_":
-            env[name] = add(env.get(name, SAME), given, zero=True)
+            env[name] = add(env.get(name, SAME), added, zero=True)
 
     def _for(self, node: ast.For, env: Env) -> None:
         iterated = self.value(node.iter, env)

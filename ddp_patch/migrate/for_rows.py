@@ -42,5 +42,5 @@ def _may_be(script: Script, call: ast.Call, function: Function, is_only: bool) -
 
 def _collating(script: Script) -> list[str]:
     """Name what loaders are given as ``collate_fn``."""
-    given = (k.value for call in script.calls() for k in call.keywords if k.arg == "collate_fn")
-    return [value.id for value in given if isinstance(value, ast.Name)]
+    functions = (k.value for call in script.calls() for k in call.keywords if k.arg == "collate_fn")
+    return [value.id for value in functions if isinstance(value, ast.Name)]

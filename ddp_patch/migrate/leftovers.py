@@ -9,7 +9,7 @@ from .bindings import Bindings
 from .script import Script
 from .taken import (
     IMPORTED,
-    OWN_LINES,
+    WRITTEN_LINES,
 )  # fmt: skip
 from .tree import dotted, lines_of, tail
 
@@ -23,12 +23,12 @@ _SAMPLER = (
 _EPOCH = "whether this sampler is one of several processes, another file says: take this out where it no longer is"
 
 
-def own_lines(text: str) -> str:
+def without_written_lines(text: str) -> str:
     """Take out what a migration wrote as comments."""
     text = re.sub(r"\n\nLaunch: [^\n]*\n(\"\"\"|''')", r"\1", text, count=1)
     lines = []
     for line in lines_of(text):
-        if not any(own in line for own in OWN_LINES):
+        if not any(written in line for written in WRITTEN_LINES):
             lines.append(line)
         elif not line.strip().startswith(("#", "Launch:", '"""Launch:')):
             lines.append(re.sub(r"  #.*", "", line))
@@ -73,7 +73,7 @@ def left(script: Script) -> None:
             script.todo(call, _EPOCH)
         if name.startswith(("dist.", "torch.distributed.", "accelerator.")) or tail(call) == "Accelerator":
             script.todo(call, _ALONE.format(name=f"{name}()"))
-    own = any(function.name == "no_sync" for function in script.all(ast.FunctionDef))
+    defines_no_sync = any(function.name == "no_sync" for function in script.all(ast.FunctionDef))
     for node in script.all(ast.Attribute):
-        if node.attr == "no_sync" and not own:
+        if node.attr == "no_sync" and not defines_no_sync:
             script.todo(node, _ALONE.format(name=script.code(node)))

@@ -11,7 +11,7 @@ from .flow import Flow
 from .script import Script
 from .tree import dotted, keyword, tail
 
-_KNOWN = {
+_LIBRARY_FUNCTIONS = {
     *("iter", "next", "enumerate", "tqdm", "trange", "len", "zip", "islice", "list", "cycle", "prepare", "print"),
     *("isinstance", "chain", "range", "type", "id", "hasattr", "getattr", "append", "dict", "tuple", "reversed"),
 }
@@ -42,14 +42,16 @@ class Loader:
     @property
     def shuffles(self) -> bool:
         """It may have another order in every epoch."""
-        given = keyword(self.call, "shuffle", 2)
-        return self.foreign or bool(self.hides) or (given is not None and getattr(given, "value", True) is not False)
+        shuffle = keyword(self.call, "shuffle", 2)
+        return (
+            self.foreign or bool(self.hides) or (shuffle is not None and getattr(shuffle, "value", True) is not False)
+        )
 
     @property
     def drop_last(self) -> ast.expr | None:
         """What the loader does with a last batch that is not full."""
-        given = keyword(self.call, "drop_last", 8) if not self.foreign else None
-        return None if isinstance(given, ast.Constant) and not given.value else given
+        argument = keyword(self.call, "drop_last", 8) if not self.foreign else None
+        return None if isinstance(argument, ast.Constant) and not argument.value else argument
 
     @property
     def pads(self) -> bool:
@@ -98,7 +100,7 @@ def find(script: Script, bindings: Bindings, flow: Flow, trains: Callable[[ast.A
 def _below(iterated: ast.expr) -> list[ast.expr]:
     """What is looped over, and what enumerate(), tqdm() and their kin are given."""
     if isinstance(iterated, ast.Call) and tail(iterated) in _ITERATED:
-        return [iterated, *(inner for given in iterated.args for inner in _below(given))]
+        return [iterated, *(inner for argument in iterated.args for inner in _below(argument))]
     return [iterated]
 
 
@@ -107,24 +109,26 @@ def is_put_away(script: Script, loader: Loader) -> bool:
     if loader.loops or loader.pulled or loader.handed or loader.comprehensions:
         return False
     names = [n for n in script.all(ast.Name) if n.id == loader.name and isinstance(n.ctx, ast.Load)]
-    held = (ast.Dict, ast.List, ast.Tuple)
+    containers = (ast.Dict, ast.List, ast.Tuple)
     around = {outer for node in (loader.call, *names) for outer in script.above(node)}
-    return any(isinstance(n, held) or (isinstance(n, ast.Assign) and _is_put(n, [*names, loader.call])) for n in around)
+    return any(
+        isinstance(n, containers) or (isinstance(n, ast.Assign) and _is_put(n, [*names, loader.call])) for n in around
+    )
 
 
-def _is_put(node: ast.Assign, given: Sequence[ast.expr]) -> bool:
-    return node.value in given and any(isinstance(target, ast.Subscript) for target in node.targets)
+def _is_put(node: ast.Assign, expressions: Sequence[ast.expr]) -> bool:
+    return node.value in expressions and any(isinstance(target, ast.Subscript) for target in node.targets)
 
 
 def _is_foreign(bindings: Bindings, call: ast.Call) -> bool:
     """Tell whether a call may run a function of another file."""
     name = tail(call)
-    return name not in _KNOWN and name not in bindings.classes and bindings.callee(call) is None
+    return name not in _LIBRARY_FUNCTIONS and name not in bindings.classes and bindings.callee(call) is None
 
 
 def _gets(flow: Flow, call: ast.Call, loader: ast.expr) -> bool:
-    given = [*call.args, *(k.value for k in call.keywords)]
-    return any(isinstance(g, (ast.Name, ast.Attribute)) and loader in flow.loader_calls(g) for g in given)
+    arguments = [*call.args, *(k.value for k in call.keywords)]
+    return any(isinstance(g, (ast.Name, ast.Attribute)) and loader in flow.loader_calls(g) for g in arguments)
 
 
 def _is_stream(bindings: Bindings, dataset: ast.expr | None) -> bool:
@@ -139,10 +143,10 @@ def _is_stream(bindings: Bindings, dataset: ast.expr | None) -> bool:
 def _starred(script: Script, call: ast.Call) -> tuple[str, list[ast.expr]]:
     """Look into the dictionaries that a call takes by ``**``: which one hides something, and the batch sizes."""
     hides, sizes = "", []
-    for given in call.keywords:
-        if given.arg is not None:
+    for argument in call.keywords:
+        if argument.arg is not None:
             continue
-        name = dotted(given.value)
+        name = dotted(argument.value)
         values = [n.value for n in script.all(ast.Assign) if name and name in [dotted(t) for t in n.targets]]
         keys: set[str] = set()
         for inner in (n for value in values for n in _either(value)):
@@ -155,7 +159,7 @@ def _starred(script: Script, call: ast.Call) -> tuple[str, list[ast.expr]]:
             for c in script.calls()
         )
         if updated or not keys or keys & {"*", "shuffle", "sampler", "batch_sampler"}:
-            hides = hides or script.code(given.value)
+            hides = hides or script.code(argument.value)
         sizes += [size for value in values for size in _named(value, "batch_size")]
     return hides, sizes
 
@@ -164,14 +168,14 @@ def _either(value: ast.expr) -> list[ast.expr]:
     return [*_either(value.body), *_either(value.orelse)] if isinstance(value, ast.IfExp) else [value]
 
 
-def own_sampler(script: Script, call: ast.Call) -> ast.expr | None:
+def explicit_sampler(script: Script, call: ast.Call) -> ast.expr | None:
     """Find the sampler that a loader is given, unless that is None."""
-    given = keyword(call, "sampler")
-    if given is None or (isinstance(given, ast.Constant) and given.value is None):
+    sampler = keyword(call, "sampler")
+    if sampler is None or (isinstance(sampler, ast.Constant) and sampler.value is None):
         return None
-    name = dotted(given)
+    name = dotted(sampler)
     bound = [n.value for n in script.all(ast.Assign) if name and name in [dotted(t) for t in n.targets]]
-    return None if bound and all(isinstance(v, ast.Constant) and v.value is None for v in bound) else given
+    return None if bound and all(isinstance(v, ast.Constant) and v.value is None for v in bound) else sampler
 
 
 def _named(value: ast.expr, name: str) -> list[ast.expr]:

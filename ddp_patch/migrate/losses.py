@@ -37,12 +37,12 @@ def of_call(call: ast.Call) -> Value:
         return other("has a reduction that only a run can tell")
     if name in _WEIGHED:
         position = 0 if name[0].isupper() else 2
-        if _is_given(keyword(call, "weight", position)):
+        if _is_set(keyword(call, "weight", position)):
             return other(WEIGHTED)
-        if _is_given(keyword(call, "ignore_index")):
+        if _is_set(keyword(call, "ignore_index")):
             return other("is a mean over the tokens that are not ignored, and each rank has another number of them")
     return MEAN
 
 
-def _is_given(node: ast.expr | None) -> bool:
+def _is_set(node: ast.expr | None) -> bool:
     return node is not None and not (isinstance(node, ast.Constant) and node.value is None)

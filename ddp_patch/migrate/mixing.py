@@ -33,7 +33,7 @@ class Mixing(Expressions):
         found = super()._call(node, env)
         if self._trains_on_rows():
             if self._is_of_batch(node, found):
-                self.whole_calls[node] = [a for a in _given(node) if self.kind(a).of_rows]
+                self.whole_calls[node] = [a for a in _arguments(node) if self.kind(a).of_rows]
                 return Value(Kind.SAME, WHOLE)
             self.whole_calls.pop(node, None)
         return found
@@ -48,14 +48,14 @@ class Mixing(Expressions):
             found.reason.startswith("is worked out by") and found.reason.endswith(ELSEWHERE)
         )
         keeps = isinstance(self.script.parents[node], ast.Expr) and self.bindings.is_local(node.func)
-        given = [value for a in _given(node) if (value := self.kind(a)).of_rows]
+        row_values = [value for a in _arguments(node) if (value := self.kind(a)).of_rows]
         if isinstance(node.func, ast.Attribute) and self._is_trained(node.func.value):
             return False  # a method of a model: it goes past DDP's forward
         made = "".join(map(tail, self.bindings.origins(node.func))).lower()
         if self._is_trained(node.func) and "loss" not in made and not found.reason.endswith(ELSEWHERE):
             return False  # all ranks would compute all of a model, where one of its losses is little
-        plain = all(v.kind is Kind.ROWS and v.reason in ("", SORTED) for v in given)
-        if not (given and plain and ((found.kind is Kind.OTHER and mixes) or keeps)):
+        plain = all(v.kind is Kind.ROWS and v.reason in ("", SORTED) for v in row_values)
+        if not (row_values and plain and ((found.kind is Kind.OTHER and mixes) or keeps)):
             return False
         loop = self._loops[-1]
         inside = (n for n in self.script.above(node) if isinstance(n, (ast.If, ast.While, ast.IfExp)))
@@ -65,5 +65,5 @@ class Mixing(Expressions):
         return any(self.bindings.holds(node, group) for group in self._trained)
 
 
-def _given(call: ast.Call) -> list[ast.expr]:
+def _arguments(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(k.value for k in call.keywords)]

@@ -76,7 +76,7 @@ def parts_of(lines: list[bytes], tree: ast.Module) -> list[Part]:
         for alias, path, name in imports(part.body, part.path):
             if (other := by_path.get(path)) is not None:
                 names = _tops(other) if name == "*" else {alias: name}
-                part.imports |= {known: (other, real) for known, real in names.items()}
+                part.imports |= {local: (other, real) for local, real in names.items()}
     return found
 
 

@@ -31,7 +31,7 @@ class Paths:
         key = self._bindings.key(name)
         if key is None:
             return []
-        return self._values.get(key, []) + [value for call, value in self._given.get(key, []) if call is not name]
+        return self._values.get(key, []) + [value for call, value in self._passed.get(key, []) if call is not name]
 
     @cached_property
     def _values(self) -> dict[Key, list[ast.expr]]:
@@ -44,14 +44,14 @@ class Paths:
         return found
 
     @cached_property
-    def _given(self) -> dict[Key, list[tuple[ast.Call, ast.expr]]]:
+    def _passed(self) -> dict[Key, list[tuple[ast.Call, ast.expr]]]:
         found: dict[Key, list[tuple[ast.Call, ast.expr]]] = {}
         for call in self._script.calls():
             function = self._bindings.callee(call)
             if function is None:
                 continue
-            given = {**_defaults(function), **self._bindings.arguments(call, function)}
-            for name, value in given.items():
+            arguments = {**_defaults(function), **self._bindings.arguments(call, function)}
+            for name, value in arguments.items():
                 found.setdefault((function, name), []).append((call, value))
         return found
 
@@ -63,11 +63,11 @@ class Paths:
         name = dotted(node)
         if name and isinstance(node, ast.expr):
             values = self.assigned(node) if depth else []
-            known = [reading for value in values[:_MOST] for reading in self._readings(value, depth - 1)]
-            known = [reading for reading in dict.fromkeys(known) if reading != _NOTHING]
+            readings = [reading for value in values[:_MOST] for reading in self._readings(value, depth - 1)]
+            readings = [reading for reading in dict.fromkeys(readings) if reading != _NOTHING]
             # `args.cache` is one thing under every name of `args`.
             itself = node.attr if isinstance(node, ast.Attribute) else self._bindings.group(node)
-            return known[:_MOST] or [(frozenset(), frozenset({itself or name}))]
+            return readings[:_MOST] or [(frozenset(), frozenset({itself or name}))]
         children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Call):
             children = [*node.args, *(k.value for k in node.keywords)]

@@ -8,9 +8,9 @@ import re
 from . import plain_notes
 from .bindings import Key
 from .dialects import DDP
-from .leftovers import left, own_lines, unused
+from .leftovers import left, unused, without_written_lines
 from .plain_expressions import Expressions
-from .plain_pass import Known
+from .plain_pass import PassState
 from .plain_statements import Statements
 from .script import MARK, Script, Todo
 from .taken import (
@@ -43,33 +43,33 @@ def calls_one_of(text: str, names: set[str]) -> bool:
     if not any(name in text for name in names):
         return False
     nodes = list(ast.walk(ast.parse(text)))
-    known = names | {a.asname for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.name in names}
-    known |= {dotted(t) for n in nodes if isinstance(n, ast.Assign) and tail(n.value) in names for t in n.targets}
+    aliases = names | {a.asname for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.name in names}
+    aliases |= {dotted(t) for n in nodes if isinstance(n, ast.Assign) and tail(n.value) in names for t in n.targets}
     calls = [n for n in nodes if isinstance(n, ast.Call) and tail(n) not in ("isinstance", "issubclass")]
-    return any(tail(inner) in known for call in calls for inner in (call.func, *call.args))
+    return any(tail(inner) in aliases for call in calls for inner in (call.func, *call.args))
 
 
 def plain(text: str) -> tuple[str, list[Todo]]:
     """Give the script that one process runs, and what a person has to decide."""
     text = _ENDING.sub("", text)
     text = re.sub(rf"^[ \t]*{re.escape(MARK)}.*\n", "", text, flags=re.MULTILINE)
-    known = Known()
-    noted = _Pass(Script(text), known)
+    state = PassState()
+    noted = _Pass(Script(text), state)
     plain_notes.apply(noted)
     text, todos = noted.script.result(), noted.script.todos
     for names in (_unwrapped, _renamed):
-        first = _Pass(Script(text), known)
+        first = _Pass(Script(text), state)
         first.script.substitute(names(first))
         text = first.script.result()
     for _ in range(_PASSES):
         script = Script(text)
-        _Pass(script, known).run()
+        _Pass(script, state).run()
         todos += script.todos
         changed = script.result()
         if changed == text:
             break
         text = changed
-    text = own_lines(text)
+    text = without_written_lines(text)
     text = re.sub(r"^ddp_device = .*\n", "", text, flags=re.MULTILINE) if text.count("ddp_device") == 1 else text
     script = Script(text)
     unused(script)
@@ -99,15 +99,15 @@ class _Pass(Statements, Expressions):
         return any(isinstance(n, ast.JoinedStr) for n in self.script.above(node))
 
 
-def _unwrapped(known: _Pass) -> dict[ast.AST, str]:
+def _unwrapped(scan: _Pass) -> dict[ast.AST, str]:
     """Find what is called ``.module`` of a wrapped model, or of what nobody here knows, and not of another thing."""
-    script, bindings = known.script, known.bindings
+    script, bindings = scan.script, scan.bindings
     if any(tail(call) == "DataParallel" for call in script.calls()):
         return {}
     groups = [
         bindings.group(inner)
         for node in script.all(ast.Assign)
-        if any(map(known.wraps, ast.walk(node.value)))
+        if any(map(scan.wraps, ast.walk(node.value)))
         for target in node.targets
         for inner in (target.elts if isinstance(target, ast.Tuple) else [target])
     ]
@@ -122,35 +122,35 @@ def _unwrapped(known: _Pass) -> dict[ast.AST, str]:
         if name in others or (name.split(".")[0] in others and not name.startswith("self.")):
             continue
         made = bindings.origins(owner)
-        held = any(group is not None and bindings.holds(owner, group) for group in groups)
-        if held or not made or any(map(known.wraps, made)):
+        is_wrapped = any(group is not None and bindings.holds(owner, group) for group in groups)
+        if is_wrapped or not made or any(map(scan.wraps, made)):
             found[node] = script.code(owner)
     return found
 
 
-def _renamed(known: _Pass) -> dict[ast.AST, str]:
+def _renamed(scan: _Pass) -> dict[ast.AST, str]:
     """Call a wrapped model by the model's name, ``ddp_model = DistributedDataParallel(model)``, if it is no other."""
-    script, key = known.script, known.bindings.key
-    given: dict[Key, ast.Name] = {}
+    script, key = scan.script, scan.bindings.key
+    models: dict[Key, ast.Name] = {}
     for node in script.all(ast.Assign):
         target, value = node.targets[0], node.value
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        if isinstance(value, ast.Call) and known.wraps(value):
+        if isinstance(value, ast.Call) and scan.wraps(value):
             for inner, model in zip(targets, value.args, strict=False):
                 of, to = key(inner), key(model)
                 if isinstance(inner, ast.Name) and isinstance(model, ast.Name) and of and to and of[0] is to[0]:
-                    given[of] = model
+                    models[of] = model
     found: dict[ast.AST, str] = {}
-    for wrapped, model in given.items():
+    for wrapped, model in models.items():
         names = [n for n in script.all(ast.Name) if n.id == wrapped[1] and key(n) == wrapped]
-        if wrapped[1] != model.id and _is_alone(known, wrapped, model, names):
+        if wrapped[1] != model.id and _is_alone(scan, wrapped, model, names):
             found |= dict.fromkeys(names, model.id)
     return found
 
 
-def _is_alone(known: _Pass, wrapped: Key, model: ast.Name, names: list[ast.Name]) -> bool:
+def _is_alone(scan: _Pass, wrapped: Key, model: ast.Name, names: list[ast.Name]) -> bool:
     """Tell whether a name always holds the (wrapped) model, and the model's own name holds that too."""
-    script, key = known.script, known.bindings.key
+    script, key = scan.script, scan.bindings.key
     hidden = {a.arg for n in script.all(ast.Lambda) for a in n.args.args}
     hidden |= {name for n in script.all(ast.Global, ast.Nonlocal) for name in n.names}
     of = key(model)
@@ -164,7 +164,7 @@ def _is_alone(known: _Pass, wrapped: Key, model: ast.Name, names: list[ast.Name]
         if isinstance(statement, ast.Tuple):
             statement = script.parents[statement]
         value = statement.value if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
-        if value is not None and known.wraps(value) and any(key(a) == of for a in value.args):  # type: ignore[attr-defined]
+        if value is not None and scan.wraps(value) and any(key(a) == of for a in value.args):  # type: ignore[attr-defined]
             wraps.append(node.lineno)
         elif value is None or key(value) != of:
             return False

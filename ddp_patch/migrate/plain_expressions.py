@@ -7,8 +7,8 @@ import ast
 from .evaluation import UNKNOWN
 from .samplers import Samplers
 from .taken import (
-    GIVEN,
     WRAPPERS,
+    WRITTEN_KEYWORDS,
 )  # fmt: skip
 from .tree import dotted, keyword, tail
 
@@ -39,7 +39,7 @@ class Expressions(Samplers):
             if isinstance(first, ast.Constant) and str(first.value).startswith("cuda:"):
                 script.replace(node, '"cuda"')
             else:
-                script.substitute(self._told(node))
+                script.substitute(self._rank_values(node))
         elif isinstance(node, ast.IfExp) and self.is_no_sync(node):
             script.replace(node, script.code(node.orelse if tail(node.body) == "no_sync" else node.body))
         elif isinstance(node, ast.IfExp) and self.constants.is_ranked(node.test):
@@ -57,15 +57,15 @@ class Expressions(Samplers):
         if isinstance(node, (ast.Name, ast.Attribute, ast.Compare, ast.BoolOp, ast.Call, ast.Subscript, ast.UnaryOp)):
             self._constant(node)
 
-    def _told(self, string: ast.JoinedStr) -> dict[ast.AST, str]:
+    def _rank_values(self, string: ast.JoinedStr) -> dict[ast.AST, str]:
         """Find what an f-string says of ranks, the largest expressions first."""
-        told: dict[ast.AST, str] = {}
+        replacements: dict[ast.AST, str] = {}
         for node in ast.walk(string):
             if isinstance(node, ast.BinOp) and self.constants.is_ranked(node.right):
                 one = isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) and self.constants.value(node.right) == 1
                 none = isinstance(node.op, (ast.Add, ast.Sub)) and self.constants.value(node.right) == 0
                 if one or none:
-                    told[node] = self.script.operand(node.left, node)
+                    replacements[node] = self.script.operand(node.left, node)
         for node in ast.walk(string):
             value = self.constants.value(node)
             if (
@@ -73,8 +73,8 @@ class Expressions(Samplers):
                 and value is not UNKNOWN
                 and self.constants.is_ranked(node)
             ):
-                told[node] = repr(value)
-        return told
+                replacements[node] = repr(value)
+        return replacements
 
     def _constant(self, node: ast.expr) -> None:
         if self.script.is_replaced(node) or not self.constants.is_ranked(node):
@@ -107,8 +107,8 @@ class Expressions(Samplers):
         if name in WRAPPERS and node.args:
             script.replace(node, script.operand(node.args[0], node))
         elif self.gives_back(node) and node.args:
-            given = node.args[:1] if name in ("reduce", "unwrap_model") else node.args
-            script.replace(node, ", ".join(script.operand(a, node) for a in given))
+            arguments = node.args[:1] if name in ("reduce", "unwrap_model") else node.args
+            script.replace(node, ", ".join(script.operand(a, node) for a in arguments))
         elif name == "backward" and owner in self.accelerators and node.args:
             loss = script.code(node.args[0])
             loss = f"({loss})" if isinstance(node.args[0], (ast.BinOp, ast.IfExp)) else loss
@@ -121,8 +121,10 @@ class Expressions(Samplers):
         elif name in ("rows_of", "batches_of") and node.args:
             loader = script.code(node.args[0])
             script.replace(node, f"len({loader}.dataset)" if name == "rows_of" else f"len({loader})")
-        elif own := [k for k in node.keywords if k.arg in GIVEN and tail(k.value) == GIVEN[k.arg]]:
-            self._drop(node, own[0])
+        elif written := [
+            k for k in node.keywords if k.arg in WRITTEN_KEYWORDS and tail(k.value) == WRITTEN_KEYWORDS[k.arg]
+        ]:
+            self._drop(node, written[0])
         elif name == "DataLoader":
             self._loader(node)
         elif name == "device" and len(node.args) == 2 and self.constants.is_ranked(node.args[1]):
@@ -144,29 +146,29 @@ class Expressions(Samplers):
     def _loader(self, node: ast.Call) -> None:
         """Let the loader shuffle again, and take all rows."""
         script = self.script
-        given = next((k for k in node.keywords if k.arg == "sampler"), None)
-        if given is None:
+        sampler = next((k for k in node.keywords if k.arg == "sampler"), None)
+        if sampler is None:
             return
-        value = given.value
+        value = sampler.value
         shuffle = next((k for k in node.keywords if k.arg == "shuffle"), None)
         if code := self.order(node, value):
             size = keyword(node, "batch_size", 1)
             if size is not None and not self._is_shared(size):
                 script.todo(node, _PER_RANK)
-            script.replace(given, f"shuffle={code}")
+            script.replace(sampler, f"shuffle={code}")
             if shuffle is not None:
                 self._drop(node, shuffle)
         elif isinstance(value, ast.Call) and tail(value) == "range" and self.constants.is_ranked(value):
-            self._drop(node, given)
+            self._drop(node, sampler)
 
     def _is_shared(self, size: ast.expr) -> bool:
         """Tell whether a batch size is divided among the ranks, here or where it was set."""
         if self.constants.is_ranked(size) or tail(size) == "rank_share":
             return True
-        return dotted(size) in self.known.divided - {""}
+        return dotted(size) in self.state.divided - {""}
 
-    def _drop(self, call: ast.Call, given: ast.keyword) -> None:
-        start, end = self.script.span(given)
+    def _drop(self, call: ast.Call, argument: ast.keyword) -> None:
+        start, end = self.script.span(argument)
         before = self.script.data[:start].rstrip()
         if before.endswith(b","):
             self.script.put(len(before) - 1, end, "")

@@ -22,23 +22,23 @@ _NUMBERS = re.compile(
 )
 
 
-def apply(known: Pass) -> None:
+def apply(scan: Pass) -> None:
     """Leave notes above rates that lose a factor, and above what divides a sum over ranks by nobody knows what."""
-    script = known.script
-    for node in _rates(known):
-        if known.constants.counts(node):
-            tests = [n for n in script.above(node) if isinstance(n, ast.If) and known.constants.is_ranked(n.test)]
+    script = scan.script
+    for node in _rates(scan):
+        if scan.constants.counts(node):
+            tests = [n for n in script.above(node) if isinstance(n, ast.If) and scan.constants.is_ranked(n.test)]
             script.todo(tests[-1] if tests else node, _RATE)
     for call in script.calls():
-        if tail(call) == "all_reduce" and call.args and known.is_of_processes(call):
-            for place, divisor in _divided(known, call):
-                if known.constants.value(divisor) is UNKNOWN and _is_number(known, divisor):
+        if tail(call) == "all_reduce" and call.args and scan.is_of_processes(call):
+            for place, divisor in _divided(scan, call):
+                if scan.constants.value(divisor) is UNKNOWN and _is_number(scan, divisor):
                     script.todo(place, _DIVIDED.format(code=script.code(divisor)))
 
 
-def _rates(known: Pass) -> list[ast.expr]:
+def _rates(scan: Pass) -> list[ast.expr]:
     """List what is given to learning rates."""
-    script = known.script
+    script = scan.script
     found = [n.value for n in script.all(ast.keyword) if n.arg and _RATES.search(n.arg)]
     found += [n.value for n in script.all(ast.Assign) if any(_RATES.search(tail(t)) for t in n.targets)]
     found += [n.value for n in script.all(ast.AugAssign) if _RATES.search(tail(n.target))]
@@ -49,9 +49,9 @@ def _rates(known: Pass) -> list[ast.expr]:
     return found
 
 
-def _divided(known: Pass, call: ast.Call) -> list[tuple[ast.AST, ast.expr]]:
+def _divided(scan: Pass, call: ast.Call) -> list[tuple[ast.AST, ast.expr]]:
     """List what divides a tensor behind its sum over ranks: ``t /= n``, ``t.item() / n``, ``t.div_(n)``."""
-    script, tensor = known.script, dotted(call.args[0])
+    script, tensor = scan.script, dotted(call.args[0])
     near = script.function(call)
     found: list[tuple[ast.AST, ast.expr]] = []
     for node in script.all(ast.AugAssign, ast.BinOp, ast.Call):
@@ -67,19 +67,23 @@ def _divided(known: Pass, call: ast.Call) -> list[tuple[ast.AST, ast.expr]]:
     return found
 
 
-def _is_number(known: Pass, node: ast.expr, given: bool = True) -> bool:
+def _is_number(scan: Pass, node: ast.expr, follow_callers: bool = True) -> bool:
     """Tell whether something may be the number of processes: by its name, or by what callers give for a parameter."""
-    function = known.script.function(node)
-    names = [a.arg for a in (*function.args.args, *function.args.kwonlyargs)] if function is not None and given else []
+    function = scan.script.function(node)
+    names = (
+        [a.arg for a in (*function.args.args, *function.args.kwonlyargs)]
+        if function is not None and follow_callers
+        else []
+    )
     for inner in ast.walk(node):
         if function is not None and isinstance(inner, ast.Name) and inner.id in names:
-            calls = known.bindings.callers.get(function, [])
-            passed = [known.bindings.arguments(call, function).get(inner.id) for call in calls]
-            unknown = [v for v in passed if v is not None and known.constants.value(v) is UNKNOWN]
-            if not calls or any(_is_number(known, value, False) for value in unknown):
+            calls = scan.bindings.callers.get(function, [])
+            passed = [scan.bindings.arguments(call, function).get(inner.id) for call in calls]
+            unknown = [v for v in passed if v is not None and scan.constants.value(v) is UNKNOWN]
+            if not calls or any(_is_number(scan, value, False) for value in unknown):
                 return True
             continue
-        made = [inner] if isinstance(inner, ast.Call) else known.bindings.origins(inner)
+        made = [inner] if isinstance(inner, ast.Call) else scan.bindings.origins(inner)
         if _NUMBERS.search(tail(inner)) or any(tail(c) == "device_count" for c in made):
             return True
     return False

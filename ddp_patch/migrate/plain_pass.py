@@ -9,12 +9,12 @@ from typing import Any
 from .bindings import Bindings
 from .constants import Constants
 from .script import Script
-from .taken import IDENTITIES, OWN_FUNCTIONS
+from .taken import IDENTITIES, WRITTEN_FUNCTIONS
 from .tree import dotted, tail
 
 
 @dataclass
-class Known:
+class PassState:
     """What a pass tells the next ones: what says so may be gone by then."""
 
     names: dict[str, Any] = field(default_factory=dict)  # that hold ranks
@@ -26,19 +26,19 @@ class Known:
 class Pass:
     """Its tree, what is known of ranks, and which names hold the same."""
 
-    def __init__(self, script: Script, known: Known) -> None:
-        self.script, self.known = script, known
+    def __init__(self, script: Script, state: PassState) -> None:
+        self.script, self.state = script, state
         self.bindings = Bindings(script)
         for node in script.all(ast.Assign):
             if tail(node.value) == "Accelerator" and isinstance(node.value, ast.Call):
-                known.accelerators.update(filter(None, map(dotted, node.targets)))
-        self.accelerators = known.accelerators
-        self.constants = Constants(script, self.bindings, known.names, known.accelerators)
+                state.accelerators.update(filter(None, map(dotted, node.targets)))
+        self.accelerators = state.accelerators
+        self.constants = Constants(script, self.bindings, state.names, state.accelerators)
         for node in script.all(ast.Assign, ast.AugAssign):
             if self.constants.is_ranked(node.value):
-                known.divided.add(dotted(node.targets[0] if isinstance(node, ast.Assign) else node.target))
+                state.divided.add(dotted(node.targets[0] if isinstance(node, ast.Assign) else node.target))
         froms = [(n.module or "", a.asname or a.name, a.name) for n in script.all(ast.ImportFrom) for a in n.names]
-        self._free = OWN_FUNCTIONS | {name for module, name, _ in froms if module.startswith("accelerate")}
+        self._free = WRITTEN_FUNCTIONS | {name for module, name, _ in froms if module.startswith("accelerate")}
         self._of_torch = {name for module, name, _ in froms if module.startswith("torch.distributed")}
         self._modules = {"dist", "torch.distributed"} | {
             *(a.asname for n in script.all(ast.Import) for a in n.names if a.asname and a.name == "torch.distributed"),

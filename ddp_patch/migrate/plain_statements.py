@@ -11,9 +11,9 @@ from .samplers import Samplers
 from .taken import (
     ARGUMENTS,
     COLLECTIVES,
-    OWN_FUNCTIONS,
     STATEMENTS,
     WRAPPERS,
+    WRITTEN_FUNCTIONS,
 )  # fmt: skip
 from .tree import dotted, tail
 
@@ -24,7 +24,7 @@ class Statements(Samplers):
     def _delete(self, node: ast.stmt) -> None:
         block, parent = self.script.block(node), self.script.parents[node]
         if isinstance(parent, ast.FunctionDef) and len(block) == 1 and not self._is_method(parent):
-            self.known.emptied.add(parent.name)
+            self.state.emptied.add(parent.name)
             if self._delete_function(parent):
                 return
         self.script.delete(node)
@@ -63,7 +63,7 @@ class Statements(Samplers):
                 self._if(node)
             case ast.Expr(value=ast.Call()) if tail(node.value) == "init_distributed_mode":
                 self._mode(node)
-            case ast.Expr(value=ast.Call()) if self._is_taken(node.value) or self._is_own_seed(node):
+            case ast.Expr(value=ast.Call()) if self._is_taken(node.value) or self._is_written_seed(node):
                 self._delete(node)
             case ast.Assign():
                 self._assign(node)
@@ -72,13 +72,13 @@ class Statements(Samplers):
                     self._delete(node)
             case ast.With():
                 self._with(node)
-            case ast.FunctionDef() if node.name in OWN_FUNCTIONS:
+            case ast.FunctionDef() if node.name in WRITTEN_FUNCTIONS:
                 if not [c for c in self.script.calls() if tail(c) == node.name and node not in self.script.above(c)]:
                     self.script.delete(node)
-            case ast.ClassDef() if node.name in OWN_FUNCTIONS:
+            case ast.ClassDef() if node.name in WRITTEN_FUNCTIONS:
                 if not [c for c in self.script.calls() if tail(c) == node.name]:
                     self.script.delete(node)
-            case ast.FunctionDef(body=[ast.Pass()]) if node.name in self.known.emptied and not self._is_method(node):
+            case ast.FunctionDef(body=[ast.Pass()]) if node.name in self.state.emptied and not self._is_method(node):
                 self._delete_function(node)
             case ast.Import() if any(a.name == "ddp_patch" for a in node.names):
                 self.script.delete(node)
@@ -104,23 +104,23 @@ class Statements(Samplers):
             return str(call.args[0].value) in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         return False
 
-    def _is_own_seed(self, node: ast.Expr) -> bool:
+    def _is_written_seed(self, node: ast.Expr) -> bool:
         """Tell whether a migration wrote a seed: by torch's comment, and numpy's and Python's below it."""
         if OWN_DRAWS.encode() in self.script.rest_of_line(node):
             return True
         block = self.script.block(node)
         before = block[block.index(node) - 1] if block.index(node) else None
         is_second = tail(node.value) == "seed" and "(torch.initial_seed() % 2**32)" in self.script.code(node)
-        return is_second and isinstance(before, ast.Expr) and self._is_own_seed(before)
+        return is_second and isinstance(before, ast.Expr) and self._is_written_seed(before)
 
     def _mode(self, node: ast.Expr) -> None:
         """Say what one process is told by ``init_distributed_mode(args)`` of torchvision's scripts."""
         assert isinstance(node.value, ast.Call)
-        given = node.value.args[:1]
-        if not given:
+        args = node.value.args[:1]
+        if not args:
             self._delete(node)
-        elif dotted(given[0]):
-            self.script.replace(node, f"{dotted(given[0])}.distributed = False")
+        elif dotted(args[0]):
+            self.script.replace(node, f"{dotted(args[0])}.distributed = False")
 
     def _if(self, node: ast.If) -> None:
         if not self.constants.is_ranked(node.test):
@@ -224,10 +224,10 @@ class Statements(Samplers):
 
     def _accelerator(self, value: ast.expr) -> None:
         if isinstance(value, ast.Call):
-            for given in value.keywords:
-                if given.arg in ("mixed_precision", "gradient_accumulation_steps"):
+            for option in value.keywords:
+                if option.arg in ("mixed_precision", "gradient_accumulation_steps"):
                     self.script.todo(
-                        value, f"{given.arg} was Accelerate's to do: write it out, or start by accelerate launch"
+                        value, f"{option.arg} was Accelerate's to do: write it out, or start by accelerate launch"
                     )
 
     def _uses_of(self, target: ast.expr) -> int:

@@ -165,7 +165,7 @@ class Plan:
                 if group is not None:
                     found.setdefault(group, optimizer)
         if not found and self.backwards:
-            found.update(self._given_away())
+            found.update(self._passed_elsewhere())
         if not found and self.backwards:  # weights that the script updates itself
             for call in self.script.calls():
                 if tail(call) == "parameters" and isinstance(call.func, ast.Attribute):
@@ -174,7 +174,7 @@ class Plan:
                         found.setdefault(group, None)
         return found
 
-    def _given_away(self) -> dict[Key, ast.Call | None]:
+    def _passed_elsewhere(self) -> dict[Key, ast.Call | None]:
         """List what a function of another file gets to make an optimizer of, and that is called to learn."""
         made = [n.value for n in self.script.all(ast.Assign) if isinstance(n.value, ast.Call) and _makes_optimizer(n)]
         called = [
@@ -182,8 +182,10 @@ class Plan:
         ]
         found: dict[Key, ast.Call | None] = {}
         for call in made:
-            for given in [*call.args, *(k.value for k in call.keywords)]:
-                group = self.bindings.group(given) if dotted(given) and self.bindings.callee(call) is None else None
+            for argument in [*call.args, *(k.value for k in call.keywords)]:
+                group = (
+                    self.bindings.group(argument) if dotted(argument) and self.bindings.callee(call) is None else None
+                )
                 if group is not None and any(self.bindings.holds(name, group) for name in called):
                     found.setdefault(group, call)
         return found

@@ -54,10 +54,10 @@ class Project:
 
     def groups(self) -> list[list[Path]]:
         """List which files are migrated together: what is imported first, the scripts last."""
-        given = list(self._files)
-        used = {inner for path in given for inner in self._imported(path)}
+        paths = list(self._files)
+        used = {inner for path in paths for inner in self._imported(path)}
         found: list[list[Path]] = []
-        for path in given:
+        for path in paths:
             text = self._code(path)
             if path in used or _TRAINS.search(text) or not _runs(text):
                 continue
@@ -90,8 +90,8 @@ class Project:
     def quiet(self, groups: list[list[Path]]) -> dict[File, str]:
         """Let one rank write in the modules that scripts which train call; gives the texts that change."""
         together = {path for group in groups for path in group}
-        given = list(self._files)
-        starting = [p for p in given if p in together or _TRAINS.search(self._code(p))]
+        paths = list(self._files)
+        starting = [p for p in paths if p in together or _TRAINS.search(self._code(p))]
         reached = dict.fromkeys(inner for path in starting for inner in self._reached(path))
         reads = any("torch.load(" in self._code(path) for path in {*starting, *reached})
         found = {}

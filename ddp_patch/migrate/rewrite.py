@@ -16,7 +16,7 @@ _OTHERS = {
     "ignite": "Ignite", "ray.train": "Ray Train",
 }  # fmt: skip
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.M)
-_OWN = {
+_MARKERS = {
     "ddp": {"init_process_group", "DistributedDataParallel", "init_distributed_mode"},
     "accelerate": {"Accelerator"},
 }
@@ -57,7 +57,7 @@ def rewrite(text: str, target: str, name: str, per_device: bool = False, folder:
 
 def is_done(text: str, target: str) -> bool:
     """Tell whether a script is what it is to become."""
-    return calls_one_of(text, _OWN[target])
+    return calls_one_of(text, _MARKERS[target])
 
 
 def _by_arguments(text: str) -> str:

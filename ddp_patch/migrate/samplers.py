@@ -78,8 +78,8 @@ class Samplers(Pass):
         outer = self.script.parents[place]
         if isinstance(outer, (ast.If, ast.With, ast.For, ast.While, ast.Try)):
             return self._before(outer, key, loader)
-        held = [n.value for n in self.script.all(ast.Assign) if any(self.bindings.key(t) == key for t in n.targets)]
-        orders = {None if dotted(value) else self._order(value, loader) for value in held or self._made(key)}
+        assigned = [n.value for n in self.script.all(ast.Assign) if any(self.bindings.key(t) == key for t in n.targets)]
+        orders = {None if dotted(value) else self._order(value, loader) for value in assigned or self._made(key)}
         return orders.pop() if len(orders) == 1 else None
 
     def _made(self, key: Key) -> list[ast.Call]:

@@ -23,7 +23,7 @@ WRAPPERS = {
     *("rank_loader", "in_order"),
 }
 # Keywords that a migration gave.
-GIVEN = {"sampler": "rank_rows", "generator": "alike"}
+WRITTEN_KEYWORDS = {"sampler": "rank_rows", "generator": "alike"}
 # Calls that give what they get, once there is one process.
 IDENTITIES = {
     *(
@@ -68,7 +68,7 @@ IMPORTED = {
     "accelerate.utils.DistributedDataParallelKwargs",
 }
 # Functions that a migration wrote.
-OWN_FUNCTIONS = {
+WRITTEN_FUNCTIONS = {
     *(
         "all_sum",
         "all_mean",
@@ -84,7 +84,7 @@ OWN_FUNCTIONS = {
     *("rows_of", "batches_of", "alike", "rank_loader", "in_order", "whole_batch", "RowsOfAll", "SilentWriter"),
 }
 # Lines that a migration wrote.
-OWN_LINES = (
+WRITTEN_LINES = (
     "# One process per GPU; torchrun sets these for each.",
     "# a sum over rows, where DDP averages over ranks",
     "# of rank 0's rows; all rows are counted after the loop",

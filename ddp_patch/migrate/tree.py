@@ -159,9 +159,9 @@ def tail(node: ast.AST | None) -> str:
 
 def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
     """Find an argument by name, or by position."""
-    for given in call.keywords:
-        if given.arg == name:
-            return given.value
+    for argument in call.keywords:
+        if argument.arg == name:
+            return argument.value
     if position is not None and len(call.args) > position:
         return call.args[position]
     return None

@@ -7,7 +7,7 @@ import ast
 from .bindings import Bindings
 from .flow import Flow
 from .gathering import left_over, unshared
-from .loaders import Loader, own_sampler
+from .loaders import Loader, explicit_sampler
 from .script import Script
 from .tree import dotted, keyword, tail
 from .values import Kind
@@ -59,9 +59,9 @@ def repeat_lists(dealt: Flow, flow: Flow) -> None:
     """Note what lists every rank makes of the same rows, where they are of numbers: ``losses.append(loss.item())``."""
     for (loop, name), found in dealt.accumulated.items():
         calls = [s.value for s in found.statements if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
-        given = [tail(call.args[0]) for call in calls if call.args]
-        means = found.value.listed and found.value.kind is Kind.MEAN and set(given) <= {"item", "float"}
-        if means and len(given) == len(found.statements) and flow.is_whole(flow.loader_loops[loop]):
+        conversions = [tail(call.args[0]) for call in calls if call.args]
+        means = found.value.listed and found.value.kind is Kind.MEAN and set(conversions) <= {"item", "float"}
+        if means and len(conversions) == len(found.statements) and flow.is_whole(flow.loader_loops[loop]):
             flow.repeated[loop, name] = None
 
 
@@ -79,7 +79,7 @@ def _form(script: Script, loader: Loader) -> str:
         return f"{loader.handed[0][0]}() of another file gets it"
     if loader.hides:
         return f"**{loader.hides} may hold its batch_size"
-    if own_sampler(script, loader.call) is not None:
+    if explicit_sampler(script, loader.call) is not None:
         return "it has a sampler"
     return "it has a batch_sampler" if keyword(loader.call, "batch_sampler") is not None else ""
 
@@ -127,7 +127,7 @@ def _is_kept_by_key(flow: Flow, node: ast.Expr) -> bool:
     if not isinstance(call, ast.Call) or tail(call) not in ("append", "extend", "add", "update"):
         return False
     owner = getattr(call.func, "value", None)
-    return isinstance(owner, ast.Subscript) and any(flow.kind(given).of_rows for given in call.args)
+    return isinstance(owner, ast.Subscript) and any(flow.kind(argument).of_rows for argument in call.args)
 
 
 def _trains_at_times(script: Script, loop: ast.For) -> bool:
@@ -184,7 +184,7 @@ def fed(flow: Flow, node: ast.Expr, loop: ast.For) -> str:
         isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store) and dotted(n) == owner
         for n in ast.walk(loop)
     )
-    given = [*call.args, *(k.value for k in call.keywords)]
+    arguments = [*call.args, *(k.value for k in call.keywords)]
     if flow.bindings.callee(call) is not None or any(tail(c) == "tqdm" for c in flow.bindings.origins(call.func.value)):
         return ""
-    return owner if not made_inside and any(flow.kind(a).of_rows for a in given) else ""
+    return owner if not made_inside and any(flow.kind(a).of_rows for a in arguments) else ""

@@ -98,12 +98,12 @@ def _accumulation(plan: Plan) -> None:
         if not steps or any(len(tests) != 1 or tests != around[0] for tests in around):
             continue  # an optimizer that steps every time needs its gradients every time
         test, inside = around[0][0].test, {n for s in around[0][0].body for n in ast.walk(s)}
-        known = {n.id for t in [loop.target] for n in ast.walk(t) if isinstance(n, ast.Name)}
-        stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - known
+        targets = {n.id for t in [loop.target] for n in ast.walk(t) if isinstance(n, ast.Name)}
+        stored = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - targets
         read = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
         if any(_steps(plan, c, steps) and not _in_training_loop(plan, c) for c in script.calls()):
             continue  # what is left behind the last batch: its gradients must be there
-        if not inside.issuperset(steps) or not read & known or read & stored or plan.flow.kind(test).of_rows:
+        if not inside.issuperset(steps) or not read & targets or read & stored or plan.flow.kind(test).of_rows:
             continue
         for name in plan.used_in.get(loop, []):
             script.before(

@@ -31,8 +31,8 @@ def downloads(plan: Plan) -> None:
     done = set()
     barrier = plan.dialect.barrier.split("  #")[0]
     for call in plan.script.calls():
-        given = keyword(call, "download")
-        if not (isinstance(given, ast.Constant) and given.value is True):
+        download = keyword(call, "download")
+        if not (isinstance(download, ast.Constant) and download.value is True):
             continue
         statement = plan.script.statement(call)
         if statement in done:

@@ -18,10 +18,10 @@ def reduced(plan: Plan, leaf: ast.expr, code: str, helper: str) -> str | None:
         uses = [plan.use(REDUCED[item.kind]) if item.of_rows else "" for item in items]
         parts = [f"{use}({code}[{n}])" if use else f"{code}[{n}]" for n, use in enumerate(uses)]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    held = [value for value in _values(plan, leaf) if _is_dictionary(value)]
-    if not held:
+    dictionaries = [value for value in _values(plan, leaf) if _is_dictionary(value)]
+    if not dictionaries:
         return None
-    values = [value for made in held if isinstance(made, ast.Dict) for value in made.values]
+    values = [value for made in dictionaries if isinstance(made, ast.Dict) for value in made.values]
     if helper == "all_sum" and not all(plan.flow.kind(value).of_rows for value in values):
         plan.script.todo(leaf, f"{code} has sums over rows, and what is none: reduce each where it is put there")
     return f"{{key: {helper}(value) for key, value in {code}.items()}}"

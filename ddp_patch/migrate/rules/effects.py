@@ -126,7 +126,7 @@ def apply(plan: Plan, script: Script) -> None:
             _rewrite(plan, script, call, bindings.classes)
 
 
-def _rewrite(plan: Plan, script: Script, call: ast.Call, own: Collection[str]) -> None:
+def _rewrite(plan: Plan, script: Script, call: ast.Call, classes: Collection[str]) -> None:
     name, master = tail(call), plan.dialect.master
     if isinstance(call.func, ast.Name) and name == "open" and call.args:
         mode = keyword(call, "mode", 1)
@@ -152,7 +152,7 @@ def _rewrite(plan: Plan, script: Script, call: ast.Call, own: Collection[str]) -
             end = script.span(call)[1] - 1
             comma = ", " if call.args or call.keywords else ""
             script.put(end, end, f'{comma}mode=None if {master} else "disabled"')
-    elif name in _TRACKERS and name not in own:
+    elif name in _TRACKERS and name not in classes:
         parent = script.parents[call]
         if isinstance(parent, ast.Assign) and dotted(parent.targets[0]).startswith("sys."):
             script.guard(parent, parent, master)

@@ -95,7 +95,7 @@ def _set_epoch(plan: Plan, node: ast.AST, loader: ast.expr, depth: int) -> bool:
         return False
     done = False
     for call in plan.bindings.callers.get(function, ()):
-        given = plan.bindings.arguments(call, function).get(dotted(loader), loader)
-        if dotted(given) and _set_epoch(plan, call, given, depth + 1):
+        argument = plan.bindings.arguments(call, function).get(dotted(loader), loader)
+        if dotted(argument) and _set_epoch(plan, call, argument, depth + 1):
             done = True
     return done

@@ -82,9 +82,9 @@ class _Rows:
         of, code = call.args[0], self.script.code
         if isinstance(of, ast.Attribute) and of.attr in ("dataset", "sampler"):
             calls = self.flow.loader_calls(of.value)
-            known = any(loader.pads for loader in self.plan.loaders.values() if loader.node in calls)
+            is_padded = any(loader.pads for loader in self.plan.loaders.values() if loader.node in calls)
             over = self.flow.loader_loops[loop]
-            if known or (not calls and dotted(of.value) == dotted(over)):
+            if is_padded or (not calls and dotted(of.value) == dotted(over)):
                 return f"{self.plan.use('rows_of')}({code(of.value)})"
             return None
         for loader in self.plan.feeding(loop):

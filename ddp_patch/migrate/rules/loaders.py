@@ -6,7 +6,7 @@ import ast
 import re
 from itertools import count
 
-from ..loaders import Loader, is_put_away, own_sampler
+from ..loaders import Loader, explicit_sampler, is_put_away
 from ..plan import Plan
 from ..tree import dotted, keyword, tail
 from ..undealt import writes
@@ -83,7 +83,7 @@ class _Deal:
         if self.loader.hides:
             self._hidden(data)
             return
-        if (sampler := own_sampler(self.script, self.call)) is not None:
+        if (sampler := explicit_sampler(self.script, self.call)) is not None:
             self._drawn(sampler)
         else:
             self._distributed(data)
@@ -91,13 +91,13 @@ class _Deal:
 
     def _distributed(self, data: str) -> None:
         shuffle = keyword(self.call, "shuffle", 2)
-        given = self.script.code(shuffle) if shuffle is not None else "False"
+        order = self.script.code(shuffle) if shuffle is not None else "False"
         name = self._sampler_name()
         last = self.loader.drop_last
         dropped = f", drop_last={self.script.code(last)}" if last is not None else ""
-        self.script.before(self.call, f"{name} = DistributedSampler({data}{self._ranks()}, shuffle={given}{dropped})")
+        self.script.before(self.call, f"{name} = DistributedSampler({data}{self._ranks()}, shuffle={order}{dropped})")
         self._sampler(name)
-        if given != "False":
+        if order != "False":
             epochs.apply(self.plan, self.loader)
 
     def _batches(self, batches: ast.expr) -> None:
@@ -133,7 +133,7 @@ class _Deal:
         if self.loader.hides and not self._can_be_copied():
             todo(call, f"**{self.loader.hides} may hold batch_size or shuffle. Write them out, then migrate again")
             return True
-        sampler = own_sampler(self.script, call)
+        sampler = explicit_sampler(self.script, call)
         if sampler is not None:
             made = {tail(c) for c in self.plan.bindings.origins(sampler)} | {tail(sampler)}
             if not made & whole_alike.SAMPLERS:
@@ -148,7 +148,7 @@ class _Deal:
 
     def _hidden(self, data: str) -> None:
         """Ask a dictionary for its order and batch size when the script runs."""
-        given = next(k.value for k in self.call.keywords if k.arg is None)
+        unpacked = next(k.value for k in self.call.keywords if k.arg is None)
         name, options = self._sampler_name(), self._alone(f"{self.name or 'loader'}_options")
         shuffle, last = keyword(self.call, "shuffle", 2), keyword(self.call, "drop_last")
         order = self.script.code(shuffle) if shuffle is not None else f'{options}.pop("shuffle", False)'
@@ -161,7 +161,7 @@ class _Deal:
         if not sized and not self.plan.per_device:
             lines.append(f'{options}["batch_size"] = {self.plan.use("rank_share")}({options}["batch_size"])')
         self.script.before(self.call, *lines)
-        self.script.replace(given, options)
+        self.script.replace(unpacked, options)
         self._sampler(name)
         epochs.apply(self.plan, self.loader)
         if sized:
@@ -231,10 +231,10 @@ class _Deal:
                 self.call, "batches of one row cannot be shared out: each rank takes one, so the batch grows"
             )
         elif self._is_of_several(size):
-            given = next(k for k in self.call.keywords if k.arg is None).value
-            name = self.script.code(given)
+            unpacked = next(k for k in self.call.keywords if k.arg is None).value
+            name = self.script.code(unpacked)
             code = self.script.code(size) if isinstance(size, ast.Constant) else f'{name}["batch_size"]'
-            self.script.replace(given, f'{{**{name}, "batch_size": {self.plan.use("rank_share")}({code})}}')
+            self.script.replace(unpacked, f'{{**{name}, "batch_size": {self.plan.use("rank_share")}({code})}}')
         elif not (isinstance(size, ast.Constant) and size.value is None):
             self.script.replace(size, f"{self.plan.use('rank_share')}({self.script.code(size)})")
 

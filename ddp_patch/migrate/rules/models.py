@@ -9,7 +9,7 @@ from ..plan import Plan
 from ..tree import dotted, tail
 from .wrapping import Wrapper
 
-_OWN = {  # what DistributedDataParallel does itself as the model would
+_WRAPPER_ATTRIBUTES = {  # what DistributedDataParallel does itself as the model would
     *(
         "train",
         "eval",
@@ -38,7 +38,7 @@ _OWN = {  # what DistributedDataParallel does itself as the model would
     ),
 }
 _NO_FORWARD = {
-    *_OWN,
+    *_WRAPPER_ATTRIBUTES,
     "state_dict",
     "load_state_dict",
     "to",
@@ -119,10 +119,10 @@ class _Model(Wrapper):
                         and value.func.attr in ("to", "cuda")
                     ):
                         value = value.func.value
-                    if isinstance(value, ast.Name) and (owner, name) not in self.given:
-                        self.given.add((owner, name))
+                    if isinstance(value, ast.Name) and (owner, name) not in self.wrapped_names:
+                        self.wrapped_names.add((owner, name))
                         self._use(value)
-            if (owner, name) in self.given:
+            if (owner, name) in self.wrapped_names:
                 return
         function = self.script.function(node)
         while function is not None and dotted(node) not in {
@@ -134,21 +134,21 @@ class _Model(Wrapper):
                 node, f"call the wrapper of {self.code}, {self.name}, here: gradients are reduced by its forward"
             )
         else:
-            self.given.add((function, dotted(node)))
+            self.wrapped_names.add((function, dotted(node)))
 
     def _pass(self) -> None:
         """Give the wrapper to every function that trains it."""
         done: set[Key] = set()
-        while self.given - done:
-            function, name = key = (self.given - done).pop()
+        while self.wrapped_names - done:
+            function, name = key = (self.wrapped_names - done).pop()
             done.add(key)
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             for call in self.bindings.callers.get(function, ()):
-                given = self.bindings.arguments(call, function).get(name)
-                if given is not None and self.bindings.holds(given, self.group):
-                    self._use(given)
-                elif given is not None and not self.plan.is_model(given):
+                argument = self.bindings.arguments(call, function).get(name)
+                if argument is not None and self.bindings.holds(argument, self.group):
+                    self._use(argument)
+                elif argument is not None and not self.plan.is_model(argument):
                     self.script.todo(call, f"give {function.name}() the wrapper of the model")
 
     def _other_uses(self, forwards: set[ast.expr]) -> None:
@@ -158,10 +158,10 @@ class _Model(Wrapper):
             parent = self.script.parents[node]
             if isinstance(parent, ast.Attribute) and parent.attr == "module":
                 outer = self.script.parents[parent]
-                held = self._is_given(node)
-                if held and self.plan.dialect.name == "accelerate":
+                holds_wrapper = self._holds_wrapper(node)
+                if holds_wrapper and self.plan.dialect.name == "accelerate":
                     self.script.replace(parent, f"accelerator.unwrap_model({dotted(node)})")
-                elif not held:
+                elif not holds_wrapper:
                     self.script.replace(parent, self.script.code(node))
                 self._check_bypass(parent, outer)
             elif node not in forwards:
@@ -173,7 +173,11 @@ class _Model(Wrapper):
             self.script.replace(node, self.name)  # keys begin with "module.", as they did
             return
         self._check_bypass(parent, self.script.parents.get(parent))
-        if not self._is_given(node) or attribute in _OWN or (attribute == "state_dict" and self.plan.always_wrapped):
+        if (
+            not self._holds_wrapper(node)
+            or attribute in _WRAPPER_ATTRIBUTES
+            or (attribute == "state_dict" and self.plan.always_wrapped)
+        ):
             return
         kept = isinstance(parent, (ast.Assign, ast.Compare)) or isinstance(self.script.parents.get(parent), ast.Assign)
         if kept and not attribute:
@@ -185,7 +189,7 @@ class _Model(Wrapper):
                 isinstance(call, ast.Call)
                 and function is not None
                 and any(
-                    (function, name) in self.given
+                    (function, name) in self.wrapped_names
                     for name, v in self.bindings.arguments(call, function).items()
                     if v is node
                 )
@@ -196,9 +200,9 @@ class _Model(Wrapper):
         )
         self.script.replace(node, unwrapped)
 
-    def _is_given(self, node: ast.AST) -> bool:
+    def _holds_wrapper(self, node: ast.AST) -> bool:
         key = self.bindings.key(node)
-        return key is not None and key in self.given
+        return key is not None and key in self.wrapped_names
 
     def _check_bypass(self, parent: ast.AST, outer: ast.AST | None) -> None:
         """Look for a part of the model that is called by itself: DDP reduces gradients of its own forward only."""

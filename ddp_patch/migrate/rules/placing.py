@@ -20,7 +20,7 @@ class ReadyModel:
     def __init__(self, plan: Plan, group: Key, optimizer: ast.Call | None) -> None:
         self.plan, self.script, self.bindings, self.group = plan, plan.script, plan.bindings, group
         self.optimizer = optimizer
-        self.given: set[Key] = set()  # parameters that get the wrapper
+        self.wrapped_names: set[Key] = set()  # parameters that get the wrapper
 
     def place(self) -> tuple[ast.stmt, ast.expr] | None:
         """Find where the model is ready: its optimizer's statement, or the call of the function that makes that."""

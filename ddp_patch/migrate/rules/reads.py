@@ -109,9 +109,9 @@ class _Reads:
     def _foreign(self, node: ast.stmt, root: ast.expr) -> None:
         """Say of what an object keeps of its rows that others show: ``trainer.loss``."""
         for inner in ast.walk(root):
-            held = isinstance(inner, ast.Attribute) and inner.attr in self.kept and dotted(inner)
-            if held and not held.startswith("self.") and not self.plan.flow.kind(inner).of_rows:
-                self.script.todo(node, f"{held} is of this rank's rows: show all_mean({held})")
+            name = isinstance(inner, ast.Attribute) and inner.attr in self.kept and dotted(inner)
+            if name and not name.startswith("self.") and not self.plan.flow.kind(inner).of_rows:
+                self.script.todo(node, f"{name} is of this rank's rows: show all_mean({name})")
                 return
 
     @cached_property
@@ -191,18 +191,18 @@ class _Reads:
         names: dict[ast.AST, str] = {}
         fresh: dict[str, list[tuple[str, str]]] = {}
         lines: list[str] = []
-        given = self.names.setdefault(self.script.parents[place], {})
+        used_names = self.names.setdefault(self.script.parents[place], {})
         for leaf in leaves:
             code = ast.unparse(leaf)
             if any(isinstance(outer, COMPREHENSIONS) for outer in self.script.above(leaf)):  # it is not there above
                 self.script.todo(node, f"{code} is of this rank's rows: reduce it over the ranks, above")
                 continue
-            if (known := self._known(place, leaf, code)) is not None:
-                names[leaf] = known
+            if (existing := self._existing_name(place, leaf, code)) is not None:
+                names[leaf] = existing
                 continue
             kind = self.plan.flow.kind(leaf).kind
             helper = self.plan.use(REDUCED.get(kind, "all_mean"))
-            pair = (self._name(leaf, code, given), code)
+            pair = (self._name(leaf, code, used_names), code)
             if (whole := reduced(self.plan, leaf, code, helper)) is not None:
                 lines.append(f"{pair[0]} = {whole}")
             elif pair not in fresh.setdefault(helper, []):
@@ -215,7 +215,7 @@ class _Reads:
         self.script.before(node if self.script.is_split(node) else place, *dict.fromkeys(lines))
         self.script.substitute(names)
 
-    def _known(self, place: ast.stmt, leaf: ast.expr, code: str) -> str | None:
+    def _existing_name(self, place: ast.stmt, leaf: ast.expr, code: str) -> str | None:
         """Find the name of a value that was reduced just above, and has not changed since."""
         earlier, name = self.hoisted.get((self.script.parents[place], code), (None, ""))
         block = self.script.block(place)
@@ -228,14 +228,14 @@ class _Reads:
         }
         return None if used & changed or name in changed else name
 
-    def _name(self, leaf: ast.expr, code: str, given: dict[str, str]) -> str:
+    def _name(self, leaf: ast.expr, code: str, used_names: dict[str, str]) -> str:
         """Name what is reduced, each value of a block by another name."""
         named = dotted(leaf).rsplit(".", 1)[-1]
         if not named:
             inner = [n.id for n in ast.walk(leaf) if isinstance(n, ast.Name) and self.plan.flow.kind(n).of_rows]
             named = "count" if self.plan.flow.kind(leaf).kind is Kind.COUNT else inner[0] if inner else "value"
         names = (f"global_{named}" if n == 1 else f"global_{named}_{n}" for n in count(1))
-        return next(name for name in names if given.setdefault(name, code) == code)
+        return next(name for name in names if used_names.setdefault(name, code) == code)
 
     def _is_elif(self, node: ast.stmt) -> bool:
         parent = self.script.parents[node]

@@ -9,7 +9,7 @@ from ..parts import Part
 from ..plan import Plan
 from ..tree import Function, dotted, tail
 
-_OWN_STREAMS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generator"}
+_GENERATORS = {"RandomState", "default_rng", "Random", "SystemRandom", "Generator"}
 _LIBRARIES = {"torch", "numpy", "torchvision", "torchaudio", "sklearn", "scipy", "pandas", "matplotlib", "tqdm", "PIL"}
 ALIKE = "alike on every rank"
 OWN_DRAWS = "dropout and augmentation: each rank its own"
@@ -125,13 +125,13 @@ def _unseeded(plan: Plan) -> list[str]:
         for library in _STREAMS
         if not everywhere
         and not _is_seeded_by_hand(plan, library)
-        and (_draws(plan, library) or (not plan.is_fed and _uses_own_modules(plan)))
+        and (_draws(plan, library) or (not plan.is_fed and _imports_local_modules(plan)))
     ]
 
 
 def _draws(plan: Plan, library: str) -> bool:
     return any(
-        (name.startswith(_STREAMS[library]) and tail(call) not in _OWN_STREAMS)
+        (name.startswith(_STREAMS[library]) and tail(call) not in _GENERATORS)
         or (library == "numpy" and _is_of_numpy(call, name))
         for call, name in _called(plan).items()
     )
@@ -148,17 +148,17 @@ def _is_of_numpy(call: ast.Call, name: str) -> bool:
 def _called(plan: Plan) -> dict[ast.Call, str]:
     """Name what each call runs by the module that it is of: ``random.shuffle`` for ``shuffle``."""
     script = plan.script
-    known = {(script.part(n), a.asname): a.name for n in script.all(ast.Import) for a in n.names if a.asname}
+    imported = {(script.part(n), a.asname): a.name for n in script.all(ast.Import) for a in n.names if a.asname}
     for node in script.all(ast.ImportFrom):
-        known |= {(script.part(node), a.asname or a.name): f"{node.module}.{a.name}" for a in node.names}
+        imported |= {(script.part(node), a.asname or a.name): f"{node.module}.{a.name}" for a in node.names}
     found = {}
     for call in script.calls():
         head, dot, rest = dotted(call.func).partition(".")
-        found[call] = known.get((script.part(call), head), "numpy" if head == "np" else head) + dot + rest
+        found[call] = imported.get((script.part(call), head), "numpy" if head == "np" else head) + dot + rest
     return found
 
 
-def _uses_own_modules(plan: Plan) -> bool:
+def _imports_local_modules(plan: Plan) -> bool:
     """Tell whether a script imports what may be a file beside it, which may draw."""
     names = [a.name for n in plan.script.all(ast.Import) for a in n.names]
     names += [n.module or "." for n in plan.script.all(ast.ImportFrom)]

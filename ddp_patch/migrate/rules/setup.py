@@ -75,13 +75,13 @@ def accelerator(plan: Plan) -> list[str]:
     """Write what makes Accelerate's object; nothing for plain DDP."""
     if plan.dialect.name != "accelerate":
         return []
-    given = ["broadcast_buffers=False"] * plan.keeps_buffers + ["find_unused_parameters=True"] * plan.has_unused
-    if not given:
+    options = ["broadcast_buffers=False"] * plan.keeps_buffers + ["find_unused_parameters=True"] * plan.has_unused
+    if not options:
         return list(plan.dialect.start)
     return [
         "accelerator = Accelerator(",
         "    cpu=not torch.cuda.is_available(),",
-        f"    kwargs_handlers=[DistributedDataParallelKwargs({', '.join(given)})],",
+        f"    kwargs_handlers=[DistributedDataParallelKwargs({', '.join(options)})],",
         ")",
     ]
 

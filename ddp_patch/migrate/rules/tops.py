@@ -44,9 +44,9 @@ class _Top:
             used = " ".join([used, *top])
             wanted = [line for line in wanted if re.search(rf"\b{line.split()[-1]}\b", used)]
         lines = [line for line in wanted if "torch" in line or "accelerate" in line]
-        own = [line for line in wanted if line not in lines]
-        if own:
-            script.directly_before(first_import(body), *own)
+        others = [line for line in wanted if line not in lines]
+        if others:
+            script.directly_before(first_import(body), *others)
         if top:
             lines += ["", *top]
         for text in helpers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..loaders import Loader, own_sampler
+from ..loaders import Loader, explicit_sampler
 from ..plan import Plan
 from ..tree import keyword, tail
 from .draws import is_draw
@@ -25,12 +25,12 @@ def apply(plan: Plan, loader: Loader) -> None:
     shuffle = keyword(call, "shuffle", 2)
     if shuffle is not None and not (isinstance(shuffle, ast.Constant) and not shuffle.value):
         _draw_alike(plan, call)
-    sampler = own_sampler(plan.script, call)
+    sampler = explicit_sampler(plan.script, call)
     if sampler is None:
         return
     for made in [sampler] if isinstance(sampler, ast.Call) else plan.bindings.origins(sampler):
-        own = plan.bindings.class_called(made)
-        if own is not None and any(is_draw(plan, c) for c in ast.walk(own) if isinstance(c, ast.Call)):
+        definition = plan.bindings.class_called(made)
+        if definition is not None and any(is_draw(plan, c) for c in ast.walk(definition) if isinstance(c, ast.Call)):
             plan.script.todo(made, _OTHER_ROWS)
         elif tail(made) in SAMPLERS:
             _draw_alike(plan, made)

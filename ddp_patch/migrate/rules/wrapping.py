@@ -20,7 +20,7 @@ class Wrapper(ReadyModel):
         """Write the wrapper behind a statement."""
         plan, lines = self.plan, [""]
         self.near = self.script.function(after)
-        normed = "BatchNorm" in self.script.text or not self._is_own()
+        normed = "BatchNorm" in self.script.text or not self._is_local()
         if normed:
             lines += [
                 "if torch.cuda.is_available():  # without one BatchNorm keeps to each rank's rows",
@@ -68,7 +68,7 @@ class Wrapper(ReadyModel):
             return ""
         return f" if any(p.requires_grad for p in {self.code}.parameters()) else {self.code}"
 
-    def _is_own(self) -> bool:
+    def _is_local(self) -> bool:
         """Tell whether the whole model is made in this file, so that its text shows what layers it has."""
         made = [c for key, calls in self.bindings.made.items() if self.bindings.root(key) == self.group for c in calls]
         return bool(made) and all(
@@ -90,9 +90,9 @@ class Wrapper(ReadyModel):
         names = {f"self.{c.args[0].value!s}" for c in calls if isinstance(c.args[0], ast.Constant)}
         if "BatchNorm" in self.script.text:
             return False
-        if not names and not self._is_own():
+        if not names and not self._is_local():
             return _are_constant(texts_beside(self.script.tree, self.plan.folder))
-        if not names or len(names) < len(calls) or not self._is_own():
+        if not names or len(names) < len(calls) or not self._is_local():
             return False
         for node in self.script.all(ast.Name, ast.Attribute):
             if dotted(node) in names:

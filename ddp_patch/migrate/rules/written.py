@@ -11,7 +11,7 @@ from ..files import FOLDERS, READERS, Files, calls_in
 from ..for_rows import for_rows
 from ..paths import Paths
 from ..script import Script
-from ..taken import OWN_FUNCTIONS
+from ..taken import WRITTEN_FUNCTIONS
 from ..tree import Function, dotted, keyword, tail
 
 _LOOKS = {*("exists", "isfile", "isdir", "is_file", "is_dir", "getmtime", "getsize", "stat"), *FOLDERS}
@@ -163,10 +163,10 @@ class _Written:
 
     def _leaves(self, node: ast.AST) -> bool:
         """Tell whether a statement may leave the function that it stands in."""
-        own = [n for n in ast.walk(node) if isinstance(n, _LEAVES)]
+        leaving = [n for n in ast.walk(node) if isinstance(n, _LEAVES)]
         inner = [n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.Lambda))]
         return any(
-            not any(outer in inner or self._repeats(outer, n, node) for outer in self.script.above(n)) for n in own
+            not any(outer in inner or self._repeats(outer, n, node) for outer in self.script.above(n)) for n in leaving
         )
 
     def _repeats(self, outer: ast.AST, leave: ast.AST, node: ast.AST) -> bool:
@@ -203,7 +203,7 @@ class _Written:
 
 
 def _is_ours(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name in {*OWN_FUNCTIONS, "save_once"}
+    return isinstance(node, ast.FunctionDef) and node.name in {*WRITTEN_FUNCTIONS, "save_once"}
 
 
 def _is_main(node: ast.AST) -> bool:
