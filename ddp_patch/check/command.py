@@ -96,8 +96,8 @@ def _rule(code: str) -> Rule:
     return rule
 
 
-def _codes(given: Sequence[str]) -> list[str]:
-    return [code.strip() for item in given for code in item.split(",") if code.strip()]
+def _codes(options: Sequence[str]) -> list[str]:
+    return [code.strip() for item in options for code in item.split(",") if code.strip()]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -58,19 +58,19 @@ def _read(file: Path) -> Config:
         table = toml.loads(content).get("tool", {}).get("ddp_patch", {}).get("check", {})
     except toml.TOMLDecodeError as error:
         raise ConfigError(f"{file}: {error}") from None
-    known = {each.name.replace("_", "-") for each in fields(Config)} - {"root"}
+    keys = {each.name.replace("_", "-") for each in fields(Config)} - {"root"}
     for key, value in table.items():
-        if key not in known:
+        if key not in keys:
             raise ConfigError(
-                f"{file}: [tool.ddp_patch.check] has no key {key!r}. Write one of {', '.join(sorted(known))}"
+                f"{file}: [tool.ddp_patch.check] has no key {key!r}. Write one of {', '.join(sorted(keys))}"
             )
         lists = value.values() if key == "per-file-ignores" and isinstance(value, dict) else [value]
         if not all(isinstance(each, list) and all(isinstance(item, str) for item in each) for each in lists):
             example = '{"tests/*" = ["DDP1"]}' if key == "per-file-ignores" else '["DDP104"]'
             raise ConfigError(f"{file}: {key} = {value!r} is no list of strings. Write {key} = {example}")
-    given: dict[str, Any] = {key: tuple(table[key]) for key in ("select", "ignore", "exclude") if key in table}
+    options: dict[str, Any] = {key: tuple(table[key]) for key in ("select", "ignore", "exclude") if key in table}
     per_file = {pattern: tuple(codes) for pattern, codes in table.get("per-file-ignores", {}).items()}
-    return Config(**given, per_file_ignores=per_file, root=file.parent)
+    return Config(**options, per_file_ignores=per_file, root=file.parent)
 
 
 def _toml(file: Path) -> Any:

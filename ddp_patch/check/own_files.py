@@ -16,12 +16,12 @@ _MAKES = re.compile(
 _PATHS = {"name", "parent", "parents", "stem"}  # of a path or file that is made of another
 
 
-def is_of_rank(facts: Facts, *given: cst.CSTNode | None) -> bool:
+def is_of_rank(facts: Facts, *nodes: cst.CSTNode | None) -> bool:
     """Tell whether one of these expressions is of each rank's own, by its words and those of its variables."""
-    return any(node is not None and _is_own(facts, node, set()) for node in given)
+    return any(node is not None and _is_per_rank(facts, node, set()) for node in nodes)
 
 
-def _is_own(facts: Facts, node: cst.CSTNode, seen: set[object]) -> bool:
+def _is_per_rank(facts: Facts, node: cst.CSTNode, seen: set[object]) -> bool:
     if _RANK.search(facts.code(node)):
         return True
     parts = facts.tree.within(node, cst.Name, cst.Attribute, cst.Subscript, cst.Call)
@@ -31,10 +31,10 @@ def _is_own(facts: Facts, node: cst.CSTNode, seen: set[object]) -> bool:
         return True
     for variable in [each for part in parts if (each := _variable(facts, part)) is not None and each not in seen]:
         seen.add(variable)
-        own = [_is_own(facts, value.node, seen) for value in variable.values]
-        if own and (all(own) if variable.parameter else any(own)):
+        per_rank = [_is_per_rank(facts, value.node, seen) for value in variable.values]
+        if per_rank and (all(per_rank) if variable.parameter else any(per_rank)):
             return True
-    return any(_is_own(facts, value, seen) for part in parts for value in _returned(facts, part, seen))
+    return any(_is_per_rank(facts, value, seen) for part in parts for value in _returned(facts, part, seen))
 
 
 def _variable(facts: Facts, part: cst.CSTNode) -> Variable | None:

@@ -17,8 +17,8 @@ def find(facts: Facts) -> Iterator[Finding]:
     """Find the first print of a file that is under no test on the rank, and count the others."""
     if "print" in facts.scopes.functions or "print" in facts.imported or _overridden(facts):
         return
-    own = facts.calls("torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel")
-    if Role.DDP in facts.roles and not own:
+    joins = facts.calls("torch.distributed.init_process_group", "torch.nn.parallel.DistributedDataParallel")
+    if Role.DDP in facts.roles and not joins:
         return  # the file that joins the group may silence the other ranks
     calls = [call for call in facts.calls("print") if not facts.on_some_ranks(call) and not _names_rank(facts, call)]
     if not calls:

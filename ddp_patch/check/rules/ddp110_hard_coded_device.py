@@ -24,7 +24,7 @@ def find(facts: Facts) -> Iterator[Finding]:
         name = facts.name(call.func) or ""
         literals = [argument.value for argument in call.args]
         if name == "torch.device":
-            literals += [branch for given in literals for branch in _branches(given)]
+            literals += [branch for literal in literals for branch in _branches(literal)]
         texts = [text for literal in literals if (text := string(literal)) is not None and _NUMBERED.match(text)]
         numbered = [str(index) for literal in literals if (index := number(literal)) is not None]
         takes_numbers = name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device") or name.endswith(".cuda")

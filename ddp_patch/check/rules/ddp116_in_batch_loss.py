@@ -30,11 +30,11 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 def _sides(facts: Facts, call: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
     """Give the two factors of ``torch.mm(x, y)`` and ``x.mm(y)``."""
-    given = [argument.value for argument in call.args]
-    if facts.name(call.func) in _PRODUCTS and len(given) > 1:
-        return given[0], given[1]
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("mm", "matmul") and len(given) == 1:
-        return call.func.value, given[0]
+    arguments = [argument.value for argument in call.args]
+    if facts.name(call.func) in _PRODUCTS and len(arguments) > 1:
+        return arguments[0], arguments[1]
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("mm", "matmul") and len(arguments) == 1:
+        return call.func.value, arguments[0]
     return None
 
 

@@ -19,8 +19,8 @@ def find(facts: Facts) -> Iterator[Finding]:
             inner = inner.value if isinstance(inner.value, cst.Attribute) else None
         if inner is None or not facts.kinds(inner.value) & {Kind.DDP, Kind.DATA_PARALLEL}:
             continue
-        given = [facts.kinds(argument.value) for argument in call.args]
-        if any(kinds & OF_ROWS for kinds in given) and _takes_gradients(facts, call):
+        argument_kinds = [facts.kinds(argument.value) for argument in call.args]
+        if any(kinds & OF_ROWS for kinds in argument_kinds) and _takes_gradients(facts, call):
             yield Finding(
                 call,
                 f"{brief(facts, call)} goes around the wrapper's forward",

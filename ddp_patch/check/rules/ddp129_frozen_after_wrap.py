@@ -67,9 +67,9 @@ def _sources(facts: Facts, name: str, node: cst.CSTNode) -> Iterator[cst.BaseExp
     values = variable.values if variable is not None and not variable.parameter else []
     for outer in facts.tree.ancestors(node):
         bound = outer.for_in if isinstance(outer, (cst.ListComp, cst.GeneratorExp)) else outer
-        own = [value.node for value in values if value.statement is bound and value.looped]
-        if own:
-            yield from own
+        looped = [value.node for value in values if value.statement is bound and value.looped]
+        if looped:
+            yield from looped
             return
     yield from (value.node for value in values)
 

@@ -61,9 +61,11 @@ def _unwraps(facts: Facts, node: cst.CSTNode) -> bool:
         return True
     name = dotted(node.func) if isinstance(node, cst.Call) else None
     for function in facts.scopes.functions.get((name or "").rpartition(".")[2], ()):
-        for given in facts.tree.within(function.body, cst.Return):
-            named = facts.scopes.inside(function).variables.get(dotted(given.value) or "")
-            values = [given.value, *(value.node for value in named.values)] if named is not None else [given.value]
+        for returned in facts.tree.within(function.body, cst.Return):
+            named = facts.scopes.inside(function).variables.get(dotted(returned.value) or "")
+            values = (
+                [returned.value, *(value.node for value in named.values)] if named is not None else [returned.value]
+            )
             if any(_is_module(value) for value in values):
                 return True
     return False

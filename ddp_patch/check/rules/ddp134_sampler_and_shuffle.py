@@ -14,9 +14,9 @@ from ..rule import Finding, Rule, World
 def find(facts: Facts) -> Iterator[Finding]:
     """Find loaders that are given both, however the script branches."""
     for call in facts.calls("torch.utils.data.DataLoader"):
-        sampler = _given(facts, call, "sampler", 3)
-        given = sampler is not None and not (isinstance(sampler, cst.Name) and sampler.value == "None")
-        if given and not isinstance(sampler, cst.IfExp) and is_true(_given(facts, call, "shuffle", 2)):
+        sampler = _argument(facts, call, "sampler", 3)
+        has_sampler = sampler is not None and not (isinstance(sampler, cst.Name) and sampler.value == "None")
+        if has_sampler and not isinstance(sampler, cst.IfExp) and is_true(_argument(facts, call, "shuffle", 2)):
             yield Finding(
                 call,
                 f"DataLoader(sampler={facts.code(sampler)}, shuffle=True)",  # type: ignore[arg-type]  # it is given
@@ -25,7 +25,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _given(facts: Facts, call: cst.Call, keyword: str, position: int) -> cst.BaseExpression | None:
+def _argument(facts: Facts, call: cst.Call, keyword: str, position: int) -> cst.BaseExpression | None:
     """Find an argument that is written in the call, or that a dict which it unpacks holds in any case."""
     found = facts.argument(call, keyword, position)
     is_written = any(argument.value is found for argument in call.args)

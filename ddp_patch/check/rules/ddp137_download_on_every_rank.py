@@ -15,8 +15,13 @@ def find(facts: Facts) -> Iterator[Finding]:
     """Find ``torchvision.datasets.X(download=True)`` under no test on the rank, once for each file."""
     for call in facts.tree.all(cst.Call):
         name = facts.name(call.func) or ""
-        known = name.startswith(("torchvision.datasets.", "torchaudio.datasets."))
-        if known and is_true(facts.argument(call, "download")) and facts.is_run(call) and not facts.on_some_ranks(call):
+        is_dataset = name.startswith(("torchvision.datasets.", "torchaudio.datasets."))
+        if (
+            is_dataset
+            and is_true(facts.argument(call, "download"))
+            and facts.is_run(call)
+            and not facts.on_some_ranks(call)
+        ):
             yield Finding(
                 call,
                 f"{facts.code(call.func)}(download=True) is under no test on the rank",

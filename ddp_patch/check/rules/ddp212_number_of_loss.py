@@ -19,13 +19,13 @@ def find(facts: Facts) -> Iterator[Finding]:
         if not name.startswith("torch.") and not name.rpartition(".")[2].endswith("_"):
             continue
         for keyword in _NUMBERS:
-            given = facts.argument(call, keyword)
-            if isinstance(given, (cst.Name, cst.Attribute)) and Kind.LOSS_VALUE in facts.kinds(given):
+            argument = facts.argument(call, keyword)
+            if isinstance(argument, (cst.Name, cst.Attribute)) and Kind.LOSS_VALUE in facts.kinds(argument):
                 yield Finding(
-                    given,
-                    f"{keyword}={facts.code(given)} is a loss where a number is asked for",
+                    argument,
+                    f"{keyword}={facts.code(argument)} is a loss where a number is asked for",
                     "its sum over the ranks is still on the way there, so the number is NaN",
-                    f"Write {keyword}={facts.code(given)}.item().",
+                    f"Write {keyword}={facts.code(argument)}.item().",
                 )
 
 
