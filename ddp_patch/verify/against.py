@@ -59,13 +59,13 @@ class Against:
         self._runs: list[tuple[str, float, str]] = []
         title = f"{nproc} ranks against {self._old.name}"
         spec = dataclasses.replace(self._new, nproc=nproc)
-        verdict = self._told(spec, title)
+        verdict = self._verdict(spec, title)
         if verdict.word == "differs" and not spec.float64 and verdict.ranks is not None and not verdict.ranks.failed:
             self._in_float64(verdict, dataclasses.replace(spec, float64=True))
         verdict.runs = self._runs
         return verdict
 
-    def _told(self, spec: Spec, title: str) -> Verdict:
+    def _verdict(self, spec: Spec, title: str) -> Verdict:
         ranks = self._ranks(spec)
         order = batches_of(ranks)
         old = self._alone(spec, order)
@@ -110,7 +110,7 @@ class Against:
             verdict.float64 = "not tried: what differs is no rounding"
             return
         runs = self._runs
-        in_float64 = self._told(spec, verdict.title)
+        in_float64 = self._verdict(spec, verdict.title)
         self._runs = runs
         late = next((seen for seen in (in_float64.alone, in_float64.ranks) if seen is not None and seen.is_late), None)
         if late is not None:
@@ -136,7 +136,7 @@ class Against:
 
     def _alone(self, spec: Spec, order: Order) -> Observed:
         alone = dataclasses.replace(
-            spec, script=self._old, module="", launcher="plain", nproc=1, batches=json.dumps(order.as_given())
+            spec, script=self._old, module="", launcher="plain", nproc=1, batches=json.dumps(order.for_loaders())
         )
         seen = observe(self._run(alone))
         self._runs.append((f"{self._old.name}, {alone.name}", seen.seconds, seen.how or "failed"))

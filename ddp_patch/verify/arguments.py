@@ -55,13 +55,13 @@ def parse(argv: Sequence[str]) -> VerifyRequest | None:
         OptionError: for what cannot be understood or done.
     """
     rest = list(argv)
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m"):
         flag, has_value, value = rest.pop(0).partition("=")
         if flag in ("-h", "--help"):
             return None
         if flag == "--float64":
-            given[flag] = "1"
+            options[flag] = "1"
             continue
         if flag not in ("--nproc", "--steps", "--timeout", "--report", "--json", "--against"):
             raise OptionError(f"unknown option {flag}. Write python -m ddp_patch verify --help for those there are.")
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> VerifyRequest | None:
             if not rest:
                 raise OptionError(f"{flag} needs a value.")
             value = rest.pop(0)
-        given[flag] = value
+        options[flag] = value
     module = ""
     if rest[:1] == ["-m"]:
         if len(rest) < 2:
@@ -82,13 +82,13 @@ def parse(argv: Sequence[str]) -> VerifyRequest | None:
         script=script(rest[0]),
         args=tuple(rest[1:]),
         module=module,
-        against=script(given["--against"]) if "--against" in given else None,
-        nproc=_counts(given.get("--nproc", "2")),
-        steps=int(_number("--steps", given["--steps"], whole=True)) if "--steps" in given else None,
-        float64="--float64" in given,
-        timeout=_number("--timeout", given.get("--timeout", "600"), whole=False),
-        report=Path(given["--report"]) if "--report" in given else None,
-        json=given.get("--json"),
+        against=script(options["--against"]) if "--against" in options else None,
+        nproc=_counts(options.get("--nproc", "2")),
+        steps=int(_number("--steps", options["--steps"], whole=True)) if "--steps" in options else None,
+        float64="--float64" in options,
+        timeout=_number("--timeout", options.get("--timeout", "600"), whole=False),
+        report=Path(options["--report"]) if "--report" in options else None,
+        json=options.get("--json"),
     )
 
 

@@ -95,8 +95,8 @@ def _takes_a_name(call: ast.Call) -> bool:
     """Tell ``loss.backward()`` and ``accelerator.backward(loss)`` from ``(loss / 2).backward()``."""
     if getattr(call.func, "attr", "") != "backward":
         return True
-    given = [*call.args[:1], getattr(call.func, "value", None)]
-    return any(isinstance(value, (ast.Name, ast.Call)) for value in given)
+    candidates = [*call.args[:1], getattr(call.func, "value", None)]
+    return any(isinstance(value, (ast.Name, ast.Call)) for value in candidates)
 
 
 def _targets(node: Any) -> list[Any]:
@@ -124,15 +124,15 @@ def _clipping(ranks: list[Observed]) -> Iterator[Cause]:
 
 
 def _unsynchronised(ranks: list[Observed], found: Sequence[Difference], source: Source) -> Iterator[Cause]:
-    own = next((one for one in found if one.what == "gradient" and one.key == "ranks"), None)
-    if own is None:
+    difference = next((one for one in found if one.what == "gradient" and one.key == "ranks"), None)
+    if difference is None:
         return
     if any(note["what"] == "ddp" for note in ranks[0].notes.get("made", [])):
         for line in source.having(".module("):
             yield line, "the forward goes past DistributedDataParallel, which then averages no gradients"
         for line in source.having("no_sync"):
             yield line, "the last backward before a step may be in here, and its gradients are not averaged"
-    yield own.line, f"{own.said}. Average them before this line"
+    yield difference.line, f"{difference.said}. Average them before this line"
 
 
 def _modes(found: Sequence[Difference], source: Source) -> Iterator[Cause]:
@@ -145,10 +145,10 @@ def _modes(found: Sequence[Difference], source: Source) -> Iterator[Cause]:
 
 def _by_hand(found: Sequence[Difference], source: Source) -> Iterator[Cause]:
     """A script without an optimizer, whose ranks hold weights of their own."""
-    own = next((one for one in found if one.what == "weights" and one.key == "ranks"), None)
-    if own is not None:
+    difference = next((one for one in found if one.what == "weights" and one.key == "ranks"), None)
+    if difference is not None:
         for line in (*source.having(".grad"), *source.having("autograd.grad")):
-            yield line, f"{own.said}. Are these gradients averaged over ranks before they are used?"
+            yield line, f"{difference.said}. Are these gradients averaged over ranks before they are used?"
 
 
 def _optimizers(old: Observed, new: Observed) -> Iterator[Cause]:
@@ -192,8 +192,8 @@ def _loss(old: Observed, ranks: list[Observed], found: Sequence[Difference], sou
 
 
 def _losses(ranks: list[Observed], step: int) -> Iterator[list[float]]:
-    held = [[loss.value for loss in rank.losses if loss.step == step] for rank in ranks]
-    return (list(values) for values in zip(*held, strict=False))
+    by_rank = [[loss.value for loss in rank.losses if loss.step == step] for rank in ranks]
+    return (list(values) for values in zip(*by_rank, strict=False))
 
 
 def _gradient(old: Observed, new: Observed, found: Sequence[Difference], source: Source) -> Iterator[Cause]:

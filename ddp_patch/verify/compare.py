@@ -29,7 +29,7 @@ def compare(one: Observed, other: Observed, tolerance: Tolerance, varying: Varyi
         *_ends(one, other),
         *_losses(one, other, tolerance),
         *_steps(one, other, tolerance),
-        *_held(one, other, tolerance),
+        *_updated_weights(one, other, tolerance),
         *lines(one.out, other.out, tolerance, varying),
         *lines(one.err, other.err, tolerance, varying),
         *weights(one, other, tolerance),
@@ -134,15 +134,15 @@ def _modes_differ(one: ObservedStep, other: ObservedStep) -> bool:
     return one.evaluating != other.evaluating
 
 
-def _held(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
+def _updated_weights(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
     """Weights that the script updates itself, step by step: the first step that left each differently."""
-    told: set[str] = set()
-    for a, b in zip(one.held, other.held, strict=False):
+    reported: set[str] = set()
+    for a, b in zip(one.weight_norms, other.weight_norms, strict=False):
         for name, norm in a.norms.items():
             measured = b.norms.get(name)
             times = 0.0 if measured is None else tolerance.exceeds(norm, measured, 0.0, a.age)
-            if times > 1 and name not in told:
-                told.add(name)
+            if times > 1 and name not in reported:
+                reported.add(name)
                 said = f"weights {name}: norm {_shown(measured)}, alone {_shown(norm)}"
                 yield Difference("weights", name, a.step, b.line, said, times)
 
@@ -177,8 +177,8 @@ def _contents(
     elif left.digest != right.digest:
         yield Difference("file", key, one.step_count, "", f"{b} differs, compared byte by byte")
     else:
-        for held in (left, right):
-            held.tensors = {name: each for name, each in held.tensors.items() if name not in its.tensors}
+        for content in (left, right):
+            content.tensors = {name: each for name, each in content.tensors.items() if name not in its.tensors}
         yield from tensors(one, left.tensors, right.tensors, tolerance, "file", b)
         for ones, others in files.laid_out(left, right):
             yield from lines(ones, others, tolerance, its, b)

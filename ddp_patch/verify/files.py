@@ -55,9 +55,9 @@ def read(path: Path, step: int, age: int) -> Content:
         with contextlib.suppress(OSError, EOFError, zlib.error):
             data = gzip.decompress(data)
     content = Content(when=(step, age))
-    held = unpickled(path, data)
-    if held is not None:
-        if not _collect(held, "", content, content.when, {}):
+    loaded = unpickled(path, data)
+    if loaded is not None:
+        if not _collect(loaded, "", content, content.when, {}):
             content.digest = hashlib.sha256(data).hexdigest()
         if content.tensors or content.lines:
             return content
@@ -76,7 +76,7 @@ def laid_out(one: Content, other: Content) -> Iterator[tuple[list[PrintedLine], 
     if not (one.long or other.long):
         yield one.lines, other.lines
         return
-    ones, others = (held.long or [said.text for said in held.lines] for held in (one, other))
+    ones, others = (content.long or [said.text for said in content.lines] for content in (one, other))
     part = max(len(ones), len(others), 1)
     if len(ones) == len(others):
         apart = [(a, b) for a, b in zip(ones, others, strict=True) if a != b]
@@ -113,8 +113,8 @@ def _collect(value: Any, name: str, content: Content, when: tuple[int, int], see
             return False
         is_whole = True
         for place, (key, item) in enumerate(items):
-            own = str(place if isinstance(key, Tensor) else key)  # optimizers have parameters as keys
-            is_whole &= _collect(item, f"{name}.{own}" if name else own, content, when, seen)
+            label = str(place if isinstance(key, Tensor) else key)  # optimizers have parameters as keys
+            is_whole &= _collect(item, f"{name}.{label}" if name else label, content, when, seen)
         return is_whole
     return True
 

@@ -55,11 +55,11 @@ class Inquiry:
         """Compare N ranks with one process."""
         self._runs: list[tuple[str, float, str]] = []
         spec = dataclasses.replace(self._spec, nproc=nproc)
-        verdict = self._told(spec)
+        verdict = self._verdict(spec)
         verdict.runs = self._runs
         return verdict
 
-    def _told(self, spec: Spec) -> Verdict:
+    def _verdict(self, spec: Spec) -> Verdict:
         title = f"{spec.nproc} ranks"
         alone = self._run(self._alone(spec))
         if alone.failed or alone.is_empty:
@@ -114,7 +114,7 @@ class Inquiry:
         quiet = self._run(self._alone(still))
         if quiet.is_late:
             return could_not_tell(verdict, f"with random draws held still, alone: {failure(quiet)}")
-        verdict.still = sorted({_held(note) for note in quiet.notes.get("still", [])})
+        verdict.still = sorted({_described(note) for note in quiet.notes.get("still", [])})
         if verdict.still and not quiet.failed:
             ranks, found = self._compared(still, quiet)
             if ranks.is_late and not found:
@@ -147,10 +147,10 @@ class Inquiry:
         if found:
             verdict.float64 = f"it is there in float64 as well, so it is no rounding: {found[0].said}"
         else:
-            held = " and random draws held still" if spec.still else ""
+            suffix = " and random draws held still" if spec.still else ""
             verdict.word = "same up to rounding"
             verdict.why = (
-                f"in float64{held}, every number is the same: the difference is rounding that training amplifies"
+                f"in float64{suffix}, every number is the same: the difference is rounding that training amplifies"
             )
             verdict.float64 = "it is gone in float64"
             verdict.before, verdict.differences = verdict.differences, []
@@ -171,8 +171,8 @@ class Inquiry:
         return self._seen[spec]
 
     def _alone(self, spec: Spec) -> Spec:
-        own = {} if self._original is None else {"script": self._original, "module": ""}
-        return dataclasses.replace(spec, launcher="plain", nproc=1, **own)  # type: ignore[arg-type]
+        original = {} if self._original is None else {"script": self._original, "module": ""}
+        return dataclasses.replace(spec, launcher="plain", nproc=1, **original)  # type: ignore[arg-type]
 
     def _twice(self, spec: Spec) -> Observed:
         if self._again is None:
@@ -181,7 +181,7 @@ class Inquiry:
         return self._again
 
 
-def _held(note: dict[str, str]) -> str:
+def _described(note: dict[str, str]) -> str:
     return f"{note['what']} ({note['line']})" if note["line"] else note["what"]
 
 

@@ -32,13 +32,13 @@ def lines(
                 column = said.template, place
                 largest[column] = max(largest.get(column, 0.0), abs(value(number)))
     for one, other in paired(ones, others):
-        given = other or one
-        assert given is not None
+        printed = other or one
+        assert printed is not None
         if one is None or other is None:
-            if given.template not in varying.texts and given.text.strip():
+            if printed.template not in varying.texts and printed.text.strip():
                 how = "missing" if other is None else "not there alone"
-                words = f"{where}{': ' if where else ''}{how}: {given.text!r}"
-                yield Difference(what, where or given.template, given.step, given.line, words)
+                words = f"{where}{': ' if where else ''}{how}: {printed.text!r}"
+                yield Difference(what, where or printed.template, printed.step, printed.line, words)
             continue
         if one.template != other.template:
             if not {one.template, other.template} & varying.texts:

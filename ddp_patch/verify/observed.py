@@ -42,7 +42,7 @@ class ObservedStep:
 
 
 @dataclass(frozen=True)
-class HeldWeights:
+class WeightNorms:
     """Weights of a script that updates them itself, before a backward and at the end."""
 
     step: int
@@ -67,7 +67,7 @@ class Observed:
     age: int = 0
     losses: list[Loss] = field(default_factory=list)
     steps: list[ObservedStep] = field(default_factory=list)
-    held: list[HeldWeights] = field(default_factory=list)
+    weight_norms: list[WeightNorms] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     out: list[PrintedLine] = field(default_factory=list)
     err: list[PrintedLine] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Observed:
     @property
     def step_count(self) -> int:
         """Optimizer steps; without an optimizer, backwards."""
-        return len(self.steps) or (len(self.losses) if self.held else 0)
+        return len(self.steps) or (len(self.losses) if self.weight_norms else 0)
 
     @property
     def dtype(self) -> str:
@@ -129,8 +129,8 @@ def observe(done: FinishedRun, rank: int = 0) -> Observed:
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
     data = path.read_bytes() if path.exists() else b""
-    held: dict[str, torch.Tensor] = torch.load(io.BytesIO(data), weights_only=True) if data else {}
-    return held
+    tensors: dict[str, torch.Tensor] = torch.load(io.BytesIO(data), weights_only=True) if data else {}
+    return tensors
 
 
 def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
@@ -142,7 +142,7 @@ def _take(seen: Observed, event: dict[str, Any], prefix: str) -> None:
         values = (event["norm"], event["norms"], event["rates"], event.get("buffers", {}), event["evaluating"])
         seen.steps.append(ObservedStep(step, event["line"], event["number"], *values, event["age"]))
     elif kind == "weights":
-        seen.held.append(HeldWeights(step, event["line"], event["norms"], event["age"]))
+        seen.weight_norms.append(WeightNorms(step, event["line"], event["norms"], event["age"]))
     elif kind == "optimizer":
         seen.optimizers.append(event)
         seen.dtypes.update(event["dtypes"])
@@ -169,9 +169,9 @@ def _take_the_rest(seen: Observed, prefix: str) -> None:
 
 def _left_out(folder: Path, name: str) -> str:
     """Name the file, or the folder that it is in, if it is of a tool's; empty if it is compared."""
-    *folders, own = name.split("/")
+    *folders, base = name.split("/")
     for depth, part in enumerate(folders, 1):
         if part in LEFT_OUT or part == ".cache" or name.startswith("wandb/"):
             return "/".join([*folders[:depth], ""])
-    is_lock = own.endswith(".lock") and not (folder / name).stat().st_size
-    return name if is_lock or own.endswith(".pyc") else ""
+    is_lock = base.endswith(".lock") and not (folder / name).stat().st_size
+    return name if is_lock or base.endswith(".pyc") else ""

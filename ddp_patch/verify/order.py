@@ -18,7 +18,7 @@ class Epoch:
 
     about: dict[str, Any]  # rank 0's note of it
     ranks: list[list[list[int]]]  # of each rank, the rows of its batches
-    own: list[list[list[int]]]  # the same, as the dataset that is loaded from counts them
+    indices: list[list[list[int]]]  # the same, as the dataset that is loaded from counts them
     steps: tuple[int, int]  # optimizer steps taken at its first and last batch
     is_whole: bool  # it was iterated to its end
 
@@ -34,11 +34,11 @@ class Epoch:
 
     def together(self, which: list[list[list[int]]] | None = None) -> list[list[int]]:
         """Batches of all ranks."""
-        held = self.ranks if which is None else which
+        by_rank = self.ranks if which is None else which
         if self.is_shared:
-            return held[0]
-        count = max(map(len, held))
-        return [[row for batches in held if k < len(batches) for row in batches[k]] for k in range(count)]
+            return by_rank[0]
+        count = max(map(len, by_rank))
+        return [[row for batches in by_rank if k < len(batches) for row in batches[k]] for k in range(count)]
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Order:
     loaders: dict[int, list[Epoch]] = field(default_factory=dict)
     padded: int = 0
 
-    def as_given(self) -> list[list[list[list[int]]]]:
+    def for_loaders(self) -> list[list[list[list[int]]]]:
         """Give what the loaders of another script are to give."""
         count = max(self.loaders, default=-1) + 1
-        return [[epoch.together(epoch.own) for epoch in self.loaders.get(n, [])] for n in range(count)]
+        return [[epoch.together(epoch.indices) for epoch in self.loaders.get(n, [])] for n in range(count)]
 
 
 def batches_of(ranks: list[Observed]) -> Order:
@@ -59,14 +59,14 @@ def batches_of(ranks: list[Observed]) -> Order:
     order = Order()
     batches: list[dict[tuple[int, int], list[dict[str, Any]]]] = []
     for rank in ranks:
-        held: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+        by_epoch: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
         for note in rank.notes.get("batch", []):
-            held[note["loader"], note["epoch"]].append(note)
-        batches.append(held)
+            by_epoch[note["loader"], note["epoch"]].append(note)
+        batches.append(by_epoch)
     ended = {(note["loader"], note["epoch"]) for note in ranks[0].notes.get("epoch_end", [])}
     for about in ranks[0].notes.get("epoch", []):
         key = about["loader"], about["epoch"]
-        noted = [held[key] for held in batches]
+        noted = [by_epoch[key] for by_epoch in batches]
         steps = [note["step"] for note in noted[0]] or [about["step"]]
         epoch = Epoch(
             about,

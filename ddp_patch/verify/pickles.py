@@ -43,9 +43,9 @@ def kept_by_shell(value: Any) -> list[tuple[Any, Any]] | None:
     """Give all that a pickle keeps of an object of a class of the script's; None of other objects."""
     if not isinstance(value, _Shell):
         return None
-    held = {"class": type(value).__name__, **vars(value)}
-    state = held.pop("state", None)
-    return [*held.items(), *(state.items() if isinstance(state, dict) else [("state", state)])]
+    fields = {"class": type(value).__name__, **vars(value)}
+    state = fields.pop("state", None)
+    return [*fields.items(), *(state.items() if isinstance(state, dict) else [("state", state)])]
 
 
 def _loaded(stream: Any) -> Any:
@@ -58,31 +58,31 @@ def _of_torchscript(data: bytes) -> dict[str, Any]:
         parts = {name.partition("/")[2]: name for name in archive.namelist()}
         if "constants.pkl" not in parts:
             return {}
-        held: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
         for pickled in ("data", "constants"):  # each as torch.save writes it, which knows of one
             stream = io.BytesIO()
-            with zipfile.ZipFile(stream, "w") as own:
+            with zipfile.ZipFile(stream, "w") as repacked:
                 for part, name in parts.items():
                     if part in ("version", "byteorder") or part.startswith((f"{pickled}.pkl", f"{pickled}/")):
-                        own.writestr(f"archive/{part.replace(pickled, 'data', 1)}", archive.read(name))
+                        repacked.writestr(f"archive/{part.replace(pickled, 'data', 1)}", archive.read(name))
             stream.seek(0)
-            held[pickled] = _loaded(stream)
+            contents[pickled] = _loaded(stream)
         for part, name in parts.items():
             if part.startswith(("code/", "extra/")) and not part.endswith(".debug_pkl"):  # which has paths
-                held[part] = archive.read(name).decode("utf-8", "backslashreplace").splitlines()
-        return held
+                contents[part] = archive.read(name).decode("utf-8", "backslashreplace").splitlines()
+        return contents
 
 
 def _each(data: bytes, load: Callable[[Any], Any]) -> Any:
     """Load what a file holds one after the other, as several ``dump`` or ``save`` wrote it."""
     stream = io.BytesIO(data)
-    held = [load(stream)]
+    objects = [load(stream)]
     while (begin := stream.tell()) < len(data):
         try:
-            held.append(load(stream))
+            objects.append(load(stream))
         except Exception:  # noqa: BLE001 — it is something else
-            return [*held, data[begin:]]
-    return held if len(held) > 1 else held[0]
+            return [*objects, data[begin:]]
+    return objects if len(objects) > 1 else objects[0]
 
 
 class _Shell:

@@ -86,9 +86,9 @@ def _blocks(left: list[str], right: list[str]) -> Iterator[tuple[int, int, int]]
     until, till = len(left) - ends, len(right) - ends
     a, c, window = 0, 0, _FEW
     while a < until and c < till:
-        own, other = left[a : min(a + window, until)], right[c : min(c + window, till)]
-        same = _alike(own, other)
-        found = [(0, 0, same)] if same else difflib.SequenceMatcher(None, own, other, False).get_matching_blocks()[:-1]
+        one, other = left[a : min(a + window, until)], right[c : min(c + window, till)]
+        same = _alike(one, other)
+        found = [(0, 0, same)] if same else difflib.SequenceMatcher(None, one, other, False).get_matching_blocks()[:-1]
         if found:
             yield from ((a + at, c + to, size) for at, to, size in found)
             at, to, size = found[-1]
@@ -96,7 +96,7 @@ def _blocks(left: list[str], right: list[str]) -> Iterator[tuple[int, int, int]]
         elif window < _MOST and (a + window < until or c + window < till):
             window *= 2
         else:
-            a, c, window = a + len(own), c + len(other), _FEW
+            a, c, window = a + len(one), c + len(other), _FEW
     yield until, till, ends
 
 

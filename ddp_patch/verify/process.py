@@ -77,8 +77,8 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
 
 
 def _left(process: subprocess.Popen[bytes], mark: str) -> list[int]:
-    own = [process.pid] if process.poll() is None else []
-    return sorted({*own, *_marked(mark)})
+    running = [process.pid] if process.poll() is None else []
+    return sorted({*running, *_marked(mark)})
 
 
 def _marked(mark: str) -> list[int]:

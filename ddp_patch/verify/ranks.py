@@ -17,36 +17,36 @@ def apart(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
 
 
 def _first(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for steps in zip(*(rank.steps for rank in ranks), strict=False):
         one = steps[0]
         for other, step in enumerate(steps[1:], 1):
-            if "gradient" not in told and _differ(one.norm, step.norm, tolerance, one):
-                told.add("gradient")
+            if "gradient" not in reported and _differ(one.norm, step.norm, tolerance, one):
+                reported.add("gradient")
                 said = (
                     f"ranks step by gradients of their own: norm {one.norm or 0:.9g} on rank 0, {step.norm or 0:.9g} "
                     f"on rank {other}"
                 )
                 yield Difference("gradient", "ranks", one.step, one.line, said)
             for name, value in one.buffers.items():
-                if "buffers" not in told and _differ(value, step.buffers.get(name), tolerance, one):
-                    told.add("buffers")
+                if "buffers" not in reported and _differ(value, step.buffers.get(name), tolerance, one):
+                    reported.add("buffers")
                     said = f"ranks hold another {name}: norm {value:.9g} on rank 0, {step.buffers.get(name, 0):.9g} "
                     said += f"on rank {other}; alone it is that of the whole batch"
                     yield Difference("weights", "statistics", one.step, one.line, said)
-            if "rate" not in told and one.rates != step.rates:
-                told.add("rate")
+            if "rate" not in reported and one.rates != step.rates:
+                reported.add("rate")
                 said = f"ranks have other learning rates: {one.rates} on rank 0, {step.rates} on rank {other}"
                 yield Difference("rate", "ranks", one.step, one.line, said)
 
 
 def _weights(ranks: list[Observed], tolerance: Tolerance) -> Iterator[Difference]:
     """Weights that a script without an optimizer updates itself."""
-    for held in zip(*(rank.held for rank in ranks), strict=False):
-        one = held[0]
-        for other, own in enumerate(held[1:], 1):
+    for updates in zip(*(rank.weight_norms for rank in ranks), strict=False):
+        one = updates[0]
+        for other, update in enumerate(updates[1:], 1):
             for name, norm in one.norms.items():
-                measured = own.norms.get(name)
+                measured = update.norms.get(name)
                 if measured is not None and tolerance.exceeds(norm, measured, 0.0, one.age) > 1:
                     said = f"ranks hold another {name}: norm {norm:.9g} on rank 0, {measured:.9g} on rank {other}"
                     yield Difference("weights", "ranks", one.step, one.line, said)

@@ -41,8 +41,8 @@ class Spec:
         """In words."""
         how = {"plain": "alone", "ddp_patch": f"{self.nproc} ranks"}.get(self.launcher, "")
         how = how or f"{self.nproc} ranks of {self.launcher}"
-        held = [*(["draws held still"] if self.still else []), *(["float64"] if self.float64 else [])]
-        return f"{how} ({', '.join(held)})" if held else how
+        modes = [*(["draws held still"] if self.still else []), *(["float64"] if self.float64 else [])]
+        return f"{how} ({', '.join(modes)})" if modes else how
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ def perform(
     )
     settings.write(root / "settings.json")
     target = ["-m", spec.module] if spec.module else [str(place.script)]
-    own = [*own_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
+    program = [*own_module("ddp_patch.verify.recorded"), str(root / "settings.json"), *target]
     with scratch() as temporary:
-        command = [*_launched(spec), *own, *spec.args]
+        command = [*_launched(spec), *program, *spec.args]
         ended = start(command, place.folder, _environ(spec, threads, temporary), logs, timeout)
     place.check()
     return FinishedRun(spec, ended, place, records, _read(logs / "stdout"), _read(logs / "stderr"))

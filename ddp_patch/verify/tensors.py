@@ -17,8 +17,8 @@ from .tolerance import Tolerance
 def weights(one: Observed, other: Observed, tolerance: Tolerance) -> Iterator[Difference]:
     """Compare what models ended with, and what each rank has of it."""
     yield from tensors(one, one.tensors, other.tensors, tolerance, "weights", "")
-    for number, held in enumerate(other.others, 1):
-        apart = list(tensors(other, other.tensors, held, tolerance, "weights", f"on rank {number}"))
+    for number, state in enumerate(other.others, 1):
+        apart = list(tensors(other, other.tensors, state, tolerance, "weights", f"on rank {number}"))
         yield from (dataclasses.replace(found, said=f"{found.said}, compared with rank 0") for found in apart[:1])
 
 

@@ -67,5 +67,5 @@ class Tolerance:
 
 def least_precise(dtypes: set[str]) -> str:
     """Name the dtype that tolerances follow from."""
-    known = [name for name in dtypes if name in _EPSILON]
-    return max(known, key=lambda name: _EPSILON[name]) if known else "float32"
+    floating = [name for name in dtypes if name in _EPSILON]
+    return max(floating, key=lambda name: _EPSILON[name]) if floating else "float32"

@@ -58,10 +58,10 @@ def _is_trained(tensor: Tensor) -> bool:
 
 
 def _of(wanted: type) -> Iterable[Any]:
-    known: dict[type, bool] = {}
+    matches: dict[type, bool] = {}
     for candidate in gc.get_objects():
         kind = type(candidate)
-        if kind not in known:
-            known[kind] = issubclass(kind, wanted)
-        if known[kind]:
+        if kind not in matches:
+            matches[kind] = issubclass(kind, wanted)
+        if matches[kind]:
             yield candidate

@@ -98,10 +98,10 @@ def _note_seed(module: Any, name: str, record: Record) -> None:
 
     @functools.wraps(wrapped)
     def seed(*args: Any, **kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
+        arguments = [*args, *kwargs.values()]
         is_ours = str(sys._getframe(1).f_globals.get("__name__")).startswith("ddp_patch.")
-        if given and not is_ours and isinstance(given[0], (int, float)):
-            record.once("seed", line=script_line(), value=given[0])
+        if arguments and not is_ours and isinstance(arguments[0], (int, float)):
+            record.once("seed", line=script_line(), value=arguments[0])
         return wrapped(*args, **kwargs)
 
     setattr(module, name, seed)

@@ -26,7 +26,7 @@ class TrainedModels:
         self.roots: dict[str, nn.Module] = {}
         self.loose: dict[str, Tensor] = {}  # trained, and of no module
         self._names: dict[int, str] = {}
-        self._held: list[Tensor] = []  # so that no identity is used again
+        self._kept: list[Tensor] = []  # so that no identity is used again
         self._made: list[nn.Module] | None = []  # all modules, in order; None once an optimizer says what is trained
 
     def name(self, parameters: Iterable[Tensor]) -> list[str]:
@@ -34,7 +34,7 @@ class TrainedModels:
         wanted = list(parameters)
         new = [parameter for parameter in wanted if id(parameter) not in self._names]
         if new:
-            self._held.extend(new)
+            self._kept.extend(new)
             self._find(new)
         return [self._names[id(parameter)] for parameter in wanted]
 
@@ -57,23 +57,23 @@ class TrainedModels:
         made = [module for module in self._made or () if _has_weights(module)]
         inside = {id(child) for module in made for child in module.modules() if child is not module}
         for module in made:
-            own = list(module.named_parameters())
-            if id(module) not in inside and any(id(parameter) not in self._names for _, parameter in own):
-                self._keep(module, own)
+            parameters = list(module.named_parameters())
+            if id(module) not in inside and any(id(parameter) not in self._names for _, parameter in parameters):
+                self._keep(module, parameters)
 
     def weights(self) -> dict[str, Tensor]:
         """Give all parameters as they are now, by name; not what ranks have rows of, which measuring would gather."""
-        held = {name: value for name, value in self.loose.items() if type(value) is not BatchTensor}
+        found = {name: value for name, value in self.loose.items() if type(value) is not BatchTensor}
         for label, module in self.roots.items():
-            own = {f"{label}.{plain_name(name)}": value for name, value in module.named_parameters()}
-            held.update({name: value for name, value in own.items() if not is_lazy(value)})
-        return held
+            named = {f"{label}.{plain_name(name)}": value for name, value in module.named_parameters()}
+            found.update({name: value for name, value in named.items() if not is_lazy(value)})
+        return found
 
-    def _keep(self, module: nn.Module, own: list[tuple[str, nn.Parameter]]) -> None:
+    def _keep(self, module: nn.Module, parameters: list[tuple[str, nn.Parameter]]) -> None:
         label = self._label(type(module).__name__)
         self.roots[label] = module
-        self._held.extend(parameter for _, parameter in own)
-        for name, parameter in own:
+        self._kept.extend(parameter for _, parameter in parameters)
+        for name, parameter in parameters:
             self._names.setdefault(id(parameter), f"{label}.{plain_name(name)}")
 
     def _find(self, new: list[Tensor]) -> None:
@@ -84,10 +84,10 @@ class TrainedModels:
             if places:
                 found.append((min(places), -len(places), module))
         for _, _, module in sorted(found, key=lambda entry: entry[:2]):
-            own = list(module.named_parameters())
-            if all(id(p) in self._names for _, p in own if id(p) in order):
+            parameters = list(module.named_parameters())
+            if all(id(p) in self._names for _, p in parameters if id(p) in order):
                 continue  # of another that holds the same
-            self._keep(module, own)
+            self._keep(module, parameters)
         for parameter in new:
             if id(parameter) not in self._names:
                 name = f"tensor {len(self.loose) + 1}"
@@ -100,12 +100,12 @@ class TrainedModels:
 
     def state(self) -> dict[str, Tensor]:
         """Copy all weights and buffers as they are now."""
-        held: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for label, module in self.roots.items():
             for name, value in _values(module):
-                held[f"{label}.{plain_name(name)}"] = _copied(value)
-        held.update({name: _copied(value) for name, value in self.loose.items()})
-        return held
+                tensors[f"{label}.{plain_name(name)}"] = _copied(value)
+        tensors.update({name: _copied(value) for name, value in self.loose.items()})
+        return tensors
 
     def leave_batches(self) -> None:
         """Let go of what ranks have rows of: the others may not be there to gather it."""
@@ -130,7 +130,7 @@ class TrainedModels:
         """Keep nothing alive any longer."""
         self.roots.clear()
         self.loose.clear()
-        self._held.clear()
+        self._kept.clear()
         self._made = None
 
 
@@ -164,13 +164,13 @@ def _copied(value: Tensor) -> Tensor:
 
 def outermost(wanted: set[int]) -> list[nn.Module]:
     """Find the modules that hold one of these parameters, and are in no other but a wrapper."""
-    known: dict[type, bool] = {}
+    eligible: dict[type, bool] = {}
     modules: list[Any] = []
     for candidate in gc.get_objects():
         kind = type(candidate)  # not isinstance: some objects compute when they are asked for their class
-        if kind not in known:
-            known[kind] = issubclass(kind, nn.Module) and kind.__name__ not in _WRAPPERS and not _is_ours(kind)
-        if known[kind] and "_modules" in candidate.__dict__:
+        if kind not in eligible:
+            eligible[kind] = issubclass(kind, nn.Module) and kind.__name__ not in _WRAPPERS and not _is_ours(kind)
+        if eligible[kind] and "_modules" in candidate.__dict__:
             modules.append(candidate)
     holding = [module for module in modules if any(id(p) in wanted for p in module.parameters())]
     inside = {id(child) for module in holding for child in module.modules() if child is not module}

@@ -52,11 +52,11 @@ class Record:
             self._once.add(key)
             self.event(kind, **fields)
 
-    def tensors(self, held: dict[str, torch.Tensor]) -> None:
+    def tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         """Keep the tensors that the script ended with."""
         if os.getpid() == self._pid:
             buffer = io.BytesIO()
-            _save(held, buffer)
+            _save(tensors, buffer)
             _write(self._tensors, buffer.getvalue())
 
 

@@ -44,11 +44,11 @@ class Recorder:
 
     def _leaves(self, wrapped: Callable[[int], NoReturn]) -> None:
         """Keep what there is when the script leaves at once."""
-        own = os.getpid()
+        pid = os.getpid()
 
         @functools.wraps(wrapped)
         def leave(status: int) -> NoReturn:
-            if os.getpid() == own and not self._is_finished:
+            if os.getpid() == pid and not self._is_finished:
                 self.finish("exit", SystemExit(status))
             wrapped(status)
 

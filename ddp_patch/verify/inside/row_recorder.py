@@ -30,7 +30,7 @@ class RowRecorder:
             batches: file of those that shuffled loaders are to give; empty to leave them alone.
         """
         self._record = record
-        self._given: Batches = json.loads(Path(batches).read_text(encoding="utf-8")) if batches else []
+        self._batches: Batches = json.loads(Path(batches).read_text(encoding="utf-8")) if batches else []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._epochs: dict[int, int] = {}
         self._running: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
@@ -72,20 +72,20 @@ class RowRecorder:
             sampler_made=line_of(sampler),
             sampler_drops=bool(getattr(sampler, "drop_last", False)),
         )
-        given = None
-        if shuffles and number < len(self._given) and epoch < len(self._given[number]):
-            given = iter(self._given[number][epoch])
-        return _Epoch(number, epoch, loader.dataset, given)
+        batches = None
+        if shuffles and number < len(self._batches) and epoch < len(self._batches[number]):
+            batches = iter(self._batches[number][epoch])
+        return _Epoch(number, epoch, loader.dataset, batches)
 
     def _around_next(self, wrapped: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(wrapped)
         def next_index(iterator: Any) -> Any:
             running = self._running.get(iterator)
-            if running is not None and running.given is not None:
-                own = next(iter(running.given), None)
-                if own is None:
+            if running is not None and running.batches is not None:
+                recorded = next(iter(running.batches), None)
+                if recorded is None:
                     raise StopIteration
-                return own
+                return recorded
             try:
                 index = wrapped(iterator)
             except StopIteration:
@@ -103,8 +103,8 @@ class RowRecorder:
 class _Epoch:
     """One pass over a loader."""
 
-    def __init__(self, loader: int, epoch: int, dataset: Any, given: Any) -> None:
-        self.loader, self.epoch, self.dataset, self.given = loader, epoch, dataset, given
+    def __init__(self, loader: int, epoch: int, dataset: Any, batches: Any) -> None:
+        self.loader, self.epoch, self.dataset, self.batches = loader, epoch, dataset, batches
 
 
 def _of_whole(dataset: Any, index: int) -> int:

@@ -24,10 +24,10 @@ def install() -> None:
         import numpy  # noqa: PLC0415 — optional
 
         numpy.random.seed(SEED % (1 << 32))
-    held = _by_line(os.urandom)
-    os.urandom = held
+    urandom = _by_line(os.urandom)
+    os.urandom = urandom
     if hasattr(random, "_urandom"):
-        random._urandom = held  # behind random.SystemRandom, secrets and so numpy.random.default_rng()
+        random._urandom = urandom  # behind random.SystemRandom, secrets and so numpy.random.default_rng()
 
 
 def _by_line(wrapped: Callable[[int], bytes]) -> Callable[[int], bytes]:

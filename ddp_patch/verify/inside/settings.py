@@ -55,5 +55,5 @@ class Settings:
     @classmethod
     def read(cls, path: str) -> Settings:
         """Read what ``write`` left."""
-        given: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(**given)
+        values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(**values)

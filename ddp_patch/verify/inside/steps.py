@@ -76,8 +76,8 @@ class Steps:
             line = script_line()
             self._begin(line)
             roots = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-            given = grad_tensors if isinstance(grad_tensors, (list, tuple)) else [grad_tensors] * len(roots)
-            self._open.extend((line, root, weight) for root, weight in zip(roots, given, strict=False))
+            weights = grad_tensors if isinstance(grad_tensors, (list, tuple)) else [grad_tensors] * len(roots)
+            self._open.extend((line, root, weight) for root, weight in zip(roots, weights, strict=False))
             self._depth += 1
             try:
                 return wrapped(tensors, grad_tensors, *args, **kwargs)
@@ -131,8 +131,8 @@ class Steps:
             self._end()
 
     def _settle(self, may_wait: bool = True) -> None:
-        held, self._open = self._open, []
-        for line, root, weight in held:
+        pending, self._open = self._open, []
+        for line, root, weight in pending:
             reduction = getattr(root, "_reduction", None)  # of the sum of all ranks' losses
             if reduction is not None and reduction.is_open and not may_wait:
                 continue

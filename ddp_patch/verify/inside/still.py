@@ -54,7 +54,7 @@ def install(record: Record) -> None:
 
 def _without_dropout(wrapped: Callable[..., Any], place: int, name: str, usual: float, record: Record) -> Any:
     @functools.wraps(wrapped)
-    def held(*args: Any, **kwargs: Any) -> Any:
+    def dropout(*args: Any, **kwargs: Any) -> Any:
         trains = kwargs.get("training", args[place + 1] if len(args) > place + 1 else True)
         p = kwargs.get(name, args[place] if len(args) > place else usual)
         if not (isinstance(p, (int, float)) and p > 0 and (trains or name == "dropout_p")):
@@ -66,19 +66,19 @@ def _without_dropout(wrapped: Callable[..., Any], place: int, name: str, usual: 
             kwargs = {**kwargs, name: 0.0}
         return wrapped(*args, **kwargs)
 
-    return held
+    return dropout
 
 
 def _without_recurrent_dropout(wrapped: Callable[..., Any], record: Record) -> Any:
     @functools.wraps(wrapped)
-    def held(*args: Any) -> Any:
+    def recurrent(*args: Any) -> Any:
         place = 6 if isinstance(args[3], (list, tuple)) else 5  # packed: (data, sizes, hx, weights, ...)
         if isinstance(args[place], float) and args[place] > 0 and args[place + 1]:
             record.once("still", what="dropout between recurrent layers is off", line=model_line())
             args = (*args[:place], 0.0, *args[place + 1 :])
         return wrapped(*args)
 
-    return held
+    return recurrent
 
 
 # --- noise in a forward ---------------------------------------------------------------------------------------------
@@ -86,19 +86,19 @@ def _without_recurrent_dropout(wrapped: Callable[..., Any], record: Record) -> A
 
 def _patterned(wrapped: Callable[..., Any], pattern: Callable[..., Tensor], record: Record) -> Any:
     @functools.wraps(wrapped)
-    def held(*args: Any, **kwargs: Any) -> Any:
+    def patterned(*args: Any, **kwargs: Any) -> Any:
         if not _in_forward(sys._getframe(1)):
             return wrapped(*args, **kwargs)
         before = states()
         drawn = wrapped(*args, **kwargs)
         set_states(before)  # so that the script draws next what it draws on any number of ranks
         record.once("still", what=f"{wrapped.__name__} in a forward gives a fixed pattern", line=model_line())
-        given = args[1:] if wrapped.__name__ in IN_PLACE else args
+        inputs = args[1:] if wrapped.__name__ in IN_PLACE else args
         with torch.no_grad():
-            drawn.copy_(pattern(drawn, *given, **kwargs).to(drawn.dtype))
+            drawn.copy_(pattern(drawn, *inputs, **kwargs).to(drawn.dtype))
         return drawn
 
-    return held
+    return patterned
 
 
 def _in_forward(frame: FrameType | None) -> bool:

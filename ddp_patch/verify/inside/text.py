@@ -40,7 +40,7 @@ class NotedStream(io.TextIOWrapper):
         self._stream = stream  # closing it would close the buffer
         self._which = name
         self._record = record
-        self._held = ""
+        self._pending = ""
         self._line = ""
         self._guard = threading.RLock()
 
@@ -56,22 +56,22 @@ class NotedStream(io.TextIOWrapper):
         frame = sys._getframe(2)
         if self._which == "err" and _is_not_the_scripts(frame):
             return
-        if not self._held:
+        if not self._pending:
             self._line = script_line(frame)
-        *lines, self._held = (self._held + text).split("\n")
+        *lines, self._pending = (self._pending + text).split("\n")
         for line in lines:
             # Of a progress bar, what is left to be seen.
             self._record.event("text", stream=self._which, line=self._line, text=line.rpartition("\r")[2])
             self._line = script_line(frame)
-        if "\r" in self._held:
-            self._held = "\r" + self._held.rpartition("\r")[2]
+        if "\r" in self._pending:
+            self._pending = "\r" + self._pending.rpartition("\r")[2]
 
     def finish(self) -> None:
         """Note a last line that nothing ended."""
-        if self._held.strip("\r"):
-            text = self._held.rpartition("\r")[2]
+        if self._pending.strip("\r"):
+            text = self._pending.rpartition("\r")[2]
             self._record.event("text", stream=self._which, line=self._line, text=text)
-        self._held = ""
+        self._pending = ""
 
 
 def _is_not_the_scripts(frame: FrameType | None) -> bool:

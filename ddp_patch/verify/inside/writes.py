@@ -60,7 +60,7 @@ class Writes:
                 if isinstance(path, (str, bytes)):
                     self._refuse(os.path.abspath(os.fsdecode(path)))
         if event in _CHANGES and not self._busy and isinstance(args[0], (str, bytes)):
-            self._own(os.path.abspath(os.fsdecode(args[0])))
+            self._replace_link(os.path.abspath(os.fsdecode(args[0])))
         if event != "open" or self._busy:
             return
         path, mode, flags = args
@@ -75,12 +75,12 @@ class Writes:
             if "__pycache__" in name:
                 return
             self._refuse(name)
-            self._own(name)
+            self._replace_link(name)
             where = os.path.realpath(os.path.dirname(name)) + os.sep
             inside = where.startswith(self._folder)
             if inside and self._local:
-                own = os.path.relpath(name, self._folder)
-                self._record.once("write", path=own, line=script_line())
+                relative = os.path.relpath(name, self._folder)
+                self._record.once("write", path=relative, line=script_line())
             elif not inside and not where.startswith(self._left_alone):
                 self._record.once("outside", path=name, line=script_line())
         finally:
@@ -95,7 +95,7 @@ class Writes:
                 "copied, or to a folder above. Have the script write elsewhere, or take it away while you verify."
             )
 
-    def _own(self, name: str) -> None:
+    def _replace_link(self, name: str) -> None:
         """Put a copy in the place of a link, as the script is about to write to it."""
         if not self._linked:
             return
