@@ -10,25 +10,25 @@ from .keywords import FILLS, Keywords, text_of
 from .names import dotted
 from .scopes import Scope, Variable, called
 
-Given = dict[str, cst.BaseExpression]
+Entries = dict[str, cst.BaseExpression]
 _EMPTIES = ("pop", "popitem", "clear")
 
 
 class CertainKeywords(Keywords):
     """Answers ``certain(call)`` as well, by the statements that each run of the script comes by."""
 
-    def certain(self, call: cst.Call) -> Given:
+    def certain(self, call: cst.Call) -> Entries:
         """Give the keywords of the dicts that a call unpacks that are there in any case, with their values."""
-        found: Given = {}
+        found: Entries = {}
         for argument in call.args:
             if argument.star == "**":
                 found |= self._sure(argument.value, self._scopes.of(call), call, frozenset())
         return found
 
-    def _sure(self, node: cst.BaseExpression, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]) -> Given:
+    def _sure(self, node: cst.BaseExpression, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]) -> Entries:
         """Give the certain keys of a dict where ``at`` stands."""
         if isinstance(node, cst.Dict):
-            found: Given = {}
+            found: Entries = {}
             for element in node.elements:
                 if isinstance(element, cst.StarredDictElement):
                     found = self._over(found, element.value, scope, at, seen)
@@ -48,7 +48,9 @@ class CertainKeywords(Keywords):
             return {}
         return self._after_all(variable, at, seen | {variable})
 
-    def _filled(self, found: Given, call: cst.Call, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]) -> Given:
+    def _filled(
+        self, found: Entries, call: cst.Call, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]
+    ) -> Entries:
         """``dict(a, b=1)``, ``kwargs.update(a, b=1)``."""
         for argument in call.args:
             if argument.keyword is not None:
@@ -58,19 +60,19 @@ class CertainKeywords(Keywords):
         return found
 
     def _over(
-        self, found: Given, node: cst.BaseExpression, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]
-    ) -> Given:
+        self, found: Entries, node: cst.BaseExpression, scope: Scope, at: cst.CSTNode, seen: frozenset[Variable]
+    ) -> Entries:
         """Put one dict over another: what the upper one may hold is no longer the lower one's."""
         return self._without(found, node, scope) | self._sure(node, scope, at, seen)
 
-    def _without(self, found: Given, node: cst.BaseExpression, scope: Scope) -> Given:
-        possible: Given = {}
-        known = self._read(node, scope, possible, set())
-        return {key: value for key, value in found.items() if known and key not in possible}
+    def _without(self, found: Entries, node: cst.BaseExpression, scope: Scope) -> Entries:
+        possible: Entries = {}
+        complete = self._read(node, scope, possible, set())
+        return {key: value for key, value in found.items() if complete and key not in possible}
 
-    def _after_all(self, variable: Variable, at: cst.CSTNode, seen: frozenset[Variable]) -> Given:
+    def _after_all(self, variable: Variable, at: cst.CSTNode, seen: frozenset[Variable]) -> Entries:
         """Follow what is done to a dict, in the text's order, until ``at``."""
-        found: Given = {}
+        found: Entries = {}
         elsewhere = self._scopes.of(at) is not variable.scope
         for node in self._changes(variable):
             is_later = self._tree.order[node] >= self._tree.order[at]
@@ -89,10 +91,10 @@ class CertainKeywords(Keywords):
             for call in self._scopes.calls.get(name, ()):
                 if isinstance(call.func, cst.Attribute) and dotted(call.func.value) == variable.name:
                     changes.add(call)
-        own = [node for node in changes if self._scopes.find(variable.name, self._scopes.of(node)) is variable]
-        return sorted(own, key=self._tree.order.__getitem__)
+        relevant = [node for node in changes if self._scopes.find(variable.name, self._scopes.of(node)) is variable]
+        return sorted(relevant, key=self._tree.order.__getitem__)
 
-    def _changed(self, found: Given, node: cst.CSTNode, variable: Variable, seen: frozenset[Variable]) -> Given:
+    def _changed(self, found: Entries, node: cst.CSTNode, variable: Variable, seen: frozenset[Variable]) -> Entries:
         scope = self._scopes.of(node)
         if isinstance(node, cst.Call):
             key = text_of(node.args[0].value) if node.args else None

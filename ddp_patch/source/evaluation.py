@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from . import kinds as known
+from . import kinds
 from .kinds import OF_ROWS, SAME, Kind
 from .names import dotted, qualified
 from .scopes import Scope, Scopes, Value
@@ -58,7 +58,7 @@ class Evaluation:
             found: set[Kind] = set()
             for base in node.bases:
                 full = qualified(base.value, self._imported) or ""
-                found |= self.class_kinds(full) if full in self._scopes.classes else known.made_by(full)
+                found |= self.class_kinds(full) if full in self._scopes.classes else kinds.made_by(full)
                 found |= {Kind.MODULE} if full.endswith(("Module", "PreTrainedModel")) else set()
                 found |= {Kind.DATASET} if full.endswith("Dataset") else set()
             if (
@@ -73,7 +73,7 @@ class Evaluation:
             self._bases[name] = frozenset(found)
         return self._bases[name]
 
-    def _given(self, value: Value) -> Kinds:
+    def _value_kinds(self, value: Value) -> Kinds:
         if isinstance(value.statement, cst.AugAssign):
             return self.kinds(value.node, value.scope) & {*OF_ROWS, Kind.REDUCED}
         return self._item(value.node, value.scope, value.unpacked, value.looped)
@@ -139,10 +139,10 @@ class Evaluation:
         name = dotted(node)
         if name is not None:
             if name.partition(".")[0] in self._imported:
-                return known.named(name) & {Kind.LOADER, Kind.RANK} if "." not in name else _NONE
+                return kinds.named(name) & {Kind.LOADER, Kind.RANK} if "." not in name else _NONE
             variable = self._scopes.find(name, scope)
             if variable is not None:
-                reduced = {Kind.REDUCED} if known.REDUCED_NAMES.search(name) else _NONE
+                reduced = {Kind.REDUCED} if kinds.REDUCED_NAMES.search(name) else _NONE
                 return frozenset(variable.kinds) | reduced
             if name in self._ranks and not name.startswith("self."):
                 return frozenset({Kind.RANK})
@@ -156,7 +156,7 @@ class Evaluation:
                 return frozenset({Kind.SAMPLER})
             if base & OF_ROWS and attribute not in _OF_NO_ROWS:
                 return self._rows(base) | (base & {Kind.BATCH, Kind.OUTPUT} if attribute == "data" else _NONE)
-        return known.named(name) if name is not None else _NONE
+        return kinds.named(name) if name is not None else _NONE
 
     def _subscript(self, node: cst.Subscript, scope: Scope) -> Kinds:
         text = [_text(literal) for literal in self._tree.within(node, cst.SimpleString)]
@@ -170,24 +170,24 @@ class Evaluation:
     def _call(self, node: cst.Call, scope: Scope) -> Kinds:
         name = qualified(node.func, self._imported) or ""
         last = node.func.attr.value if isinstance(node.func, cst.Attribute) else name.rpartition(".")[2]
-        made = known.made_by(name)
+        made = kinds.made_by(name)
         if made:
             return made
-        given = [self.kinds(argument.value, scope) for argument in node.args]
-        union = frozenset().union(*given)
-        if known.reduces(name or last) and not self._is_picked(node, scope):
+        arguments = [self.kinds(argument.value, scope) for argument in node.args]
+        union = frozenset().union(*arguments)
+        if kinds.reduces(name or last) and not self._is_picked(node, scope):
             return frozenset({Kind.REDUCED})
         if last in self._scopes.classes:
             return self.class_kinds(last)
         if last in self._scopes.functions and (name == last or name == f"self.{last}"):
-            own = frozenset().union(
+            returned = frozenset().union(
                 *(
                     self.kinds(value, self._scopes.inside(function))
                     for function in self._scopes.functions[last]
                     for value in self._returned.get(function, ())
                 )
             )
-            return own
+            return returned
         if name in ("torch.compile", "torch.nn.SyncBatchNorm.convert_sync_batchnorm") or last in (
             "prepare",
             "prepare_model",
@@ -213,7 +213,7 @@ class Evaluation:
         is_number = len(call.args) > 1 and isinstance(number, cst.Integer)
         return bool(keywords & {"dim", "index"}) or is_number or bool(self.kinds(call.func.value, scope) & OF_ROWS)
 
-    def _method(self, node: cst.Call, last: str, given: Kinds, scope: Scope) -> Kinds:
+    def _method(self, node: cst.Call, last: str, arguments: Kinds, scope: Scope) -> Kinds:
         receiver = self.kinds(node.func.value, scope) if isinstance(node.func, cst.Attribute) else _NONE
         called = self.kinds(node.func, scope)
         if Kind.LOSS in called:
@@ -228,13 +228,13 @@ class Evaluation:
             return frozenset({Kind.STATE_DICT})
         if Kind.MODULE in receiver and last in ("generate", "forward", "encode", "decode", "predict"):
             return frozenset({Kind.OUTPUT})
-        if Kind.RANK in given and last in ("int", "str"):
+        if Kind.RANK in arguments and last in ("int", "str"):
             return frozenset({Kind.RANK})
         if last == "size" and receiver & OF_ROWS and node.args and not _is_zero(node.args[0].value):
             return _NONE
         if last in ("mean", "sum") and Kind.LOSS_VALUE in receiver:
             return receiver
-        return self._rows(receiver | given)
+        return self._rows(receiver | arguments)
 
 
 def _text(node: cst.BaseExpression) -> str:

@@ -81,21 +81,21 @@ class Facts:
     def roles(self) -> frozenset[Role]:
         """How the file, or a program that it is part of, is distributed today; empty for a script of one process."""
         mentioned = [name for node in self.tree.all(cst.Attribute) if (name := names.dotted(node))]
-        own = roles(self.modules, self._calls, [*mentioned, *self._calls, *self.imported.values()])
-        return own | self.elsewhere.roles
+        local_roles = roles(self.modules, self._calls, [*mentioned, *self._calls, *self.imported.values()])
+        return local_roles | self.elsewhere.roles
 
     @property
     def uses_torch(self) -> bool:
         """The file imports torch, or a library that is built on it, or trains by files that do."""
         imported = {*self.modules, *self.elsewhere.bound.values()}
-        own = any(name.partition(".")[0] in _TORCH for name in imported)
-        return own or (self.trains and self.elsewhere.uses_torch)
+        imports_torch = any(name.partition(".")[0] in _TORCH for name in imported)
+        return imports_torch or (self.trains and self.elsewhere.uses_torch)
 
     @cached_property
     def trains(self) -> bool:
         """A backward runs in the file, other than inside of an autograd function's own, or where it calls another."""
-        own = any(not self._in_backward(call) for call in self._methods.get("backward", ()))
-        return own or bool(self.elsewhere.training)
+        has_backward = any(not self._in_backward(call) for call in self._methods.get("backward", ()))
+        return has_backward or bool(self.elsewhere.training)
 
     @property
     def is_trained(self) -> bool:

@@ -47,12 +47,12 @@ class FileSummary:
     seeds_by_rank: bool = False
 
 
-def heard(place: Path, known: Collection[Path]) -> FileSummary:
+def heard(place: Path, files: Collection[Path]) -> FileSummary:
     """Read what one of the files of a call says.
 
     Args:
         place: of the file.
-        known: the places of all files of the call.
+        files: the places of all files of the call.
     """
     said = FileSummary()
     modules: set[str] = set()
@@ -99,9 +99,9 @@ def heard(place: Path, known: Collection[Path]) -> FileSummary:
     # What is imported to do it by hand distributes nothing by itself: who joins a group calls something.
     packages = {parent for name in modules for parent in _upwards(name)} - {"torch.distributed"}
     said.roles = roles(packages, called, ()) - _BY_HAND
-    said.imports = {found for name in modules for found in _resolved(name, place, known)} - {place}
-    said.stars = {found for name in stars for found in _resolved(name, place, known)} - {place}
-    said.foreign = {name for name, full in imported.items() if not _is_known(full, place, known)}
+    said.imports = {found for name in modules for found in _resolved(name, place, files)} - {place}
+    said.stars = {found for name in stars for found in _resolved(name, place, files)} - {place}
+    said.foreign = {name for name, full in imported.items() if not _is_known(full, place, files)}
     said.uses_torch = "torch" in packages
     return said
 
@@ -123,7 +123,7 @@ def _trees(place: Path) -> Iterator[ast.Module]:
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
     """Go through the nodes of a file: whether each is under a test on the rank, and in which functions."""
-    held = holding(tree)
+    rank_names = holding(tree)
     stack: list[tuple[ast.AST, bool, tuple[str, ...]]] = [(tree, False, ())]
     while stack:
         node, is_guarded, around = entry = stack.pop()
@@ -131,7 +131,7 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             is_guarded = any(is_of_one_rank(dotted(each)) for each in node.decorator_list)
             around = (*around, node.name)
-        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and is_rank_test(node.test, held))
+        tests = is_guarded or (isinstance(node, (ast.If, ast.IfExp)) and is_rank_test(node.test, rank_names))
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -139,15 +139,15 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool, tuple[str, ...]]]:
                 for child in value:
                     if isinstance(child, ast.AST):
                         stack.append((child, left, around))
-                        left = left or (isinstance(child, ast.If) and _leaves(child, held))
+                        left = left or (isinstance(child, ast.If) and _leaves(child, rank_names))
             elif isinstance(value, ast.AST) and name not in ("ctx", "op"):
                 stack.append((value, is_guarded if name == "test" else tests, around))
 
 
-def _leaves(node: ast.If, held: Collection[str]) -> bool:
+def _leaves(node: ast.If, rank_names: Collection[str]) -> bool:
     """``if rank != 0: return``: what comes behind it runs on some ranks."""
     leaves = isinstance(node.body[-1], (ast.Return, ast.Continue))
-    return leaves and not node.orelse and is_rank_test(node.test, held)
+    return leaves and not node.orelse and is_rank_test(node.test, rank_names)
 
 
 def _bound(alias: ast.alias) -> str:
@@ -159,9 +159,9 @@ def _full(name: str, imported: Mapping[str, str]) -> str:
     return address(f"{imported.get(root, root)}{dot}{rest}")
 
 
-def _is_known(full: str, place: Path, known: Collection[Path]) -> bool:
+def _is_known(full: str, place: Path, files: Collection[Path]) -> bool:
     """Tell whether an import is of a file of this call, or of something in one."""
-    return full.startswith(".") or any(any(_resolved(part, place, known)) for part in _upwards(full))
+    return full.startswith(".") or any(any(_resolved(part, place, files)) for part in _upwards(full))
 
 
 def _upwards(name: str) -> Iterator[str]:
@@ -170,13 +170,13 @@ def _upwards(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def _resolved(name: str, place: Path, known: Collection[Path]) -> Iterator[Path]:
+def _resolved(name: str, place: Path, files: Collection[Path]) -> Iterator[Path]:
     """Find the files of this call that an import may mean: beside the file, or below a folder above it."""
     level = len(name) - len(name.lstrip("."))
     parts = name.lstrip(".").replace(".", "/")
     above = list(place.parents)
     for base in above[level - 1 : level] if level else above:
-        found = [path for end in (".py", "/__init__.py") if (path := Path(f"{base}/{parts}{end}")) in known]
+        found = [path for end in (".py", "/__init__.py") if (path := Path(f"{base}/{parts}{end}")) in files]
         yield from found
         if found:
             return

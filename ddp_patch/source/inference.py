@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from . import kinds as known
+from . import kinds
 from .evaluation import Evaluation, Kinds
 from .kinds import OF_ROWS, Kind
 from .names import dotted, qualified
@@ -40,11 +40,13 @@ class Inference(Evaluation):
 
     def _spawn(self) -> None:
         """``mp.spawn(train, args=(a,))`` calls ``train(i, a)``: i is the rank, whatever it is called."""
-        for call in (call for name in known.SPAWNS for call in self._scopes.calls.get(name, ())):
-            given = next((each.value for each in call.args if each.keyword is None or each.keyword.value == "fn"), None)
+        for call in (call for name in kinds.SPAWNS for call in self._scopes.calls.get(name, ())):
+            target = next(
+                (each.value for each in call.args if each.keyword is None or each.keyword.value == "fn"), None
+            )
             if not (qualified(call.func, self._imported) or "").startswith("torch.multiprocessing."):
                 continue
-            for function in self._scopes.functions.get((dotted(given) or "").rpartition(".")[2], ()):
+            for function in self._scopes.functions.get((dotted(target) or "").rpartition(".")[2], ()):
                 taken = [each for each in parameters(function) if each.name.value not in ("self", "cls")]
                 if taken:
                     self._scopes.inside(function).variable(taken[0].name.value).kinds.add(Kind.RANK)
@@ -52,7 +54,7 @@ class Inference(Evaluation):
     def _use(self) -> None:
         """What only one kind of thing has shows what a variable is: ``x.parameters()``, ``x.backward()``."""
         for node in self._tree.all(cst.Attribute):
-            kind = known.having(node.attr.value)
+            kind = kinds.having(node.attr.value)
             name = dotted(node.value) if kind is not None else None
             if (
                 kind is not None
@@ -73,9 +75,9 @@ class Inference(Evaluation):
             for variable in variables:
                 before = len(variable.kinds)
                 for value in variable.values:
-                    variable.kinds |= self._given(value)
+                    variable.kinds |= self._value_kinds(value)
                 if round_ == 1 and not variable.kinds:
-                    variable.kinds |= known.named(variable.name)
+                    variable.kinds |= kinds.named(variable.name)
                 if variable in self._reduced:
                     variable.kinds -= OF_ROWS
                 changed |= len(variable.kinds) > before
@@ -98,7 +100,7 @@ class Inference(Evaluation):
             ):
                 holder = dotted(call.func.value)
                 filled = {Kind.LOCAL} if any(self.kinds(argument.value) & OF_ROWS for argument in call.args) else set()
-            elif isinstance(call.func, cst.Attribute) and known.reduces(f".{call.func.attr.value}") and not call.args:
+            elif isinstance(call.func, cst.Attribute) and kinds.reduces(f".{call.func.attr.value}") and not call.args:
                 holder, filled = dotted(call.func.value), {Kind.REDUCED}  # a meter's own all_reduce()
             elif self._in_place(call):
                 holder, filled = dotted(call.args[0].value), {Kind.REDUCED}
@@ -120,6 +122,6 @@ class Inference(Evaluation):
         return (
             name is not None
             and bool(call.args)
-            and known.reduces(name)
+            and kinds.reduces(name)
             and isinstance(self._tree.parents.get(call), cst.Expr)
         )

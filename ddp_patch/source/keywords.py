@@ -21,7 +21,7 @@ class Keywords:
 
     def __init__(self, tree: Tree, scopes: Scopes) -> None:
         self._tree, self._scopes = tree, scopes
-        self._known: dict[cst.Call, tuple[dict[str, cst.BaseExpression], bool]] = {}
+        self._cached: dict[cst.Call, tuple[dict[str, cst.BaseExpression], bool]] = {}
 
     def of(self, call: cst.Call) -> dict[str, cst.BaseExpression]:
         """Give what each keyword may be, where it is written; the first value of one that is written twice."""
@@ -32,24 +32,24 @@ class Keywords:
         return self._of(call)[1]
 
     def _of(self, call: cst.Call) -> tuple[dict[str, cst.BaseExpression], bool]:
-        if call not in self._known:
+        if call not in self._cached:
             found: dict[str, cst.BaseExpression] = {}
-            known = True
+            complete = True
             for argument in call.args:
                 if argument.star == "*":
-                    known = False
+                    complete = False
                 elif argument.star:
-                    known &= self._read(argument.value, self._scopes.of(call), found, set())
-            self._known[call] = found, known
-        return self._known[call]
+                    complete &= self._read(argument.value, self._scopes.of(call), found, set())
+            self._cached[call] = found, complete
+        return self._cached[call]
 
     def _read(
         self, node: cst.BaseExpression, scope: Scope, found: dict[str, cst.BaseExpression], seen: set[Variable]
     ) -> bool:
         """Add the keys of a dict; tells whether these are all."""
         if isinstance(node, cst.Dict):
-            known = [self._element(element, scope, found, seen) for element in node.elements]
-            return all(known)
+            elements = [self._element(element, scope, found, seen) for element in node.elements]
+            return all(elements)
         if isinstance(node, cst.IfExp):
             return self._both(node.body, node.orelse, scope, found, seen)
         if isinstance(node, (cst.BooleanOperation, cst.BinaryOperation)):  # kwargs or {}, first | second
@@ -65,7 +65,7 @@ class Keywords:
         seen.add(variable)
         complete = not variable.parameter
         for value in variable.values:
-            complete &= self._given(value, variable, found, seen)
+            complete &= self._assigned(value, variable, found, seen)
         for call in self._filling(variable):
             complete &= self._made(call, self._scopes.of(call), found, seen)
         return complete
@@ -78,8 +78,8 @@ class Keywords:
         found: dict[str, cst.BaseExpression],
         seen: set[Variable],
     ) -> bool:
-        known = self._read(one, scope, found, seen)
-        return self._read(other, scope, found, seen) and known
+        complete = self._read(one, scope, found, seen)
+        return self._read(other, scope, found, seen) and complete
 
     def _element(
         self,
@@ -97,22 +97,22 @@ class Keywords:
 
     def _made(self, call: cst.Call, scope: Scope, found: dict[str, cst.BaseExpression], seen: set[Variable]) -> bool:
         """``dict(a, b=1)``, ``a.copy()``, ``a.update(b, c=2)``, ``a.setdefault("d", 3)``."""
-        name, given = called(call), call.args
+        name, arguments = called(call), call.args
         if name == "setdefault":
-            if len(given) > 1 and (key := text_of(given[0].value)) is not None:
-                found.setdefault(key, given[1].value)
+            if len(arguments) > 1 and (key := text_of(arguments[0].value)) is not None:
+                found.setdefault(key, arguments[1].value)
             return True
-        known = True
-        if name == "copy" and isinstance(call.func, cst.Attribute) and not given:
-            known = self._read(call.func.value, scope, found, seen)
-        for argument in given:
+        complete = True
+        if name == "copy" and isinstance(call.func, cst.Attribute) and not arguments:
+            complete = self._read(call.func.value, scope, found, seen)
+        for argument in arguments:
             if argument.keyword is not None:
                 found.setdefault(argument.keyword.value, argument.value)
             else:
-                known &= self._read(argument.value, scope, found, seen)
-        return known
+                complete &= self._read(argument.value, scope, found, seen)
+        return complete
 
-    def _given(
+    def _assigned(
         self, value: Value, variable: Variable, found: dict[str, cst.BaseExpression], seen: set[Variable]
     ) -> bool:
         statement = value.statement

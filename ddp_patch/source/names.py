@@ -82,8 +82,8 @@ def qualified(node: cst.CSTNode | None, imported: Mapping[str, str]) -> str | No
     if text is None:
         return None
     root, dot, rest = text.partition(".")
-    known = imported.get(root)
-    return address(f"{known}{dot}{rest}") if known is not None else text
+    module = imported.get(root)
+    return address(f"{module}{dot}{rest}") if module is not None else text
 
 
 def address(name: str) -> str:

@@ -107,18 +107,18 @@ class Programs:
             said = [self._said[other] for other in below]
             training = _training(said) if any(each.trains for each in said) else set()
             makers = {name for each in said for name, methods in each.classes.items() if methods & training}
-            own = self._said[place]
+            summary = self._said[place]
             self._training[place] = frozenset(
                 call.name
-                for call in own.calls
-                if _runs(call, own, training - own.functions, makers) or _may_run(call, own, training)
+                for call in summary.calls
+                if _runs(call, summary, training - summary.functions, makers) or _may_run(call, summary, training)
             )
         return self._training[place]
 
 
-def _heard(place: Path, known: Collection[Path]) -> FileSummary:
+def _heard(place: Path, files: Collection[Path]) -> FileSummary:
     try:
-        return heard(place, known)
+        return heard(place, files)
     except RecursionError:
         return FileSummary()  # nested too deeply, which is said where the file itself is read
 

@@ -12,12 +12,12 @@ _OPERATORS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}  # of thos
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
-def is_rank_test(test: ast.AST, held: Collection[str]) -> bool:
+def is_rank_test(test: ast.AST, rank_names: Collection[str]) -> bool:
     """Tell whether a condition differs between ranks, by its names and by variables that hold a rank or a test."""
     stack = [test]
     while stack:
         part = stack.pop()
-        if isinstance(part, _NAMED) and (names_rank(_key(part) or dotted(part)) or dotted(part) in held):
+        if isinstance(part, _NAMED) and (names_rank(_key(part) or dotted(part)) or dotted(part) in rank_names):
             return True
         if not (isinstance(part, ast.Compare) and _is_same_on_all(part)):
             stack.extend(ast.iter_child_nodes(part))
@@ -49,8 +49,8 @@ def _spawned(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef):
             functions[node.name] = next((each.arg for each in node.args.args if each.arg not in ("self", "cls")), "")
         elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in SPAWNS:
-            given = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "fn")]
-            started += [dotted(each).rpartition(".")[2] for each in given]
+            targets = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "fn")]
+            started += [dotted(each).rpartition(".")[2] for each in targets]
     yield from (functions[name] for name in started if name in functions)
 
 

@@ -162,8 +162,8 @@ def _assignments(tree: Tree, scopes: Scopes) -> Iterator[tuple[Variable, Value]]
 
 def parameters(function: cst.FunctionDef) -> list[cst.Param]:
     """List a function's parameters, without ``*args`` and ``**kwargs``."""
-    given = function.params
-    return [*given.posonly_params, *given.params, *given.kwonly_params]
+    params = function.params
+    return [*params.posonly_params, *params.params, *params.kwonly_params]
 
 
 def _passed(call: cst.Call, scopes: Scopes) -> Iterator[tuple[Variable, Value]]:
@@ -189,8 +189,8 @@ def _passed(call: cst.Call, scopes: Scopes) -> Iterator[tuple[Variable, Value]]:
     for index, argument in enumerate(call.args):
         if argument.star:
             return
-        known = argument.keyword.value if argument.keyword is not None else None
-        if known is None and index < len(listed):
-            known = listed[index].name.value
-        if known in names:
-            yield inner.variable(str(known)), Value(argument.value, scope, statement=call)
+        keyword = argument.keyword.value if argument.keyword is not None else None
+        if keyword is None and index < len(listed):
+            keyword = listed[index].name.value
+        if keyword in names:
+            yield inner.variable(str(keyword)), Value(argument.value, scope, statement=call)

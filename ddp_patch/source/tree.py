@@ -101,17 +101,17 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         )
     for name in names:
         value = getattr(node, name)
-        held = type(value)
-        if held is str or value is None:
+        value_type = type(value)
+        if value_type is str or value is None:
             continue
-        if held is list or held is tuple:
+        if value_type is list or value_type is tuple:
             yield from (item for item in value if _is_node(type(item)))
-        elif _is_node(held):
+        elif _is_node(value_type):
             yield value
 
 
 def _is_node(kind: type) -> bool:
-    known = _nodes.get(kind)
-    if known is None:
-        known = _nodes[kind] = issubclass(kind, cst.CSTNode)
-    return known
+    is_node = _nodes.get(kind)
+    if is_node is None:
+        is_node = _nodes[kind] = issubclass(kind, cst.CSTNode)
+    return is_node
