@@ -37,28 +37,28 @@ def split(
         OptionError: for what cannot be understood.
         Help: for ``--help``.
     """
-    rest, given, known = list(argv), {}, {*valued, *switches}
+    rest, values, flags = list(argv), {}, {*valued, *switches}
 
     def options() -> None:
-        while rest and rest[0].partition("=")[0] in known:
+        while rest and rest[0].partition("=")[0] in flags:
             flag, has_value, value = rest.pop(0).partition("=")
             if flag in switches:
                 if has_value:
                     raise OptionError(f"{flag} takes no value. Write {flag}")
-                given[flag] = "1"
+                values[flag] = "1"
                 continue
             if not has_value:
                 if not rest:
                     raise OptionError(f"{flag} needs a value. python -m ddp_patch {name} --help says which")
                 value = rest.pop(0)
-            given[flag] = value
+            values[flag] = value
 
     options()
     if rest[:1] in (["-h"], ["--help"]):
         raise Help
     if rest and rest[0].startswith("-") and rest[0] != "-m":
         flag = rest[0].partition("=")[0]
-        raise OptionError(f"unknown option {flag}. {meant(flag, sorted(known))}")
+        raise OptionError(f"unknown option {flag}. {meant(flag, sorted(flags))}")
     is_module = rest[:1] == ["-m"]
     if len(rest) < 1 + is_module:
         raise OptionError(f"there is no script. Write python -m ddp_patch {name} script.py")
@@ -66,13 +66,13 @@ def split(
     path = script(str(module_file(module)) if is_module else rest[0])
     rest = rest[1 + is_module :]
     options()
-    _refuse_misspelt(rest, known, path)
-    return given, path, module, tuple(rest[1:] if rest[:1] == ["--"] else rest)
+    _refuse_misspelt(rest, flags, path)
+    return values, path, module, tuple(rest[1:] if rest[:1] == ["--"] else rest)
 
 
-def _refuse_misspelt(rest: Sequence[str], known: Collection[str], path: Path) -> None:
+def _refuse_misspelt(rest: Sequence[str], flags: Collection[str], path: Path) -> None:
     flag = rest[0].partition("=")[0] if rest else ""
-    close = difflib.get_close_matches(flag, sorted(known), 1, _CLOSE) if flag.startswith("--") and flag != "--" else []
+    close = difflib.get_close_matches(flag, sorted(flags), 1, _CLOSE) if flag.startswith("--") and flag != "--" else []
     if close:
         raise OptionError(
             f"{flag} behind {path.name} is no option of ours. Did you mean {close[0]!r}? If it is the script's own, "

@@ -114,8 +114,9 @@ class Clock:
         def begun(gradient: Any) -> None:
             _engine.queue_callback(lambda: computed.append(perf_counter()))
 
-        given = args[0] if args else kwargs.get("tensors")
-        roots = list(given) if isinstance(given, (list, tuple)) else [given]  # torch takes an iterator as well, once
+        tensors = args[0] if args else kwargs.get("tensors")
+        # torch takes an iterator as well, once.
+        roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         handles = [
             root.register_hook(begun)
             for root in roots[:1]

@@ -24,10 +24,10 @@ def facts(optimizers: Iterable[Optimizer]) -> dict[str, Any]:
     """
     its = list(optimizers)
     groups = [group for optimizer in its for group in optimizer.param_groups]
-    held = {id(p): p for group in groups for p in group["params"]}
+    stepped = {id(p): p for group in groups for p in group["params"]}
     # DDP sums up what gets gradients, whether an optimizer steps it or not.
-    others = [p for module in outermost(set(held)) for p in module.parameters() if p.grad is not None]
-    sent = [p for p in {**held, **{id(p): p for p in others}}.values() if p.requires_grad] or [*held.values()]
+    others = [p for module in outermost(set(stepped)) for p in module.parameters() if p.grad is not None]
+    sent = [p for p in {**stepped, **{id(p): p for p in others}}.values() if p.requires_grad] or [*stepped.values()]
     found: dict[str, Any] = {
         "parameters": sum(p.numel() for p in sent),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in sent),

@@ -33,11 +33,11 @@ class RowCounter:
         self._is_alone = ranks == 1
         self._drawn: weakref.WeakKeyDictionary[Any, deque[int | None]] = weakref.WeakKeyDictionary()  # by iterator
         self._taken = self._batches = self._backwards = 0  # rows, batches that a backward came from, all backwards
-        self._held = 0  # rows of the last batch, as long as no backward has come: it may be there to validate
+        self._pending = 0  # rows of the last batch, as long as no backward has come: it may be there to validate
         # For a script without a loader: rows of the first call of a module since a backward, and before the last one.
         self._since = self._of_call = self._calls = 0
         self._share = 1.0  # of backwards, those that a call of their own came before
-        self._told = 0  # calls that ddp_patch's books had at the end of the last step
+        self._calls_before = 0  # calls that ddp_patch's books had at the end of the last step
         self._hook: Any = None
         self._pace: Callable[[], Pace | None] = lambda: None
 
@@ -58,8 +58,8 @@ class RowCounter:
     def backward(self) -> None:
         """A backward begins."""
         self._backwards += 1
-        self._batches += self._held > 0
-        self._taken, self._held = self._taken + self._held, 0
+        self._batches += self._pending > 0
+        self._taken, self._pending = self._taken + self._pending, 0
         if self._since:
             self._calls += 1
             self._of_call, self._since = self._since, 0
@@ -71,7 +71,7 @@ class RowCounter:
             self._hook = None
             self._of_call = self._of_call or self._since
             self._share = self._calls / max(self._backwards, 1)
-        rows, batches, backwards = self._taken or self._held, self._batches, self._backwards
+        rows, batches, backwards = self._taken or self._pending, self._batches, self._backwards
         self._taken = self._batches = self._backwards = 0
         return (rows, max(batches, 1)) if rows else self._of_models(backwards)
 
@@ -82,7 +82,7 @@ class RowCounter:
             batches = max(round(self._share * backwards), 1)
             return self._of_call * batches, batches
         rows = session.ledger.rows
-        calls, self._told = rows.total() - self._told, rows.total()
+        calls, self._calls_before = rows.total() - self._calls_before, rows.total()
         batches = max(min(calls, backwards), 1)
         return (rows.most_common(1)[0][0] * session.world.size * batches if rows else 0), batches
 
@@ -111,7 +111,7 @@ class RowCounter:
             count = drawn.popleft() if drawn else None
             session = State.session
             if session is None or session.options.view == "local":  # a batch is one rank's own
-                self._held = (rows_of(data, count) or _rows(data)) * self._ranks
+                self._pending = (rows_of(data, count) or _rows(data)) * self._ranks
             return data
 
         return following
@@ -121,8 +121,8 @@ class RowCounter:
         def following(batches: Batches) -> Any:
             data = wrapped(batches)
             session = State.session
-            known = session.replicas.rows if session is not None and script_thread.is_here() else None
-            self._held = known or _rows(data)
+            rows = session.replicas.rows if session is not None and script_thread.is_here() else None
+            self._pending = rows or _rows(data)
             return data
 
         return following

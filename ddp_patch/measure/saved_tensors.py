@@ -103,15 +103,15 @@ class SavedTensors:
     def _pack(self, tensor: Tensor) -> _SavedTensor:
         # torch's documents: the tensor itself would be a reference cycle.
         with torch._C.DisableTorchFunctionSubclass():
-            held = tensor.detach()
-        key, size = _block(held)
+            detached = tensor.detach()
+        key, size = _block(detached)
         if not self._is_in or not size or key in self._apart:
-            return _SavedTensor(held, None)
+            return _SavedTensor(detached, None)
         self._holders[key] += 1
         if self._holders[key] == 1:
             self._now += size
             self._peak = max(self._peak, self._now)
-        return _SavedTensor(held, lambda: self._gone(key, size))
+        return _SavedTensor(detached, lambda: self._gone(key, size))
 
     def _gone(self, key: int, size: int) -> None:
         self._holders[key] -= 1
@@ -119,8 +119,8 @@ class SavedTensors:
             self._now -= size
 
 
-def _unpack(held: _SavedTensor) -> Tensor:
-    return held.tensor
+def _unpack(saved: _SavedTensor) -> Tensor:
+    return saved.tensor
 
 
 def _top() -> Any:
@@ -144,6 +144,6 @@ def _lasting(optimizers: Iterable[Optimizer]) -> Iterator[Tensor]:
             yield from group["params"]
     for each in gc.get_objects():
         if issubclass(type(each), nn.Module):  # isinstance would import what a lazy module stands for
-            held = vars(each)
+            attributes = vars(each)
             for name in ("_parameters", "_buffers"):
-                yield from (its for its in held.get(name, {}).values() if isinstance(its, Tensor))
+                yield from (its for its in attributes.get(name, {}).values() if isinstance(its, Tensor))

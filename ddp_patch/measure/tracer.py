@@ -114,12 +114,12 @@ class Tracer:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Surround what C++ writes to standard error."""
-    held = os.dup(2)
+    saved = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(held, 2)
-        os.close(held)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nowhere)

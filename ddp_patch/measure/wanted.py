@@ -46,5 +46,5 @@ class Wanted:
     @classmethod
     def read(cls, path: str) -> Wanted:
         """Read what ``write`` left."""
-        given: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(**given)
+        values: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(**values)
