@@ -19,21 +19,21 @@ from .text import written
 def command(argv: Sequence[str]) -> int:
     """Plan, and give the exit code: 0, or 2 for what nothing can be planned with."""
     try:
-        given = vars(parser().parse_args(argv))
+        options = vars(parser().parse_args(argv))
     except SystemExit as end:  # argparse has said why, or shown its help
         return 2 if end.code else 0
     try:
-        profile = read(given["profile"]) if given["profile"] else {}
-        its, assumed = job(given, profile)
-        if not its.knows_between and given["ranks"] is None and given["hosts"] is None:
+        profile = read(options["profile"]) if options["profile"] else {}
+        its, assumed = job(options, profile)
+        if not its.knows_between and options["ranks"] is None and options["hosts"] is None:
             assumed.append("one host (--bandwidth, the bytes/s that it reaches to others, is not known)")
-        found = plan(its, ranks_of(given, its), _scalings(given["scaling"]), assumed)
-        if given["plot"]:
-            draw(found, given["plot"])
+        found = plan(its, ranks_of(options, its), _scalings(options["scaling"]), assumed)
+        if options["plot"]:
+            draw(found, options["plot"])
     except PlanError as error:
         sys.stderr.write(f"python -m ddp_patch plan: {error}\n")
         return 2
-    sys.stdout.write(json.dumps(found, indent=2) + "\n" if given["json"] else written(found))
+    sys.stdout.write(json.dumps(found, indent=2) + "\n" if options["json"] else written(found))
     return 0
 
 

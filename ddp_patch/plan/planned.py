@@ -51,7 +51,7 @@ def plan(job: PlannedJob, ranks: Sequence[int], scalings: Sequence[str], assumed
                 for name in scalings
             },
             "learning_rate": {name: _rates(job, those) for name, those in points.items()},
-            "measured": [_held(job, run) for run in job.runs if run.ranks > 1 or len(job.runs) > 1],
+            "measured": [_compared(job, run) for run in job.runs if run.ranks > 1 or len(job.runs) > 1],
         }
     )
 
@@ -69,14 +69,14 @@ def _marks(points: list[PlannedScale]) -> list[dict[str, Any]]:
 def _memory(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
     """What ranks hold, the fewest that each way fits on, and what to write where DDP does not fit."""
 
-    def held(its: PlannedScale, way: str) -> Any:
-        own = (job.activations or 0.0) * its.rows_of_a_rank / job.rows
+    def footprint(its: PlannedScale, way: str) -> Any:
+        activations = (job.activations or 0.0) * its.rows_of_a_rank / job.rows
         return per_rank(
             job.parameters,
             job.optimizer,
             job.precision,
             ranks=its.ranks,
-            activations=own,
+            activations=activations,
             way=way,
             blocks=job.blocks,
         )
@@ -88,7 +88,9 @@ def _memory(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
         "ranks": [
             {
                 "ranks": its.ranks,
-                **{way: {**dataclasses.asdict(held(its, way)), "total": held(its, way).total} for way in WAYS},
+                **{
+                    way: {**dataclasses.asdict(footprint(its, way)), "total": footprint(its, way).total} for way in WAYS
+                },
             }
             for its in points
         ],
@@ -96,14 +98,14 @@ def _memory(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
     if job.memory is None:
         return found
     limit = job.memory
-    fits_on = {way: [its.ranks for its in points if held(its, way).total <= limit] for way in WAYS}
+    fits_on = {way: [its.ranks for its in points if footprint(its, way).total <= limit] for way in WAYS}
     fits = {way: next(iter(ranks), None) for way, ranks in fits_on.items()}
     found["fits_from"], found["fits_on"] = fits, fits_on
-    found["fits_everywhere"] = all(held(its, "ddp").total <= limit for its in points)
+    found["fits_everywhere"] = all(footprint(its, "ddp").total <= limit for its in points)
     if found["fits_everywhere"]:
         return found
     last, write = points[-1], {}
-    first = held(points[0], "ddp")
+    first = footprint(points[0], "ddp")
     if first.activations > limit / 2:
         write["checkpoint"] = advice.lines("checkpoint", job.optimizer)
     if first.total - first.buffers <= limit:
@@ -134,7 +136,7 @@ def _rates(job: PlannedJob, points: list[PlannedScale]) -> dict[str, Any]:
     return found
 
 
-def _held(job: PlannedJob, run: Any) -> dict[str, Any]:
+def _compared(job: PlannedJob, run: Any) -> dict[str, Any]:
     its = predicted(job, run)
     return {
         "ranks": run.ranks,

@@ -90,7 +90,7 @@ def _looked_through(found: Any) -> dict[str, Any]:
         raise PlanError(f'it is no profile: "format" is not "{FORMAT}". {_WRITE}')
     if found.get("version") != VERSION:
         raise PlanError(f'"version" is {found.get("version")!r}, and this ddp_patch reads version {VERSION}')
-    _known(found, KEYS, "the profile")
+    _check_keys(found, KEYS, "the profile")
     for name in ("parameters", "batch_rows", *_NUMBERS):
         if name in found or name in ("parameters", "batch_rows"):
             _positive(found, name, "the profile")
@@ -107,14 +107,14 @@ def _looked_through(found: Any) -> dict[str, Any]:
 def _network(network: Any) -> None:
     if not isinstance(network, dict):
         raise PlanError(f'"network" is {network!r}, and has to hold devices_per_host, within and between. {_WRITE}')
-    _known(network, {"devices_per_host", *_LINKS}, "network")
+    _check_keys(network, {"devices_per_host", *_LINKS}, "network")
     if "devices_per_host" in network:
         _whole(network, "devices_per_host", "network")
     for name in _LINKS:
         link = network.get(name, {})
         if not isinstance(link, dict):
             raise PlanError(f'"{name}" is {link!r}, and has to hold bandwidth_bytes_per_second and latency_seconds')
-        _known(link, {"bandwidth_bytes_per_second", "latency_seconds"}, name)
+        _check_keys(link, {"bandwidth_bytes_per_second", "latency_seconds"}, name)
         if link:
             _positive(link, "bandwidth_bytes_per_second", name)
             _positive(link, "latency_seconds", name, or_zero=True)
@@ -123,7 +123,7 @@ def _network(network: Any) -> None:
 def _run(run: Any, where: str, profile: dict[str, Any]) -> Run:
     if not isinstance(run, dict):
         raise PlanError(f"{where} of runs is {run!r}, and has to hold ranks and step_seconds. {_WRITE}")
-    _known(run, RUN, where)
+    _check_keys(run, RUN, where)
     ranks = _whole(run, "ranks", where)
     hosts = _whole({"hosts": 1, **run}, "hosts", where)
     if ranks % hosts:
@@ -138,7 +138,7 @@ def _run(run: Any, where: str, profile: dict[str, Any]) -> Run:
     return Run(ranks, hosts, rows, step, parts, _whole({"backwards": 1, **run}, "backwards", where))
 
 
-def _known(found: dict[str, Any], names: set[str], where: str) -> None:
+def _check_keys(found: dict[str, Any], names: set[str], where: str) -> None:
     for name in found:
         if name not in names:
             raise PlanError(f'{where} has "{name}", which nothing knows. There are {", ".join(sorted(names))}')

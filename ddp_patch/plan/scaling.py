@@ -77,10 +77,10 @@ def _point(
     """Compare with one rank that does the same rows in so many steps. Of several backwards the last one alone hides."""
     ranks = hosts * devices
     shape = job.shape(ranks, hosts)
-    own = rows_of_a_rank(rows, ranks, batches)
-    computing = job.work.seconds(own)
+    rank_rows = rows_of_a_rank(rows, ranks, batches)
+    computing = job.work.seconds(rank_rows)
     sizes = buckets(job.gradients, job.bucket)
-    backward = job.work.hides(own) / batches
+    backward = job.work.hides(rank_rows) / batches
     seconds = _seconds(job, shape, sends, times)
     waits = exposed(sizes, backward, seconds)
     without = replace(shape, within=replace(shape.within, latency=0.0), between=replace(shape.between, latency=0.0))
@@ -90,14 +90,14 @@ def _point(
         "bandwidth": for_bytes,
         "latency": waits - for_bytes,
         "fixed": job.work.fixed * (1 - steps / ranks),
-        "rows": job.work.per_row * (own - rows / ranks),
+        "rows": job.work.per_row * (rank_rows - rows / ranks),
     }
     return PlannedScale(
         ranks=ranks,
         hosts=hosts,
         devices=devices,
         rows=rows,
-        rows_of_a_rank=own,
+        rows_of_a_rank=rank_rows,
         algorithm=fastest(max(sizes) * sends / times, shape) if job.algorithm == "fastest" else job.algorithm,
         all_reduce=math.fsum(map(seconds, sizes)),
         exposed=waits,

@@ -65,10 +65,10 @@ def written(found: dict[str, Any]) -> str:
     if found["bucket_bytes"] < CAP < found["gradient_bytes"]:
         lines += ["", *wrapped(_SMALL_BUCKETS)]
     memory = found["memory"]
-    if all(held == next(iter(memory.values())) for held in memory.values()):  # without activations rows do not matter
+    if all(entry == next(iter(memory.values())) for entry in memory.values()):  # without activations rows do not matter
         memory = dict(list(memory.items())[:1])
-    for name, held in memory.items():
-        lines += ["", *_memory(name, held, len(memory) > 1)]
+    for name, entry in memory.items():
+        lines += ["", *_memory(name, entry, len(memory) > 1)]
     lines += _compression(found) + _rates(found)
     if found["measured"]:
         lines += ["", "Held against what was measured"]
@@ -103,8 +103,8 @@ def _row(its: dict[str, Any]) -> list[str]:
     ]
 
 
-def _memory(name: str, held: dict[str, Any], several: bool) -> list[str]:
-    first, last, activations = held["ranks"][0], held["ranks"][-1], held["activations_known"]
+def _memory(name: str, memory: dict[str, Any], several: bool) -> list[str]:
+    first, last, activations = memory["ranks"][0], memory["ranks"][-1], memory["activations_known"]
     its, which = (
         first["ddp"],
         {"strong": " (the batch stays)", "weak": " (each rank's rows stay)"}[name] if several else "",
@@ -114,21 +114,21 @@ def _memory(name: str, held: dict[str, Any], several: bool) -> list[str]:
     parts += [f"activations {shown_bytes(its['activations'])}"] if activations else []
     lines = wrapped(
         f"Memory of a rank{which}: {shown_bytes(its['total'])} on {first['ranks']:,} ranks: {', '.join(parts)}. "
-        f"({held['bytes_per_parameter']} bytes a parameter, without buckets.)"
+        f"({memory['bytes_per_parameter']} bytes a parameter, without buckets.)"
     )
     if not activations:
         lines += wrapped("Without activations: give them by --activations BYTES, for the rows of --batch.", "  ")
-    if "fits_from" not in held:
+    if "fits_from" not in memory:
         return [*lines, "  Whether it fits: --memory 80e9."]
-    room = shown_bytes(held["device_bytes"])
-    if held["fits_everywhere"]:
+    room = shown_bytes(memory["device_bytes"])
+    if memory["fits_everywhere"]:
         return [*lines, f"  It fits into {room}."]
     for way, words in _NAMES.items():
-        on, total = held["fits_on"][way], shown_bytes(last[way]["total"])
-        fits = on and where(on, [its["ranks"] for its in held["ranks"]])
+        on, total = memory["fits_on"][way], shown_bytes(last[way]["total"])
+        fits = on and where(on, [its["ranks"] for its in memory["ranks"]])
         says = f"fits into {room} {fits}" if fits else f"does not fit into {room}"
         lines.append(f"  {words}: {says}; {total} on {last['ranks']:,} ranks")
-    for step, code in held["write"].items():
+    for step, code in memory["write"].items():
         lines += [*wrapped(_WRITE[step], "  "), *(f"      {line}" for line in code)]
     return lines
 
