@@ -118,7 +118,13 @@ def profile(*ranks, lines=None, told=None, **more):
     made = [Rank(sum(its.values()), {**NOTHING, **its}, 0.0, lines or {}, Timeline([], {})) for its in ranks]
     facts = {"parameters": 7, "gradient_bytes": 28}
     return Found(
-        name="a.py", rows=8.0, facts=facts, told=told or {}, ranks=made, layers={"Net.<a> (Linear)": (2.0, 1.0)}, **more
+        name="a.py",
+        rows=8.0,
+        facts=facts,
+        ledger=told or {},
+        ranks=made,
+        layers={"Net.<a> (Linear)": (2.0, 1.0)},
+        **more,
     )
 
 

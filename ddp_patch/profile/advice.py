@@ -51,7 +51,7 @@ def costliest(its: Found) -> str:
 
 def _whole(its: Found) -> Iterator[Advice]:
     count = len(its.ranks)
-    for name, why in its.told.get("on_whole", {}).items():
+    for name, why in its.ledger.get("on_whole", {}).items():
         yield Advice(
             its.mean("computing") * (1 - 1 / count),
             f"Every rank computes all of {name}",
@@ -61,8 +61,8 @@ def _whole(its: Found) -> Iterator[Advice]:
 
 
 def _gathers(its: Found) -> Iterator[Advice]:
-    steps = max(its.told.get("steps_of_job", 1), 1)
-    for each in sorted(its.told.get("gathers", []), key=lambda each: -each["bytes"]):
+    steps = max(its.ledger.get("steps_of_job", 1), 1)
+    for each in sorted(its.ledger.get("gathers", []), key=lambda each: -each["bytes"]):
         often = each["collectives"] / steps
         if often <= _OFTEN:
             continue
@@ -76,7 +76,7 @@ def _gathers(its: Found) -> Iterator[Advice]:
 
 
 def _loading(its: Found) -> Iterator[Advice]:
-    loaders = its.told.get("loaders", {})
+    loaders = its.ledger.get("loaders", {})
     has_workers = any("num_workers=" in name and "num_workers=0" not in name for name in loaders)
     if its.mean("loading") < _QUICK:
         write = "less work in the dataset's __getitem__; a worker takes as long to hand a batch over"
@@ -105,10 +105,10 @@ def _effects(its: Found) -> Iterator[Advice]:
 
 def _waiting(its: Found) -> Iterator[Advice]:
     waiting = its.mean("waiting")
-    own = [rank.step - rank.parts["waiting"] for rank in its.ranks]
-    behind = max(own) - statistics.mean(own)
-    if len(own) > 1 and behind > waiting / 2:
-        slowest = own.index(max(own))
+    working = [rank.step - rank.parts["waiting"] for rank in its.ranks]
+    behind = max(working) - statistics.mean(working)
+    if len(working) > 1 and behind > waiting / 2:
+        slowest = working.index(max(working))
         yield Advice(
             behind,
             f"The other ranks wait for rank {slowest}",

@@ -61,10 +61,10 @@ def parse(argv: Sequence[str], accelerators: int) -> ProfileRequest:
         OptionError: for what cannot be understood or done.
         Help: for ``--help``.
     """
-    given, script, module, args = arguments.split("profile", argv, _VALUED, ("--to-end", "--no-plot"))
-    nproc = given.get("--nproc", str(accelerators or 2))
+    options, script, module, args = arguments.split("profile", argv, _VALUED, ("--to-end", "--no-plot"))
+    nproc = options.get("--nproc", str(accelerators or 2))
     arguments.whole("--nproc", nproc, 2)
-    draws = "--no-plot" not in given
+    draws = "--no-plot" not in options
     if draws:
         arguments.needs_matplotlib("profile", "--no-plot")
     return ProfileRequest(
@@ -72,11 +72,11 @@ def parse(argv: Sequence[str], accelerators: int) -> ProfileRequest:
         module=module,
         args=args,
         ranks=arguments.ranks("--nproc", nproc, accelerators)[0],
-        steps=arguments.whole("--steps", given.get("--steps", "20"), 20, least=2),
-        warmup=arguments.whole("--warmup", given.get("--warmup", "10"), 10),
-        traced=arguments.whole("--traced", given.get("--traced", "3"), 3),
-        goes_on="--to-end" in given,
-        timeout=arguments.seconds("--timeout", given.get("--timeout", "600")),
-        out=arguments.folder("--out", given.get("--out", "ddp_patch-profile")),
+        steps=arguments.whole("--steps", options.get("--steps", "20"), 20, least=2),
+        warmup=arguments.whole("--warmup", options.get("--warmup", "10"), 10),
+        traced=arguments.whole("--traced", options.get("--traced", "3"), 3),
+        goes_on="--to-end" in options,
+        timeout=arguments.seconds("--timeout", options.get("--timeout", "600")),
+        out=arguments.folder("--out", options.get("--out", "ddp_patch-profile")),
         draws=draws,
     )

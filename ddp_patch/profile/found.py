@@ -44,7 +44,7 @@ class Found:
     name: str  # of the script
     rows: float  # of all ranks, in a step
     facts: dict[str, Any]
-    told: dict[str, Any]  # of ddp_patch's own books
+    ledger: dict[str, Any]  # of ddp_patch's own books
     ranks: list[Rank]
     backwards: int = 1  # of a step, one for each of its batches
     network: dict[str, float] = field(default_factory=dict)  # of ``Measured``
@@ -75,7 +75,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
     size = run.spec.ranks
     of_device = on_accelerator(run.facts)
     ranks = [_rank(noted, timeline, size, of_device) for noted, timeline in zip(run.by_rank, timelines, strict=True)]
-    told = noted_of(run.by_rank[0], "told")[0]
+    ledger = noted_of(run.by_rank[0], "told")[0]
     least = min(run.facts.get("gradient_bytes", _FEW), _FEW)
     layers = {name: (its[0] / 1e6, its[1] / 1e6) for name, its in timelines[0].layers.items()}
     return Found(
@@ -83,7 +83,7 @@ def found(run: Measured, timelines: Sequence[Timeline], busy: float = 0.0) -> Fo
         rows=rows_of(run.steps),
         backwards=backwards_of(run.steps),
         facts=run.facts,
-        told=told,
+        ledger=ledger,
         ranks=ranks,
         network=run.network,
         buckets=_buckets(timelines, least),
@@ -104,8 +104,8 @@ def _rank(noted: list[dict[str, Any]], timeline: Timeline, ranks: int, of_device
         for kind, begin, end, line in step.spans:
             lines[kind, line] += (end - begin) / 1e6 / count
     hidden = sum(step.hidden for step in timeline.steps) / 1e6 / count
-    own = (python and python[0]["seconds"]) or 0.0
-    its = parts(steps, own, median, ranks)
+    overhead = (python and python[0]["seconds"]) or 0.0
+    its = parts(steps, overhead, median, ranks)
     if of_device:
         its = by_device(its, sum(step.exposed for step in timeline.steps) / 1e6 / count)
     return Rank(median, its, hidden, dict(lines), timeline)

@@ -36,9 +36,9 @@ def _figure(height: float) -> Any:
 
 
 def _svg(figure: Any) -> str:
-    held = io.StringIO()
-    figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
 
 
 def _ranks(its: Found) -> Any:

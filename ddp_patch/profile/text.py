@@ -60,7 +60,7 @@ def headline(its: Found) -> str:
 
 def whose(its: Found) -> str:
     """Say whose seconds these are, on accelerators and of a script that distributes itself; else nothing."""
-    return " ".join(filter(None, (apart(its.told, len(its.ranks)), _ON_DEVICE if on_accelerator(its.facts) else "")))
+    return " ".join(filter(None, (apart(its.ledger, len(its.ranks)), _ON_DEVICE if on_accelerator(its.facts) else "")))
 
 
 def to_change(its: Found) -> list[str]:

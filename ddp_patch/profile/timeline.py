@@ -17,7 +17,7 @@ from ..measure.tracer import ANCHOR, LAYER, STEP
 Interval = tuple[float, float]
 _BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "half": 2, "bfloat16": 2}
 _BACKWARD = "autograd::engine::evaluate_function: "
-_OWN = "the script, outside of layers"
+_OUTSIDE = "the script, outside of layers"
 _GRADIENTS = "gradients: added up, copied into DDP's buckets"
 
 
@@ -105,9 +105,9 @@ def _step(
         Collective(_name(event), _bytes(event), since - begin, until - begin, overlap([(since, until)], busy))
         for event, (since, until) in zip(collectives, lasting, strict=True)
     ]
-    own = [(kind, a - begin, b - begin, line) for kind, a, b, line in spans if begin <= a < end]
+    shifted = [(kind, a - begin, b - begin, line) for kind, a, b, line in spans if begin <= a < end]
     exposed = sum(b - a for a, b in together) - hidden
-    return TracedStep(end - begin, sorted(found, key=lambda its: its.begin), exposed, hidden, own)
+    return TracedStep(end - begin, sorted(found, key=lambda its: its.begin), exposed, hidden, shifted)
 
 
 def _is_gpu(event: dict[str, Any]) -> bool:
@@ -218,7 +218,7 @@ def _backwards(
         if event["name"].startswith(_BACKWARD):
             until = event["ts"] + event["dur"]
             is_sum = "AccumulateGrad" in event["name"]
-            layer = _GRADIENTS if is_sum else of_sequence.get(args.get("Sequence number", -1), _OWN)
+            layer = _GRADIENTS if is_sum else of_sequence.get(args.get("Sequence number", -1), _OUTSIDE)
             if not kernels:
                 backward[layer] += event["computes"]
         elif kernels and event["ts"] < until:
