@@ -36,16 +36,16 @@ def compare_datasets(world: World, loader: Any, name: str, how: str) -> list[str
         LockstepError: on every rank, when they differ.
     """
     is_stream = isinstance(loader.dataset, IterableDataset)
-    own = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset), how]
-    given = world.exchange(f"the lengths of loader {name}", own)
-    lengths, epochs = [entry[0] for entry in given], [entry[1] for entry in given]
+    local = [rows_of(loader.dataset), _batches_of(loader), {} if is_stream else first_samples(loader.dataset), how]
+    gathered = world.exchange(f"the lengths of loader {name}", local)
+    lengths, epochs = [entry[0] for entry in gathered], [entry[1] for entry in gathered]
     if len(set(lengths)) > 1:
         raise LockstepError(
             f"{script_line()}: the {type(loader.dataset).__name__} has a length of {_by_rank(lengths)}, so the "
             "ranks would work on different batches. Build it from the same files on every rank, or from a seed: "
             "torch.manual_seed(0)."
         )
-    found = differing([entry[2] for entry in given])
+    found = differing([entry[2] for entry in gathered])
     if found is not None:
         raise LockstepError(
             f"{script_line()}: {found[0]} holds {_by_rank(found[1])} for the same sample, so that samples would come "
@@ -57,7 +57,7 @@ def compare_datasets(world: World, loader: Any, name: str, how: str) -> list[str
             f"{script_line()}: the {type(loader.batch_sampler).__name__} has {_by_rank(epochs)} batches, so some ranks "
             "would wait for others that are done. Let its length depend on the data alone, not on the rank."
         )
-    return [entry[3] for entry in given]
+    return [entry[3] for entry in gathered]
 
 
 class FirstBatches:
@@ -113,12 +113,12 @@ class FirstBatches:
     def _finish(self) -> None:
         if self._posted is None:
             return
-        given = self._world.left(self._posted)
+        gathered = self._world.left(self._posted)
         self._posted = None
-        if len({entry[0] for entry in given}) > 1:
+        if len({entry[0] for entry in gathered}) > 1:
             raise LockstepError(
                 f"{script_line()}: the ranks' samplers drew different batches, beginning with "
-                f"{_by_rank([entry[1] for entry in given])}. Draw the order from torch, numpy or random, whose "
+                f"{_by_rank([entry[1] for entry in gathered])}. Draw the order from torch, numpy or random, whose "
                 "generators agree on all ranks, not from the clock or the process id."
             )
 
@@ -134,10 +134,10 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
     state = {**dict(module.named_parameters()), **(dict(module.named_buffers()) if with_buffers else {})}
     state = {name: value.detach() for name, value in state.items() if value.dtype != torch.bool}
     sums = [_sum(value) for value in state.values()]
-    given = world.share([[_sum_of_bits(value) for value in state.values()], sums])
+    gathered = world.share([[_sum_of_bits(value) for value in state.values()], sums])
     for index, name in enumerate(state):
         bits, values = (
-            [entry[part][index] if len(entry[part]) > index else None for entry in given] for part in (0, 1)
+            [entry[part][index] if len(entry[part]) > index else None for entry in gathered] for part in (0, 1)
         )
         if len(set(bits)) == 1:
             continue
@@ -149,25 +149,25 @@ def compare_parameters(world: World, module: torch.nn.Module, with_buffers: bool
             )
 
 
-def _rounded_alike(world: World, own: torch.Tensor, name: str) -> bool:
+def _rounded_alike(world: World, local: torch.Tensor, name: str) -> bool:
     """Take rank 0's values, if those of all ranks are as near to them as rounding leaves them.
 
     Args:
         world: the ranks, which all come here.
-        own: a parameter or a buffer, which is written to.
+        local: a parameter or a buffer, which is written to.
         name: of it.
     """
     # Half precision rounds to what may be meant as well; an expanded buffer cannot be written to.
-    is_float = own.layout is torch.strided and own.dtype in _ROUNDED and 0 not in own.stride()
-    shapes = world.share([is_float and (str(own.dtype), *own.shape)])
+    is_float = local.layout is torch.strided and local.dtype in _ROUNDED and 0 not in local.stride()
+    shapes = world.share([is_float and (str(local.dtype), *local.shape)])
     if not is_float or shapes.count(shapes[0]) < world.size:
         return False
-    first = world.broadcast(own.clone(memory_format=torch.contiguous_format))
+    first = world.broadcast(local.clone(memory_format=torch.contiguous_format))
     largest = first.abs().max() if first.numel() else first.new_zeros(())
-    is_near = bool(((own - first).abs() <= torch.finfo(own.dtype).eps ** 0.5 * largest).all())
-    if not all(told for (told,) in world.share([is_near])):
+    is_near = bool(((local - first).abs() <= torch.finfo(local.dtype).eps ** 0.5 * largest).all())
+    if not all(near for (near,) in world.share([is_near])):
         return False
-    own.copy_(first)
+    local.copy_(first)
     world.ledger.note(f"{name} differed between ranks by rounding, so rank 0's was taken")
     return True
 
@@ -193,10 +193,10 @@ def compare_dealt(world: World, tensors: dict[str, torch.Tensor]) -> None:
     Raises:
         LockstepError: on every rank, naming the first that differs.
     """
-    given = world.share([{path: _digest(tensor) for path, tensor in tensors.items()}])
-    differing = [path for path in tensors if len({entry[0].get(path) for entry in given}) > 1]
+    gathered = world.share([{path: _digest(tensor) for path, tensor in tensors.items()}])
+    differing = [path for path in tensors if len({entry[0].get(path) for entry in gathered}) > 1]
     shown = {path: repr(tensor.detach().flatten()[:3].tolist()) for path, tensor in tensors.items()}
-    others = world.share([differing, shown]) if any(entry[0] != given[0][0] for entry in given) else []
+    others = world.share([differing, shown]) if any(entry[0] != gathered[0][0] for entry in gathered) else []
     if others:
         path = next((path for entry in others for path in entry[0]), "")
         raise LockstepError(
@@ -228,8 +228,8 @@ def rows_of(dataset: Any) -> int | None:
 def _batches_of(loader: Any) -> int | None:
     """Count an epoch's batches, where to count them draws nothing."""
     batches = loader.batch_sampler
-    known = type(batches) is BatchSampler and type(batches.sampler).__module__.startswith(("torch.", "builtins"))
-    return length(batches) if known else None
+    countable = type(batches) is BatchSampler and type(batches.sampler).__module__.startswith(("torch.", "builtins"))
+    return length(batches) if countable else None
 
 
 def _by_rank(values: list[Any]) -> str:

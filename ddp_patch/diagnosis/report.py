@@ -122,7 +122,7 @@ def _time(ledger: Ledger, size: int, device: str) -> list[str]:
     pace = ledger.pace.summary()
     if pace is None:
         return []
-    own = (
+    overhead = (
         ""
         if pace.python is None
         else f", of which about {_ms(min(pace.python, pace.computing))} are Python of ddp_patch's"
@@ -130,7 +130,7 @@ def _time(ledger: Ledger, size: int, device: str) -> list[str]:
     lines = [
         f"{_ms(pace.total)}, the mean of the middle half of {pace.steps} steps:",
         f"{_ms(pace.loading)} loading, {_ms(pace.waiting)} waiting for other ranks, {_ms(pace.effects)} for effects,",
-        f"{_ms(pace.optimizer)} in the optimizer, {_ms(pace.computing)} for forward, backward and the script{own}",
+        f"{_ms(pace.optimizer)} in the optimizer, {_ms(pace.computing)} for forward, backward and the script{overhead}",
     ]
     faster = _faster(ledger, size, device)
     if faster is not None:

@@ -20,7 +20,7 @@ _ROUNDED = 1e-3  # what processors may compute otherwise
 
 def first_samples(dataset: Any) -> dict[str, list[Any]]:
     """Give some entries of what is as long as a dataset, by where it is held."""
-    return dict(_held(dataset, type(dataset).__name__, _DEPTH))
+    return dict(_contents(dataset, type(dataset).__name__, _DEPTH))
 
 
 def differing(found: list[dict[str, list[Any]]]) -> tuple[str, list[Any]] | None:
@@ -38,7 +38,7 @@ def differing(found: list[dict[str, list[Any]]]) -> tuple[str, list[Any]] | None
     return None
 
 
-def _held(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
+def _contents(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
     count = None if isinstance(thing, torch.utils.data.IterableDataset) else _length(thing)
     if not count or depth < 0:
         return
@@ -54,7 +54,7 @@ def _held(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
         if _length(value) == count and (isinstance(value, (list, tuple)) or _is_array(value)):
             yield where, _some(value)
         elif isinstance(value, torch.utils.data.Dataset):
-            yield from _held(value, where, depth - 1)
+            yield from _contents(value, where, depth - 1)
         elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
             for index, item in enumerate(value):
                 if isinstance(item, torch.utils.data.Dataset) or _is_array(item):
@@ -63,17 +63,17 @@ def _held(thing: Any, name: str, depth: int) -> Iterator[tuple[str, list[Any]]]:
 
 def _within(item: Any, where: str, count: int, depth: int) -> Iterator[tuple[str, list[Any]]]:
     if not _is_array(item):
-        yield from _held(item, where, depth - 1)
+        yield from _contents(item, where, depth - 1)
     elif _length(item) == count:
         yield where, _some(item)
 
 
 def _some(things: Any) -> list[Any]:
     step = max(1, len(things) // _MOST)
-    return [_told(things[place]) for place in range(0, len(things), step)]
+    return [_summary(things[place]) for place in range(0, len(things), step)]
 
 
-def _told(thing: Any, depth: int = 2) -> Any:
+def _summary(thing: Any, depth: int = 2) -> Any:
     if isinstance(thing, (str, os.PathLike)):
         return os.path.basename(os.fspath(thing))  # folders may be each rank's own
     if isinstance(thing, bytes):
@@ -85,7 +85,7 @@ def _told(thing: Any, depth: int = 2) -> Any:
     if isinstance(thing, dict):
         thing = list(thing.values())
     if isinstance(thing, (list, tuple)) and depth:
-        return [_told(item, depth - 1) for item in thing[:3]]
+        return [_summary(item, depth - 1) for item in thing[:3]]
     return type(thing).__name__
 
 
